@@ -1,0 +1,106 @@
+"""Linear forms and their way through a graph.
+
+Backward: a form on a node's value becomes a form on the input, nonlinear nodes being
+replaced by lines (appendix A.2). Forward: the point that minimises it goes through the
+same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.engines.plan import Plan
+from frown.graph.graph import Input
+from frown.graph.op import Affine
+
+
+@dataclass(frozen=True, slots=True)
+class LinearForm:
+    """coef . x + const at the network's input, one per row."""
+
+    coef: Tensor  # (rows, *input shape)
+    const: Tensor  # (rows,)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The lines one pass used at a nonlinear node, side chosen by the coefficient's sign."""
+
+    slope: Tensor  # (rows, *input shape of the node)
+    intercept: Tensor  # (rows, *output shape of the node)
+
+
+Choose = Callable[[int, Tensor], Chosen]
+
+
+def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
+    """Bound coef . target below by a form at the input.
+
+    `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
+    take a line below, others one above.
+    """
+    graph = plan.graph
+    const = coef.new_zeros(coef.shape[0])
+    pending: dict[int, Tensor] = {target: coef}
+    for i in reversed(plan.ancestors(target)):
+        here = pending.pop(i, None)
+        if here is None:
+            continue
+        node = graph.nodes[i]
+        if isinstance(node.op, Input):
+            return LinearForm(here, const)
+        if isinstance(node.op, Affine):
+            shift = node.op.shift(here)
+            if shift is not None:
+                const = const + shift
+            back = node.op.pull_back(here)
+        else:
+            lines = choose(i, here)
+            const = const + (here * lines.intercept).flatten(1).sum(1)
+            back = (plan.relaxation(i).expand(here) * lines.slope,)
+        for j, part in zip(node.inputs, back, strict=True):
+            pending[j] = part if j not in pending else pending[j] + part
+    return LinearForm(coef.new_zeros(coef.shape[0], *graph.input_shape), const)
+
+
+def push_forward(
+    plan: Plan,
+    target: int,
+    point: Tensor,
+    lines: dict[int, Chosen],
+    see: Callable[[int, Tensor], None],
+) -> None:
+    """Send one input point per row through the relaxed network up to `target`.
+
+    `see(node, z)` receives the value arriving at every nonlinear node.
+    """
+    graph = plan.graph
+    last = max(lines, default=0)
+    values: dict[int, Tensor] = {}
+    for i in plan.ancestors(target):
+        if i > last:
+            return
+        node = graph.nodes[i]
+        if isinstance(node.op, Input):
+            values[i] = point
+        elif isinstance(node.op, Affine):
+            values[i] = node.op.apply(*(values[j] for j in node.inputs))
+        elif i in lines:
+            z = values[node.inputs[0]]
+            see(i, z)
+            chosen = lines[i]
+            values[i] = plan.relaxation(i).contract(chosen.slope * z) + chosen.intercept
+        else:
+            # No row reads this node: its value reaches the target with coefficient 0.
+            values[i] = node.op.apply(*(values[j] for j in node.inputs))
+
+
+def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:
+    """Rows that pick single entries of a node: sign at index, 0 elsewhere."""
+    coef = torch.zeros(len(index), size, dtype=sign.dtype, device=sign.device)
+    coef.scatter_(1, index[:, None], sign[:, None])
+    return coef.view(-1, *shape)

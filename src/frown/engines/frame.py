@@ -1,0 +1,82 @@
+"""What an engine knows about one nonlinear node once its input is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.engines.settings import Settings
+from frown.graph.box import Box
+from frown.relax.relaxation import Anchors, Relaxation, SlopeRange, Slopes
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """One line per side for every neuron of a node, per sample."""
+
+    slopes: Slopes
+    lower: Tensor  # intercepts, of the node's output shape
+    upper: Tensor
+
+    def rows(self, index: Tensor | slice) -> Lines:
+        return Lines(self.slopes.rows(index), self.lower[index], self.upper[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A nonlinear node over a box: the fixed rule's lines, and what others need.
+
+    Tensors are per sample, or per row after `rows`; (1, ...) where all rows share one.
+    """
+
+    op: Relaxation
+    anchors: Anchors
+    lines: Lines
+    range: SlopeRange
+
+    @property
+    def box(self) -> Box:
+        return self.anchors.box
+
+    def rows(self, index: Tensor | slice) -> Frame:
+        return Frame(
+            self.op, self.anchors.rows(index), self.lines.rows(index), self.range.rows(index)
+        )
+
+
+def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
+    """The node's lines by Fast-Lin's or CROWN's rule, and its search space."""
+    if settings.method == "fastlin":
+        slopes = op.parallel(box)
+    elif settings.rule == "paper":
+        slopes = op.paper(box)
+    else:
+        slopes = op.crown(box)
+    anchors = op.anchors(box)
+    output = (box.lower.shape[0], *op.shape(tuple(box.lower.shape[1:])))
+    below = torch.ones(output, dtype=torch.bool, device=box.lower.device)
+    lines = Lines(
+        slopes,
+        op.line(slopes.lower, below, anchors).intercept,
+        op.line(slopes.upper, ~below, anchors).intercept,
+    )
+    spread = op.tightest(box)
+    return Frame(op, anchors, lines, widened(spread) if settings.wide else spread)
+
+
+def widened(spread: SlopeRange) -> SlopeRange:
+    """Appendix A.8: slopes beyond the tightest lines, by the width of all of them.
+
+    A line outside the tightest range is worth more than it seems: its surplus is the
+    multiplier of the constraint l <= z <= u.
+    """
+    least = torch.minimum(spread.lower.lower, spread.upper.lower)
+    most = torch.maximum(spread.lower.upper, spread.upper.upper)
+    margin = most - least
+
+    def grow(box: Box) -> Box:
+        return Box(box.lower - margin, box.upper + margin)
+
+    return SlopeRange(grow(spread.lower), grow(spread.upper))

@@ -1,0 +1,128 @@
+"""What every engine needs to know about a graph before it bounds anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from frown.graph.affine import Scale
+from frown.graph.box import Box
+from frown.graph.graph import Graph, Input
+from frown.graph.op import Affine, Nonlinear, Selection
+from frown.relax.elementwise import Elementwise
+from frown.relax.relaxation import Relaxation
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph and the order in which its nonlinearities are bounded."""
+
+    graph: Graph
+
+    @cached_property
+    def relaxed(self) -> tuple[int, ...]:
+        """The nonlinear nodes on the way to the output, in order."""
+        needed = set(self.graph.ancestors(self.graph.output))
+        return tuple(i for i in self.graph.nonlinear if i in needed)
+
+    def relaxation(self, node: int) -> Relaxation:
+        op = self.graph.nodes[node].op
+        assert isinstance(op, Relaxation)
+        return op
+
+    @cached_property
+    def sources(self) -> dict[int, int]:
+        """For each nonlinear node the node whose bounds it needs.
+
+        Operators that only move entries are looked through: bounds of what they read
+        are theirs.
+        """
+        found = {}
+        for i in self.relaxed:
+            (j,) = self.graph.nodes[i].inputs
+            while isinstance(self.graph.nodes[j].op, Selection):
+                (j,) = self.graph.nodes[j].inputs
+            found[i] = j
+        return found
+
+    def carry(self, node: int, box: Box) -> Box:
+        """Bounds of a nonlinear node's source, moved to the node's input."""
+        steps = []
+        (j,) = self.graph.nodes[node].inputs
+        while j != self.sources[node]:
+            steps.append(self.graph.nodes[j].op)
+            (j,) = self.graph.nodes[j].inputs
+        low, high = box.lower, box.upper
+        for op in reversed(steps):
+            low, high = op.apply(low), op.apply(high)
+        return Box(low, high)
+
+    def carry_back(self, node: int, mask: Tensor) -> Tensor:
+        """A mask over a nonlinear node's input, moved back to its source."""
+        flow = mask.to(self.graph.dtype)
+        (j,) = self.graph.nodes[node].inputs
+        while j != self.sources[node]:
+            op = self.graph.nodes[j].op
+            assert isinstance(op, Affine)
+            (flow,) = op.pull_back(flow)
+            (j,) = self.graph.nodes[j].inputs
+        return flow > 0
+
+    def needs_rows(self, source: int) -> bool:
+        """Whether backward rows can tighten the bounds of this source.
+
+        The image of an elementwise function over its input's bounds is already exact,
+        and so are the bounds of the input itself.
+        """
+        return not isinstance(self.graph.nodes[source].op, Elementwise | Input)
+
+    @cached_property
+    def _ancestors(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    def ancestors(self, target: int) -> tuple[int, ...]:
+        if target not in self._ancestors:
+            self._ancestors[target] = self.graph.ancestors(target)
+        return self._ancestors[target]
+
+    def below(self, target: int) -> tuple[int, ...]:
+        """The nonlinear nodes that `target` depends on."""
+        return tuple(
+            i for i in self.ancestors(target) if isinstance(self.graph.nodes[i].op, Nonlinear)
+        )
+
+    def interval_exact(self, target: int) -> bool:
+        """Whether plain intervals are exact for a box: one mixing operator at the most."""
+        mixing = 0
+        for i in self.ancestors(target):
+            op = self.graph.nodes[i].op
+            if not isinstance(op, Affine | Input):
+                return False
+            if not isinstance(op, Input | Selection | Scale):
+                mixing += 1
+        return mixing <= 1
+
+    def slots(self, target: int) -> tuple[dict[int, slice], int]:
+        """Where each earlier nonlinearity's slopes stand in a flat vector, and its length."""
+        places, start = {}, 0
+        for i in self.below(target):
+            (j,) = self.graph.nodes[i].inputs
+            size = self.graph.nodes[j].size
+            places[i] = slice(start, start + size)
+            start += size
+        return places, start
+
+    def row_bytes(self, target: int) -> int:
+        """Roughly what one row of `target` keeps in memory while it is optimised."""
+        item = self.graph.dtype.itemsize
+        sizes = sum(self.graph.nodes[i].size for i in self.ancestors(target))
+        return item * (4 * sizes + 24 * self.slots(target)[1])
+
+
+def spread_box(op: Affine, *boxes: Box) -> Box:
+    """The image of boxes under an affine operator."""
+    middle = op.apply(*(b.middle for b in boxes))
+    radius = op.spread(*(b.radius for b in boxes))
+    return Box(middle - radius, middle + radius)

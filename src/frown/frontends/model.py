@@ -1,0 +1,116 @@
+"""A loaded model: our graph beside the runtime it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frown.errors import InvalidInput, InvalidModel, ModelMismatch
+from frown.graph.affine import Scale
+from frown.graph.graph import Graph, Input, Node
+from frown.graph.op import Shape
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network ready to be bounded.
+
+    `run` evaluates the original model (onnxruntime or the torch module) on inputs
+    (N, *input_shape) in the user's units and returns (N, classes).
+    """
+
+    graph: Graph
+    input_shape: Shape  # of one input, as the user gives it: no batch axis
+    run: Callable[[Array], Array]
+    name: str
+    digest: str  # SHA-256 of the model file, or of the module's exported graph and weights
+    source: str  # "onnx" or "torch"
+
+    @property
+    def classes(self) -> int:
+        return self.graph.output_size
+
+    def normalised(self, mean: object, std: object) -> Self:
+        """The same network behind (x - mean) / std, so that radii are in x's units.
+
+        `mean` and `std` are numbers, one number per channel, or of the input's shape.
+        """
+        shift = _per_feature(mean, self.input_shape, "mean")
+        width = _per_feature(std, self.input_shape, "std")
+        if not (np.isfinite(shift).all() and np.isfinite(width).all() and (width > 0).all()):
+            raise InvalidInput("mean must be finite and std finite and positive")
+        run = self.run
+
+        def run_normalised(x: Array) -> Array:
+            return run((x - shift) / width)
+
+        nodes = self.graph.nodes
+        inside = nodes[0].shape
+        factor = torch.from_numpy(1.0 / width).reshape(inside)
+        offset = torch.from_numpy(-shift / width).reshape(inside)
+        raw = Node(nodes[0].name, Input(inside), (), inside)
+        scaled = Node("normalise", Scale(factor, offset), (0,), inside)
+        rest = (replace(n, inputs=tuple(i + 1 for i in n.inputs)) for n in nodes[1:])
+        graph = Graph((raw, scaled, *rest))
+        return replace(self, graph=graph, run=run_normalised)
+
+    def check(self, trials: int = 4, seed: int = 0) -> None:
+        """Compare the graph with the original runtime on random inputs.
+
+        Raises ModelMismatch where they differ by more than float32 rounding explains,
+        InvalidModel where the original answers with NaN or infinity.
+        """
+        rng = np.random.default_rng(seed)
+        for scale in (0.1, 1.0, 3.0):
+            x = scale * rng.standard_normal((trials, *self.input_shape))
+            theirs = np.asarray(self.run(x), dtype=np.float64)
+            ours = self.graph.apply(torch.from_numpy(x)).reshape(trials, -1).numpy()
+            if theirs.shape != ours.shape:
+                raise ModelMismatch(
+                    f"{self.name}: the model answers with shape {theirs.shape}, "
+                    f"the imported graph with {ours.shape}"
+                )
+            if not np.isfinite(theirs).all():
+                raise InvalidModel(f"{self.name}: the model answers NaN or infinity on inputs")
+            gap = np.abs(theirs - ours).max()
+            size = 1.0 + np.abs(theirs).max()
+            if not gap <= 1e-3 * size:
+                raise ModelMismatch(
+                    f"{self.name}: the imported graph and the original model disagree by "
+                    f"{gap:.3g} on a random input (outputs up to {size:.3g}); nothing is bounded"
+                )
+
+
+def require_finite(graph: Graph, name: str) -> None:
+    """Raise InvalidModel where a weight is NaN or infinite, naming each node."""
+    bad = [
+        f"  {type(n.op).__name__}.{field} at {n.name}"
+        for n in graph.nodes
+        for field, t in n.op.tensors().items()
+        if not bool(torch.isfinite(t).all())
+    ]
+    if bad:
+        raise InvalidModel(f"{name}: weights that are NaN or infinite\n" + "\n".join(bad))
+
+
+def _per_feature(value: object, shape: Shape, name: str) -> NDArray[np.float64]:
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim == 1 and array.size > 1 and len(shape) > 1 and array.size == shape[0]:
+        array = array.reshape(-1, *([1] * (len(shape) - 1)))  # one number per channel
+    if array.size == prod(shape):
+        array = array.reshape(shape)
+    try:
+        return np.broadcast_to(array, shape).copy()
+    except ValueError:
+        raise InvalidInput(
+            f"{name} has shape {array.shape}; the input has shape {shape}: give one number, "
+            "one per channel, or one per feature"
+        ) from None

@@ -1,0 +1,240 @@
+"""Loading ONNX files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.external_data_helper
+import onnx.inliner
+import onnx.shape_inference
+from google.protobuf.message import DecodeError
+
+from frown.errors import InvalidModel, UnsupportedModel
+from frown.frontends.model import Model, require_finite
+from frown.frontends.onnx_fuse import fuse_activations
+from frown.frontends.onnx_import import Task, import_graph
+from frown.frontends.onnx_nodes import Constants, OnnxNode, fold, needed, widened
+from frown.frontends.onnx_runtime import OnnxRuntime, Port
+from frown.graph.op import Shape
+
+OLDEST_OPSET = 8
+
+_DTYPES = {
+    onnx.TensorProto.FLOAT: np.dtype(np.float32),
+    onnx.TensorProto.DOUBLE: np.dtype(np.float64),
+}
+
+
+def load_onnx(path: str | Path) -> Model:
+    """The network in an ONNX file, checked against onnxruntime on random inputs.
+
+    Opsets from 8 on. Operators are read as opsets up to 20 define them; a newer file
+    may load too, for unknown operators and attributes are refused and the check
+    against onnxruntime catches one whose meaning changed.
+
+    The file has one input and one output. The leading axis of the input is the batch
+    and set to 1, be it symbolic, unknown or fixed; an input of one axis is taken whole.
+
+    Raises InvalidModel where the file is missing or damaged or has weights that are
+    not finite, UnsupportedModel with every operator that has no bounds, ModelMismatch
+    where the imported graph disagrees with onnxruntime.
+    """
+    file = Path(path)
+    proto, source, digest = _read(file)
+    port = _input(proto, file.name)
+    try:
+        graph = import_graph(_task(proto, file.name, port))
+        require_finite(graph, file.name)
+        runtime = OnnxRuntime.open(source, port, file.name)
+        model = Model(graph, port.input_shape, runtime, file.name, digest, "onnx")
+        model.check()
+    except InvalidModel as error:
+        if not port.is_redeclared:
+            raise
+        raise type(error)(
+            f"{file.name}: input {port.name} fixes a batch of {port.batch}, and with a batch "
+            f"of 1 it does not load; export it with batch 1 or a symbolic one\n{error}"
+        ) from error
+    return model
+
+
+# -- the file -----------------------------------------------------------------------
+
+
+def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str]:
+    """The model with all its weights, what onnxruntime opens, and the digest."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise InvalidModel(f"{file}: there is no such file") from None
+    except IsADirectoryError:
+        raise InvalidModel(f"{file} is a directory; give the ONNX file itself") from None
+    except OSError as error:
+        raise InvalidModel(f"{file} cannot be read: {error.strerror}") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError:
+        proto.Clear()
+    if not (proto.ir_version and proto.HasField("graph") and proto.opset_import):
+        raise InvalidModel(f"{file} is not an ONNX file, or it is cut off or damaged")
+    if not proto.graph.node:
+        raise InvalidModel(f"{file}: its graph is empty")
+    digest = hashlib.sha256(content)
+    beside = sorted(_external(proto))
+    if not beside:
+        return _inlined(proto), content, digest.hexdigest()
+    try:
+        onnx.external_data_helper.load_external_data_for_model(proto, str(file.parent))
+        for location in beside:
+            digest.update((file.parent / location).read_bytes())
+    except Exception as error:  # the loader raises errors of several libraries
+        raise InvalidModel(
+            f"{file}: its external data ({', '.join(beside)}) cannot be read: {error}"
+        ) from error
+    return _inlined(proto), str(file), digest.hexdigest()
+
+
+def _external(proto: onnx.ModelProto) -> set[str]:
+    """The files, relative to the model's, that hold its weights."""
+    return {
+        onnx.external_data_helper.ExternalDataInfo(t).location
+        for t in _tensors(proto.graph)
+        if onnx.external_data_helper.uses_external_data(t)
+    }
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for body in (attribute.g, *attribute.graphs):
+                yield from _tensors(body)
+
+
+def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+
+
+# -- what goes in and out -------------------------------------------------------------
+
+
+def _input(proto: onnx.ModelProto, model: str) -> Port:
+    weights = {t.name for t in proto.graph.initializer}
+    inputs = [i for i in proto.graph.input if i.name not in weights]
+    if len(inputs) != 1:
+        names = ", ".join(i.name for i in inputs) or "none"
+        raise UnsupportedModel(f"{model}: it must have exactly one input, but has {names}")
+    given = inputs[0]
+    kind = given.type.tensor_type
+    dtype = _DTYPES.get(kind.elem_type)
+    if dtype is None:
+        found = onnx.TensorProto.DataType.Name(kind.elem_type)
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has type {found}; only FLOAT and DOUBLE are bounded"
+        )
+    if not kind.HasField("shape") or not kind.shape.dim:
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has no axes or no declared shape; export it with one"
+        )
+    dims = kind.shape.dim
+    open_axes = [
+        f"{d.dim_param or 'unnamed'} (axis {i})"
+        for i, d in enumerate(dims)
+        if i > 0 and d.dim_value <= 0
+    ]
+    if open_axes:
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has axes of unknown size: {', '.join(open_axes)}; "
+            "only the batch may be symbolic, export the others with fixed sizes"
+        )
+    first = dims[0].dim_value if dims[0].dim_value > 0 else None
+    lead = first if len(dims) == 1 and first is not None else 1
+    return Port(given.name, dtype, (lead, *(d.dim_value for d in dims[1:])), first)
+
+
+def _output(proto: onnx.ModelProto, model: str) -> str:
+    names = [o.name for o in proto.graph.output]
+    if len(names) != 1:
+        raise UnsupportedModel(
+            f"{model}: it must have exactly one output, but has {', '.join(names) or 'none'}; "
+            "cut one out with onnx.utils.extract_model"
+        )
+    return str(names[0])
+
+
+# -- what is imported -------------------------------------------------------------------
+
+
+def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
+    opset = _opset(proto, model)
+    output = _output(proto, model)
+    nodes = needed([OnnxNode.read(n) for n in proto.graph.node], output)
+    nodes, constants = fold(nodes, opset, _initializers(proto, model))
+    nodes, constants = fuse_activations(nodes, constants, output)
+    return Task(
+        model,
+        opset,
+        needed(nodes, output),
+        constants,
+        port.name,
+        port.shape,
+        output,
+        lambda: _inferred(proto, port),
+    )
+
+
+def _opset(proto: onnx.ModelProto, model: str) -> int:
+    versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
+    if not versions:
+        raise InvalidModel(f"{model}: it declares no opset of the standard operators")
+    if max(versions) < OLDEST_OPSET:
+        raise UnsupportedModel(
+            f"{model}: opset {max(versions)} is older than {OLDEST_OPSET}; convert it with "
+            "onnx.version_converter.convert_version"
+        )
+    return int(max(versions))
+
+
+def _initializers(proto: onnx.ModelProto, model: str) -> Constants:
+    if proto.graph.sparse_initializer:
+        names = ", ".join(t.values.name for t in proto.graph.sparse_initializer)
+        raise UnsupportedModel(f"{model}: sparse weights {names}; store them dense")
+    constants: Constants = {}
+    for tensor in proto.graph.initializer:
+        try:
+            constants[tensor.name] = widened(onnx.numpy_helper.to_array(tensor))
+        except (TypeError, ValueError) as error:
+            raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error}") from error
+    return constants
+
+
+def _inferred(proto: onnx.ModelProto, port: Port) -> Mapping[str, Shape]:
+    """Every tensor's shape that onnx infers from the input's, for error messages."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.value_info[:]
+    for given in copy.graph.input:
+        if given.name == port.name:
+            for dim, size in zip(given.type.tensor_type.shape.dim, port.shape, strict=True):
+                dim.dim_value = size
+    for result in copy.graph.output:
+        result.type.tensor_type.ClearField("shape")
+    try:
+        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
+    except Exception:  # a shape in a message is not worth a second error
+        return {}
+    shapes = {}
+    for tensor in (*graph.value_info, *graph.output):
+        kind = tensor.type.tensor_type
+        sizes = tuple(d.dim_value for d in kind.shape.dim)
+        if kind.HasField("shape") and all(n > 0 for n in sizes):
+            shapes[tensor.name] = sizes
+    return shapes

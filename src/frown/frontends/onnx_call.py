@@ -1,0 +1,127 @@
+"""What a handler of an ONNX operator is given, and the one registry of handlers.
+
+A handler is a function from a `Call` to the node's outputs. It sees computed inputs
+as `Value`s of the graph under construction and constant inputs as tensors, and raises
+`Unsupported` where the node asks for something that has no bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from torch import Tensor
+
+from frown.graph.builder import Builder, Operand, Unsupported, Value
+from frown.graph.op import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One ONNX node whose inputs are known; an input left out is None."""
+
+    build: Builder
+    op: str
+    opset: int
+    attributes: dict[str, Any]
+    inputs: tuple[Operand | None, ...]
+    outputs: int
+
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def operand(self, index: int) -> Operand:
+        """An input that may be computed or constant."""
+        found = self.inputs[index] if self.has(index) else None
+        if found is None:
+            raise Unsupported(f"input {index} is missing")
+        return found
+
+    def value(self, index: int = 0) -> Value:
+        """An input that is computed from the network's input."""
+        found = self.operand(index)
+        if isinstance(found, Tensor):
+            raise Unsupported(f"input {index} is constant while another is computed")
+        return found
+
+    def constant(self, index: int, what: str) -> Tensor:
+        """An input that must not depend on the network's input."""
+        found = self.operand(index)
+        if isinstance(found, Value):
+            raise Unsupported(f"{what} computed from the network's input")
+        return found
+
+    def integers(self, index: int, what: str) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.constant(index, what).flatten().tolist())
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute, which must be finite."""
+        found = float(self.attributes.get(name, default))
+        if not isfinite(found):
+            raise Unsupported(f"attribute {name}={found}")
+        return found
+
+    def integer(self, name: str, default: int) -> int:
+        return int(self.attributes.get(name, default))
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.attributes.get(name, default))
+
+    def text(self, name: str, default: str) -> str:
+        return str(self.attributes.get(name, default))
+
+    def list(self, name: str) -> tuple[int, ...] | None:
+        """A list-of-integers attribute, None where the node leaves it out."""
+        found = self.attributes.get(name)
+        return None if found is None else tuple(int(n) for n in found)
+
+    def list_or_input(self, name: str, index: int) -> tuple[int, ...] | None:
+        """What newer opsets moved from attribute `name` to input `index`."""
+        return self.integers(index, name) if self.has(index) else self.list(name)
+
+    def refuse_attribute(self, name: str) -> Unsupported:
+        """The error that this attribute's value has no bounds."""
+        return Unsupported(f"attribute {name}={self.attributes.get(name)!r}")
+
+
+Outputs = Operand | Sequence[Operand]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler and the attributes it honours; a node with any other is refused."""
+
+    convert: Callable[[Call], Outputs]
+    attributes: frozenset[str]
+
+
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(
+    *operators: str, attributes: str = ""
+) -> Callable[[Callable[[Call], Outputs]], Callable[[Call], Outputs]]:
+    """Register a handler for operators of the standard domain.
+
+    `attributes` names, separated by spaces, all that the handler honours.
+    """
+
+    def register(convert: Callable[[Call], Outputs]) -> Callable[[Call], Outputs]:
+        for operator in operators:
+            HANDLERS[operator] = Handler(convert, frozenset(attributes.split()))
+        return convert
+
+    return register
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """`axis` counted from the front; Unsupported where there is none such."""
+    if not -rank <= axis < rank:
+        raise Unsupported(f"axis {axis} of a tensor of rank {rank}")
+    return axis % rank
+
+
+def without(shape: Shape, axes: Sequence[int]) -> Shape:
+    return tuple(n for i, n in enumerate(shape) if i not in axes)

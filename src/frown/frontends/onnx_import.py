@@ -1,0 +1,199 @@
+"""From ONNX nodes to a graph: run each node's handler, or report all that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frown.errors import InvalidModel, UnsupportedModel
+from frown.frontends import onnx_nn, onnx_ops, onnx_shapes  # noqa: F401  (they register)
+from frown.frontends.onnx_call import HANDLERS, Call
+from frown.frontends.onnx_nodes import Constant, OnnxNode, evaluated
+from frown.graph.builder import Builder, Operand, Unsupported, Value
+from frown.graph.graph import Graph
+from frown.graph.op import Nonlinear, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole(Nonlinear):
+    """Stands for a node without bounds, so that the rest is examined too."""
+
+    size: Shape
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return self.size
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        raise NotImplementedError("a graph with holes is never finished")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A tensor of which not even the shape is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    op: str
+    place: str
+    shape: Shape | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be imported; `inferred` tells tensors' shapes where ONNX can."""
+
+    model: str
+    opset: int
+    nodes: Sequence[OnnxNode]
+    constants: Mapping[str, Constant]
+    input: str
+    shape: Shape
+    output: str
+    inferred: Callable[[], Mapping[str, Shape]]
+
+
+def import_graph(task: Task) -> Graph:
+    """The graph of a task.
+
+    Raises UnsupportedModel with every node that has no bounds, InvalidModel where a
+    node contradicts itself.
+    """
+    return _Importer(task).graph()
+
+
+@dataclass
+class _Importer:
+    task: Task
+    build: Builder = field(default_factory=Builder)
+    known: dict[str, Value | Constant | _Unknown] = field(default_factory=dict)
+    problems: list[_Problem] = field(default_factory=list)
+    shapes: Mapping[str, Shape] | None = None  # inferred at the first problem
+
+    def graph(self) -> Graph:
+        task = self.task
+        self.known.update(task.constants)
+        self.known[task.input] = self.build.input(task.input, task.shape)
+        read = {task.output, *(i for node in task.nodes for i in node.inputs)}
+        for node in task.nodes:
+            self._node(node, read)
+        if self.problems:
+            raise UnsupportedModel(_listing(task.model, self.problems))
+        output = self.known.get(task.output)
+        if not isinstance(output, Value):
+            raise InvalidModel(f"{task.model}: its output {task.output} does not depend on its input")
+        return self.build.graph(output)
+
+    def _node(self, node: OnnxNode, read: set[str]) -> None:
+        missing = [i for i in node.inputs if i and i not in self.known]
+        if missing:
+            raise InvalidModel(
+                f"{self.task.model}: {node.op} at {node.name} reads {', '.join(missing)}, "
+                "which nothing before it computes"
+            )
+        inputs = [self.known[i] for i in node.inputs if i]
+        constant = all(isinstance(x, np.ndarray) for x in inputs)
+        try:
+            answers = self._answers(node, constant)
+            lost = [o for o in node.outputs[len(answers) :] if o in read]
+            if lost:
+                raise Unsupported(f"output {', '.join(lost)} is used")
+            self.known.update(zip(node.outputs, answers, strict=False))
+        except Unsupported as reason:
+            self._report(node, str(reason), constant)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            first = str(error).split("\n")[0]
+            raise InvalidModel(
+                f"{self.task.model}: {node.op} at {node.name} is malformed: {first}"
+            ) from error
+
+    def _answers(self, node: OnnxNode, constant: bool) -> Sequence[Value | Constant | _Unknown]:
+        if constant:
+            given = {i: self.known[i] for i in node.inputs if i}
+            return evaluated(
+                node,
+                self.task.opset,
+                {i: x for i, x in given.items() if isinstance(x, np.ndarray)},
+            )
+        handler = HANDLERS.get(node.op)
+        if handler is None or node.has_body:
+            raise Unsupported(_advice(node, self.task))
+        foreign = sorted(node.attributes.keys() - handler.attributes)
+        if foreign:
+            raise Unsupported(", ".join(f"attribute {a}={node.attributes[a]!r}" for a in foreign))
+        operands = [self.known[i] if i else None for i in node.inputs]
+        if any(isinstance(x, _Unknown) for x in operands):
+            return [self._placeholder(o) for o in node.outputs]
+        self.build.scope = node.name
+        outputs = handler.convert(
+            Call(
+                self.build,
+                node.op,
+                self.task.opset,
+                node.attributes,
+                tuple(_operand(x) for x in operands),
+                len(node.outputs),
+            )
+        )
+        found = [outputs] if isinstance(outputs, Value | Tensor) else outputs
+        return [x.numpy() if isinstance(x, Tensor) else x for x in found]
+
+    def _report(self, node: OnnxNode, reason: str, constant: bool) -> None:
+        shape = self._inferred().get(node.outputs[0]) if node.outputs else None
+        self.problems.append(_Problem(node.op, node.name, shape, reason))
+        for name in node.outputs:
+            # A constant's readers would be told off for reading something computed.
+            self.known[name] = _Unknown() if constant else self._placeholder(name)
+
+    def _placeholder(self, name: str) -> Value | _Unknown:
+        shape = self._inferred().get(name)
+        return _Unknown() if shape is None else self.build.add(_Hole(shape))
+
+    def _inferred(self) -> Mapping[str, Shape]:
+        if self.shapes is None:
+            self.shapes = self.task.inferred()
+        return self.shapes
+
+
+def _operand(x: Value | Constant | _Unknown | None) -> Operand | None:
+    if isinstance(x, np.ndarray):
+        try:
+            return torch.from_numpy(np.array(x))
+        except TypeError:
+            raise Unsupported(f"a constant of type {x.dtype}") from None
+    return x if isinstance(x, Value) else None
+
+
+def _advice(node: OnnxNode, task: Task) -> str:
+    if node.op not in ("Softmax", "LogSoftmax") or node.outputs[0] != task.output:
+        return ""
+    return (
+        "the logits before it have the same argmax, so certify those: "
+        f"onnx.utils.extract_model({task.model!r}, 'logits.onnx', "
+        f"[{task.input!r}], [{node.inputs[0]!r}])"
+    )
+
+
+def _listing(model: str, problems: Sequence[_Problem]) -> str:
+    count = len(problems)
+    are = "1 operator has" if count == 1 else f"{count} operators have"
+    ops = max(len(p.op) for p in problems)
+    places = max(len(p.place) for p in problems)
+    shapes = [str(p.shape) if p.shape is not None else "unknown shape" for p in problems]
+    wide = max(len(s) for s in shapes)
+    rows = [
+        f"  {p.op:<{ops}}  at {p.place:<{places}}  {shape:<{wide}}  {p.reason}".rstrip()
+        for p, shape in zip(problems, shapes, strict=True)
+    ]
+    return "\n".join(
+        [
+            f"cannot certify {model}: {are} no bounds yet",
+            *rows,
+            f"supported: {', '.join(sorted(HANDLERS))}; to add one, see docs/extending.md",
+        ]
+    )

@@ -1,0 +1,253 @@
+"""Arithmetic and weights of ATen, one handler per operator, and their registry.
+
+A handler gets the builder and the operator's arguments as the exported graph has
+them: a `Value` where something is computed from the input, a tensor where it is
+constant. At least one argument is computed; constants fold before they come here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from frown.graph.builder import Builder, Operand, Unsupported, Value
+from frown.relax.table import Sigmoid, Silu
+
+Handler = Callable[..., Any]
+
+# By ATen name, with an overload ("max.dim") where the overloads mean different things.
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Registers a handler for ATen operators."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+def operand(x: Operand | float) -> Operand:
+    return x if isinstance(x, Value | Tensor) else torch.tensor(x, dtype=torch.float64)
+
+
+def computed(x: Operand, role: str) -> Value:
+    if not isinstance(x, Value):
+        raise Unsupported(f"a constant {role}")
+    return x
+
+
+def constant(x: Operand, role: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise Unsupported(f"a {role} computed from the input")
+    return x
+
+
+def each(values: int | Sequence[int], dims: int) -> list[int]:
+    """One number per axis where torch lets one stand for all."""
+    given = [values] if isinstance(values, int) else list(values)
+    return given * dims if len(given) == 1 else given
+
+
+# -- arithmetic -----------------------------------------------------------------
+
+
+@handles("add")
+def add(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
+    return b.combine(operand(x), operand(y), float(alpha))
+
+
+@handles("sub")
+def sub(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
+    return b.combine(operand(x), operand(y), -float(alpha))
+
+
+@handles("rsub")
+def rsub(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
+    return b.combine(operand(y), operand(x), -float(alpha))
+
+
+@handles("mul")
+def mul(b: Builder, x: Operand, y: Operand | float) -> Operand:
+    x, y = operand(x), operand(y)
+    if isinstance(x, Value) and isinstance(y, Value):
+        for gate, value in ((x, y), (y, x)):
+            if _is_sigmoid_of(b, gate, value):
+                return b.add(Silu(), value)
+    return b.multiply(x, y)
+
+
+def _is_sigmoid_of(b: Builder, gate: Value, value: Value) -> bool:
+    node = b.nodes[gate.index]
+    return isinstance(node.op, Sigmoid) and node.inputs == (value.index,)
+
+
+@handles("div")
+def div(b: Builder, x: Operand, y: Operand | float, rounding_mode: str | None = None) -> Operand:
+    if rounding_mode is not None:
+        raise Unsupported(f"division rounded by {rounding_mode}")
+    return b.divide(operand(x), operand(y))
+
+
+@handles("neg")
+def neg(b: Builder, x: Value) -> Value:
+    return b.scale(x, -1.0)
+
+
+@handles("where.self", "where.ScalarOther", "where.ScalarSelf")
+def where(b: Builder, mask: Operand, x: Operand | float, y: Operand | float) -> Operand:
+    mask = constant(mask, "condition")
+    zero = torch.zeros((), dtype=torch.float64)
+    kept: list[Operand] = []
+    for side, branch in ((mask, operand(x)), (~mask, operand(y))):
+        if isinstance(branch, Value):
+            kept.append(b.scale(branch, side.double()))
+        else:
+            kept.append(torch.where(side, branch.double(), zero))
+    return b.combine(kept[0], kept[1], 1.0)
+
+
+@handles("sum.dim_IntList", "sum.default")
+def sum_(
+    b: Builder,
+    x: Value,
+    axes: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    return b.sum(x, axes or None, keepdim)
+
+
+@handles("mean.dim", "mean.default")
+def mean(
+    b: Builder,
+    x: Value,
+    axes: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    return b.mean(x, axes or None, keepdim)
+
+
+@handles("cumsum")
+def cumsum(b: Builder, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
+    return along(b, x, axis, torch.ones(x.shape[axis], x.shape[axis]).tril())
+
+
+def along(b: Builder, x: Value, axis: int, matrix: Tensor) -> Value:
+    """y = M x along one axis."""
+    order = list(range(x.rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    return b.permute(b.linear(b.permute(x, order), matrix), order)
+
+
+# -- weights --------------------------------------------------------------------
+
+
+@handles("linear")
+def linear(b: Builder, x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
+    value, matrix = computed(x, "input"), constant(weight, "weight")
+    if matrix.dim() == 1:
+        y = matmul(b, value, matrix)
+        return y if bias is None else b.combine(y, bias, 1.0)
+    if isinstance(bias, Value):
+        return b.combine(b.linear(value, matrix), bias, 1.0)
+    return b.linear(value, matrix, bias)
+
+
+@handles("matmul", "mm", "bmm", "mv", "dot")
+def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
+    if isinstance(x, Value) and isinstance(y, Value):
+        raise Unsupported("matrix product of two computed tensors")
+    matrix = x if isinstance(x, Tensor) else y
+    assert isinstance(matrix, Tensor)
+    if all(n == 1 for n in matrix.shape[:-2]):
+        return b.matmul(x, y)
+    if isinstance(x, Value):
+        return _stacked(b, x, matrix)
+    assert isinstance(y, Value)
+    # (C X)^T = X^T C^T
+    column = y if y.rank > 1 else b.reshape(y, (y.shape[0], 1))
+    z = _swapped(b, _stacked(b, _swapped(b, column), matrix.mT))
+    return z if y.rank > 1 else b.reshape(z, z.shape[:-1])
+
+
+def _swapped(b: Builder, x: Value) -> Value:
+    return b.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+def _stacked(b: Builder, x: Value, matrices: Tensor) -> Value:
+    """x @ matrices with a matrix of its own for each stack entry: a grouped convolution."""
+    row = x.rank == 1
+    x = b.reshape(x, (1, *x.shape)) if row else x
+    lead = tuple(torch.broadcast_shapes(x.shape[:-2], matrices.shape[:-2]))
+    (n, k), m, count = x.shape[-2:], matrices.shape[-1], math.prod(lead)
+    flat = b.reshape(b.expand(x, (*lead, n, k)), (count, n, k))
+    columns = b.reshape(b.permute(flat, (0, 2, 1)), (1, count * k, n))
+    weight = matrices.expand(*lead, k, m).reshape(count, k, m).mT.reshape(count * m, k, 1)
+    y = b.conv(columns, weight, None, (1,), ((0, 0),), (1,), count)
+    y = b.permute(b.reshape(y, (count, m, n)), (0, 2, 1))
+    return b.reshape(y, (*lead, m) if row else (*lead, n, m))
+
+
+@handles("addmm")
+def addmm(
+    b: Builder, bias: Operand, x: Operand, y: Operand, beta: float = 1, alpha: float = 1
+) -> Operand:
+    product = matmul(b, x, y) if isinstance(x, Value) or isinstance(y, Value) else x @ y
+    if alpha != 1:
+        product = b.multiply(product, operand(alpha))
+    return b.combine(product, bias, float(beta))
+
+
+@handles("convolution")
+def convolution(
+    b: Builder,
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    value, kernel = computed(x, "input"), constant(weight, "kernel")
+    offset = None if bias is None else constant(bias, "bias")
+    dims = kernel.dim() - 2
+    pads = [(p, p) for p in each(padding, dims)]
+    steps, gaps = each(stride, dims), each(dilation, dims)
+    if transposed:
+        extra = each(output_padding, dims)
+        return b.conv_transpose(value, kernel, offset, steps, pads, extra, gaps, groups)
+    return b.conv(value, kernel, offset, steps, pads, gaps, groups)
+
+
+@handles("_native_batch_norm_legit_no_training")
+def batch_norm(
+    b: Builder,
+    x: Value,
+    weight: Operand | None,
+    bias: Operand | None,
+    mean: Operand,
+    var: Operand,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, None, None]:
+    centre, width = constant(mean, "mean").double(), constant(var, "variance").double()
+    factor = 1.0 / (width + eps).sqrt()
+    if weight is not None:
+        factor = factor * constant(weight, "weight").double()
+    offset = -centre * factor
+    if bias is not None:
+        offset = offset + constant(bias, "bias").double()
+    per_channel = (-1, *([1] * (x.rank - 2)))
+    return b.scale(x, factor.reshape(per_channel), offset.reshape(per_channel)), None, None

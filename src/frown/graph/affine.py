@@ -1,0 +1,250 @@
+"""Affine operators that carry weights: y = J x + b with J never built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from frown.graph.op import Affine, Shape, inner
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear(Affine):
+    """y = x W^T + b along the last axis."""
+
+    weight: Tensor  # (out, in)
+    bias: Tensor  # (out,)
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return (*inputs[0][:-1], self.weight.shape[0])
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return F.linear(xs[0], self.weight, self.bias)
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        return (coef @ self.weight,)
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        return (coef @ self.bias).flatten(1).sum(1) if coef.dim() > 2 else coef @ self.bias
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return F.linear(radii[0], self.weight.abs())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conv(Affine):
+    """Convolution over the last 1, 2 or 3 axes, zero padding alike on both ends.
+
+    Uneven padding is a `Pad` before it. `source` is the input's spatial shape,
+    which a stride makes ambiguous from the output's.
+    """
+
+    weight: Tensor  # (out, in / groups, *kernel)
+    bias: Tensor  # (out,)
+    source: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return (*inputs[0][: -len(self.source) - 1], self.weight.shape[0], *self._reach())
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return self._convolve(xs[0], self.weight, self.bias)
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        dims = len(self.source)
+        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+        lost = tuple(
+            n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
+            for n, m, s, p, d, k in zip(
+                self.source,
+                coef.shape[-dims:],
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.weight.shape[2:],
+                strict=True,
+            )
+        )
+        flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
+        back = backward(
+            flat, self.weight, None, self.stride, self.padding, lost, self.groups, self.dilation
+        )
+        return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        dims = len(self.source)
+        return inner(coef, self.bias.reshape(-1, *([1] * dims)))
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self._convolve(radii[0], self.weight.abs(), None)
+
+    def _reach(self) -> tuple[int, ...]:
+        return tuple(
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, p, d, k, s in zip(
+                self.source,
+                self.padding,
+                self.dilation,
+                self.weight.shape[2:],
+                self.stride,
+                strict=True,
+            )
+        )
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        dims = len(self.source)
+        forward = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        flat = x.reshape(-1, *x.shape[-dims - 1 :])
+        y = forward(flat, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConvTranspose(Affine):
+    """Transposed convolution over the last 1, 2 or 3 axes."""
+
+    weight: Tensor  # (in, out / groups, *kernel)
+    bias: Tensor  # (out,)
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def shape(self, *inputs: Shape) -> Shape:
+        dims = len(self.stride)
+        reach = tuple(
+            (n - 1) * s - 2 * p + d * (k - 1) + o + 1
+            for n, s, p, d, k, o in zip(
+                inputs[0][-dims:],
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.weight.shape[2:],
+                self.output_padding,
+                strict=True,
+            )
+        )
+        return (*inputs[0][: -dims - 1], self.weight.shape[1] * self.groups, *reach)
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return self._convolve(xs[0], self.weight, self.bias)
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        dims = len(self.stride)
+        forward = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
+        back = forward(
+            flat, self.weight, None, self.stride, self.padding, self.dilation, self.groups
+        )
+        # A stride can leave room for one entry too many at the far end.
+        for axis, (m, s, p, d, k, o) in enumerate(
+            zip(
+                coef.shape[-dims:],
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.weight.shape[2:],
+                self.output_padding,
+                strict=True,
+            )
+        ):
+            size = (m + 2 * p - d * (k - 1) - 1 - o) // s + 1
+            back = back.narrow(2 + axis, 0, size)
+        return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        dims = len(self.stride)
+        return inner(coef, self.bias.reshape(-1, *([1] * dims)))
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self._convolve(radii[0], self.weight.abs(), None)
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        dims = len(self.stride)
+        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+        flat = x.reshape(-1, *x.shape[-dims - 1 :])
+        y = backward(
+            flat,
+            weight,
+            bias,
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.groups,
+            self.dilation,
+        )
+        return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale(Affine):
+    """y = a x + b, entry by entry; a and b broadcast to x's shape, never beyond it."""
+
+    factor: Tensor
+    offset: Tensor
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0] * self.factor + self.offset
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        return (coef * self.factor,)
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        return inner(coef, self.offset)
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return radii[0] * self.factor.abs()
+
+
+@dataclass(frozen=True, slots=True)
+class Combine(Affine):
+    """y = sum_i w_i x_i for branches of one shape: Add is (1, 1), Sub is (1, -1)."""
+
+    weights: tuple[float, ...]
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return self._sum(self.weights, xs)
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        return tuple(coef if w == 1 else coef * w for w in self.weights)
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self._sum(tuple(abs(w) for w in self.weights), radii)
+
+    @staticmethod
+    def _sum(weights: tuple[float, ...], xs: tuple[Tensor, ...]) -> Tensor:
+        terms = [x if w == 1 else x * w for w, x in zip(weights, xs, strict=True)]
+        return torch.stack(terms).sum(0) if len(terms) > 2 else sum(terms[1:], terms[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Affine):
+    """y = the sum of x over some axes (counted without the rows axis), which become 1."""
+
+    source: Shape
+    axes: tuple[int, ...]
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return tuple(1 if i in self.axes else n for i, n in enumerate(self.source))
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0].sum([a + 1 for a in self.axes], keepdim=True)
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        return (coef.expand(-1, *self.source),)
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self.apply(*radii)

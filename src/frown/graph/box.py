@@ -1,0 +1,50 @@
+"""Intervals, one per entry of a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """lower <= z <= upper, entry by entry."""
+
+    lower: Tensor
+    upper: Tensor
+
+    @property
+    def middle(self) -> Tensor:
+        return (self.lower + self.upper) / 2
+
+    @property
+    def radius(self) -> Tensor:
+        return (self.upper - self.lower) / 2
+
+    def clip(self, z: Tensor) -> Tensor:
+        return z.maximum(self.lower).minimum(self.upper)
+
+    def meet(self, other: Self) -> Box:
+        """The intersection; where rounding makes it empty, this box stays.
+
+        Two valid boxes share the true values, so they can miss each other by
+        rounding only.
+        """
+        lower = self.lower.maximum(other.lower)
+        upper = self.upper.minimum(other.upper)
+        empty = ~(lower <= upper)
+        if bool(empty.any()):
+            lower = torch.where(empty, self.lower, lower)
+            upper = torch.where(empty, self.upper, upper)
+        return Box(lower, upper)
+
+    def rows(self, index: Tensor | slice) -> Box:
+        return Box(self.lower[index], self.upper[index])
+
+    def finite(self) -> Tensor:
+        """(rows,) whether every bound of the row is a finite number."""
+        whole = torch.isfinite(self.lower) & torch.isfinite(self.upper)
+        return whole.flatten(1).all(1)

@@ -1,0 +1,445 @@
+"""Building a graph node by node; what the front ends share.
+
+A `Value` stands for a node's output; a constant is a plain tensor. Operators of
+two tensors (add, multiply, ...) accept either and fold two constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
+from frown.graph.graph import Graph, Input, Node
+from frown.graph.op import Op, Shape
+from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The output of a node under construction."""
+
+    index: int
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+class Unsupported(Exception):
+    """Raised by a front end's handler: what about this operator has no bounds here."""
+
+
+Operand = Value | Tensor
+
+
+@dataclass
+class Builder:
+    """Collects nodes; `scope` names the next ones after the model's own node."""
+
+    scope: str = ""
+    nodes: list[Node] = field(default_factory=list)
+
+    def input(self, name: str, shape: Shape) -> Value:
+        self.nodes.append(Node(name, Input(shape), (), shape))
+        return Value(0, shape)
+
+    def add(self, op: Op, *inputs: Value) -> Value:
+        shape = op.shape(*(v.shape for v in inputs))
+        index = len(self.nodes)
+        name = self.scope or f"{type(op).__name__.lower()}_{index}"
+        self.nodes.append(Node(name, op, tuple(v.index for v in inputs), shape))
+        return Value(index, shape)
+
+    def graph(self, output: Value) -> Graph:
+        """The finished graph; its output is flattened to one axis."""
+        nodes = self.nodes[: output.index + 1]
+        if output.rank != 1:
+            self.scope = "output"
+            self.nodes = nodes
+            self.reshape(output, (output_size(output),))
+            nodes = self.nodes
+        return Graph(tuple(nodes))
+
+    # -- shapes -----------------------------------------------------------------
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        target = tuple(shape)
+        return x if target == x.shape else self.add(Reshape(x.shape, target), x)
+
+    def permute(self, x: Value, axes: Sequence[int]) -> Value:
+        order = tuple(a % x.rank for a in axes)
+        return x if order == tuple(range(x.rank)) else self.add(Permute(order), x)
+
+    def expand(self, x: Value, shape: Sequence[int]) -> Value:
+        """Broadcast to `shape`, which may have more axes than x."""
+        target = tuple(shape)
+        source = (1,) * (len(target) - x.rank) + x.shape
+        x = self.reshape(x, source)
+        return x if source == target else self.add(Expand(source, target), x)
+
+    def slice(self, x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+        """Python's x[start:stop:step] along `axis`, negative numbers and steps included."""
+        axis %= x.rank
+        kept = range(*slice(start, stop, step).indices(x.shape[axis]))
+        if not kept:
+            raise Unsupported(f"slice {start}:{stop}:{step} of an axis of {x.shape[axis]} is empty")
+        if step < 0:
+            return self.gather(x, axis, torch.tensor(list(kept)))
+        if len(kept) == x.shape[axis]:
+            return x
+        return self.add(Slice(x.shape, axis, kept.start, kept[-1] + 1, step), x)
+
+    def select(self, x: Value, axis: int, index: int) -> Value:
+        """x[index] along `axis`, which disappears."""
+        axis %= x.rank
+        index %= x.shape[axis]
+        kept = self.slice(x, axis, index, index + 1)
+        return self.reshape(kept, x.shape[:axis] + x.shape[axis + 1 :])
+
+    def gather(self, x: Value, axis: int, index: Tensor) -> Value:
+        """x[..., index, ...]: the axes of `index` replace `axis`."""
+        axis %= x.rank
+        size = x.shape[axis]
+        index = index.to(torch.int64)
+        if index.numel() == 0 or int(index.min()) < -size or int(index.max()) >= size:
+            raise Unsupported(f"indices out of range for an axis of {size}")
+        entries = self.add(Gather(x.shape, axis, index.flatten() % size), x)
+        return self.reshape(entries, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+    def concat(self, xs: Sequence[Operand], axis: int) -> Operand:
+        if all(isinstance(x, Tensor) for x in xs):
+            return torch.cat([x for x in xs if isinstance(x, Tensor)], axis)
+        first = next(x for x in xs if isinstance(x, Value))
+        values = [x if isinstance(x, Value) else self.constant(x, first) for x in xs]
+        axis %= first.rank
+        if len(values) == 1:
+            return first
+        return self.add(Concat(axis, tuple(v.shape[axis] for v in values)), *values)
+
+    def pad(
+        self,
+        x: Value,
+        widths: Sequence[tuple[int, int]],
+        mode: str = "constant",
+        value: float = 0.0,
+    ) -> Value:
+        """Pad, or crop where a width is negative; modes constant, reflect, edge, wrap."""
+        for axis, (before, after) in enumerate(widths):
+            if before < 0 or after < 0:
+                x = self.slice(x, axis, max(0, -before), x.shape[axis] + min(0, after))
+        widths = tuple((max(0, a), max(0, b)) for a, b in widths)
+        if not any(a or b for a, b in widths):
+            return x
+        if mode == "constant":
+            return self.add(Pad(x.shape, widths, float(value)), x)
+        for axis, (before, after) in enumerate(widths):
+            if before or after:
+                x = self.gather(x, axis, _rim(x.shape[axis], before, after, mode))
+        return x
+
+    def constant(self, value: Tensor, like: Value) -> Value:
+        """A constant as a node (it still hangs on the input, with coefficient 0)."""
+        first = Value(0, self.nodes[0].shape)
+        one = self.slice(self.reshape(first, (output_size(first),)), 0, 0, 1)
+        zero = self.add(Scale(value.new_zeros(1).double(), value.new_zeros(1).double()), one)
+        spread = self.expand(self.reshape(zero, (1,) * value.dim()), tuple(value.shape))
+        return self.scale(spread, 1.0, value)
+
+    # -- arithmetic -------------------------------------------------------------
+
+    def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float = 0.0) -> Value:
+        """factor * x + offset with numpy's broadcasting (x may grow)."""
+        a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (factor, offset))
+        shape = torch.broadcast_shapes(x.shape, a.shape, b.shape)
+        x = self.expand(x, tuple(shape))
+        return self.add(Scale(a, b), x)
+
+    def combine(self, x: Operand, y: Operand, weight: float) -> Operand:
+        """x + weight * y."""
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            return x + weight * y
+        if isinstance(y, Tensor):
+            assert isinstance(x, Value)
+            return self.scale(x, 1.0, weight * y.double())
+        if isinstance(x, Tensor):
+            return self.scale(y, weight, x)
+        shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
+        return self.add(Combine((1.0, weight)), self.expand(x, shape), self.expand(y, shape))
+
+    def multiply(self, x: Operand, y: Operand) -> Operand:
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            return x * y
+        if isinstance(x, Value) and isinstance(y, Value):
+            raise Unsupported("product of two computed tensors")
+        value, factor = (x, y) if isinstance(x, Value) else (y, x)
+        assert isinstance(value, Value)
+        return self.scale(value, factor)
+
+    def divide(self, x: Operand, y: Operand) -> Operand:
+        if isinstance(y, Value):
+            raise Unsupported("division by a computed tensor")
+        if bool((y == 0).any()):
+            raise Unsupported("division by a constant 0")
+        return self.multiply(x, 1.0 / y.double())
+
+    def sum(self, x: Value, axes: Sequence[int] | None, keepdim: bool) -> Value:
+        """Sum over axes; None means all of them."""
+        dims = tuple(range(x.rank)) if axes is None else tuple(sorted({a % x.rank for a in axes}))
+        if not dims:
+            return x
+        y = self.add(Sum(x.shape, dims), x)
+        kept = y.shape if keepdim else tuple(n for i, n in enumerate(x.shape) if i not in dims)
+        return self.reshape(y, kept)
+
+    def mean(self, x: Value, axes: Sequence[int] | None, keepdim: bool) -> Value:
+        y = self.sum(x, axes, keepdim)
+        return self.scale(y, output_size(y) / output_size(x)) if y is not x else x
+
+    # -- weights ----------------------------------------------------------------
+
+    def linear(self, x: Value, weight: Tensor, bias: Tensor | None = None) -> Value:
+        """x W^T + b along the last axis."""
+        offset = torch.zeros(weight.shape[0]) if bias is None else bias.expand(weight.shape[0])
+        return self.add(Linear(weight.double(), offset.double()), x)
+
+    def matmul(self, x: Operand, y: Operand) -> Operand:
+        """numpy's x @ y with at most one side computed, the constant one a matrix or vector."""
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            return x @ y
+        if isinstance(x, Value) and isinstance(y, Value):
+            raise Unsupported("matrix product of two computed tensors")
+        if isinstance(x, Value):
+            assert isinstance(y, Tensor)
+            if y.dim() == 1:
+                z = self.linear(x, y[None, :])
+                return self.reshape(z, z.shape[:-1])
+            return self._with_axes_of(y, x, self.linear(x, _as_matrix(y).T))
+        assert isinstance(y, Value)
+        if y.rank == 1:
+            z = self.linear(y, _as_matrix(x) if x.dim() > 1 else x[None, :])
+            return self._with_axes_of(x, y, z) if x.dim() > 1 else self.reshape(z, ())
+        swap = (*range(y.rank - 2), y.rank - 1, y.rank - 2)
+        z = self.linear(self.permute(y, swap), _as_matrix(x) if x.dim() > 1 else x[None, :])
+        z = self.permute(z, swap)
+        if x.dim() == 1:
+            return self.reshape(z, (*z.shape[:-2], z.shape[-1]))
+        return self._with_axes_of(x, y, z)
+
+    def _with_axes_of(self, constant: Tensor, factor: Value, product: Value) -> Value:
+        """The product with the leading axes of 1 that only the constant had."""
+        added = max(0, constant.dim() - max(2, factor.rank))
+        return self.reshape(product, (1,) * added + product.shape)
+
+    def conv(
+        self,
+        x: Value,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> Value:
+        """Convolution over the trailing axes with (before, after) zero padding for each."""
+        dims = weight.dim() - 2
+        if dims not in (1, 2, 3) or x.rank < dims + 1:
+            raise Unsupported(f"convolution over {dims} axes of a tensor of rank {x.rank}")
+        if any(a != b for a, b in pads):
+            x = self.pad(x, [(0, 0)] * (x.rank - dims) + [tuple(p) for p in pads])
+            pads = [(0, 0)] * dims
+        offset = torch.zeros(weight.shape[0]) if bias is None else bias
+        op = Conv(
+            weight.double(),
+            offset.double(),
+            x.shape[-dims:],
+            tuple(stride),
+            tuple(a for a, _ in pads),
+            tuple(dilation),
+            groups,
+        )
+        return self.add(op, x)
+
+    def conv_transpose(
+        self,
+        x: Value,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        output_padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> Value:
+        """Transposed convolution; pads crop the result before and after on each axis."""
+        dims = weight.dim() - 2
+        if dims not in (1, 2, 3):
+            raise Unsupported(f"transposed convolution over {dims} axes")
+        offset = torch.zeros(weight.shape[1] * groups) if bias is None else bias
+        even = [min(a, b) for a, b in pads]
+        op = ConvTranspose(
+            weight.double(),
+            offset.double(),
+            tuple(stride),
+            tuple(even),
+            tuple(output_padding),
+            tuple(dilation),
+            groups,
+        )
+        y = self.add(op, x)
+        rest = [(e - a, e - b) for e, (a, b) in zip(even, pads, strict=True)]
+        return self.pad(y, [(0, 0)] * (y.rank - dims) + rest)
+
+    # -- windows ----------------------------------------------------------------
+
+    def average_pool(
+        self,
+        x: Value,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        dilation: Sequence[int],
+        ceil: bool,
+        include_pad: bool,
+    ) -> Value:
+        """Mean over windows of the trailing axes.
+
+        With `include_pad` the padding counts as zeros, but what `ceil` adds beyond
+        it never does; without, only true entries count.
+        """
+        dims = len(kernel)
+        lead, spatial = x.shape[:-dims], x.shape[-dims:]
+        reach = _window_counts(spatial, kernel, stride, pads, dilation, ceil)
+        extended = _extended(spatial, reach, kernel, stride, pads, dilation)
+        channels = lead[-1] if lead else 1
+        ones = torch.ones(1, 1, *kernel, dtype=torch.float64)
+        counted = torch.ones(1, 1, *spatial, dtype=torch.float64)
+        counted = _pad_spatial(counted, pads, 1.0 if include_pad else 0.0)
+        counted = _pad_spatial(counted, [(0, e - b) for e, (_, b) in zip(extended, pads)], 0.0)
+        convolve = (
+            torch.nn.functional.conv1d,
+            torch.nn.functional.conv2d,
+            torch.nn.functional.conv3d,
+        )[dims - 1]
+        counts = convolve(counted, ones, None, tuple(stride), 0, tuple(dilation))
+        if not bool((counts > 0).all()):
+            raise Unsupported("a pooling window that lies wholly in the padding")
+        full = [(a, e) for (a, _), e in zip(pads, extended)]
+        y = self.conv(
+            x if lead else self.reshape(x, (1, *x.shape)),
+            ones.expand(channels, 1, *kernel).contiguous(),
+            None,
+            stride,
+            full,
+            dilation,
+            channels,
+        )
+        y = self.scale(y, 1.0 / counts.reshape(counts.shape[2:]))
+        return self.reshape(y, (*lead, *y.shape[-dims:]))
+
+    def windows(
+        self,
+        x: Value,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        dilation: Sequence[int],
+        ceil: bool,
+    ) -> Value:
+        """The entries of every pooling window on a new last axis.
+
+        A place that falls on padding repeats an entry of its window, which leaves
+        the window's maximum as it is.
+        """
+        dims = len(kernel)
+        lead, spatial = x.shape[:-dims], x.shape[-dims:]
+        reach = _window_counts(spatial, kernel, stride, pads, dilation, ceil)
+        index = torch.zeros((), dtype=torch.int64)
+        for axis in range(dims):
+            first = torch.arange(reach[axis]) * stride[axis] - pads[axis][0]
+            offsets = torch.arange(kernel[axis]) * dilation[axis]
+            place = first[:, None] + offsets[None, :]
+            inside = (place >= 0) & (place < spatial[axis])
+            if not bool(inside.any(1).all()):
+                raise Unsupported("a pooling window that lies wholly in the padding")
+            valid = place.gather(1, inside.to(torch.int64).argmax(1, keepdim=True))
+            place = torch.where(inside, place, valid)  # (reach, kernel)
+            index = index[..., None, None] * spatial[axis] + place
+        # index: (reach_1, kernel_1, reach_2, kernel_2, ...)
+        index = index.permute(*range(0, 2 * dims, 2), *range(1, 2 * dims, 2))
+        flat = self.reshape(x, (*lead, int(torch.tensor(spatial).prod())))
+        picked = self.gather(flat, flat.rank - 1, index.reshape(-1))
+        return self.reshape(picked, (*lead, *reach, int(torch.tensor(list(kernel)).prod())))
+
+
+def output_size(x: Value) -> int:
+    return int(torch.Size(x.shape).numel())
+
+
+def _as_matrix(constant: Tensor) -> Tensor:
+    lead = constant.shape[:-2]
+    if any(n != 1 for n in lead):
+        raise Unsupported(f"matrix product with a constant of shape {tuple(constant.shape)}")
+    return constant.reshape(constant.shape[-2:])
+
+
+def _rim(size: int, before: int, after: int, mode: str) -> Tensor:
+    place = torch.arange(-before, size + after)
+    if mode == "edge":
+        return place.clamp(0, size - 1)
+    if mode == "wrap":
+        return place % size
+    if mode == "reflect":
+        if size == 1:
+            return torch.zeros_like(place)
+        period = 2 * (size - 1)
+        place = place % period
+        return torch.where(place < size, place, period - place)
+    raise Unsupported(f"padding mode {mode}")
+
+
+def _window_counts(
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    ceil: bool,
+) -> list[int]:
+    counts = []
+    for n, k, s, (a, b), d in zip(spatial, kernel, stride, pads, dilation, strict=True):
+        room = n + a + b - d * (k - 1) - 1
+        if room < 0:
+            raise Unsupported(f"a window of {k} does not fit an axis of {n}")
+        count = room // s + 1
+        # A window that ceil adds must start inside the input or the padding before it.
+        if ceil and room % s and count * s < n + a:
+            count += 1
+        counts.append(count)
+    return counts
+
+
+def _extended(
+    spatial: Sequence[int],
+    reach: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> list[int]:
+    """Padding after each axis so that exactly `reach` windows fit."""
+    return [
+        max(b, (m - 1) * s + d * (k - 1) + 1 - n - a)
+        for n, m, k, s, (a, b), d in zip(
+            spatial, reach, kernel, stride, pads, dilation, strict=True
+        )
+    ]
+
+
+def _pad_spatial(x: Tensor, pads: Sequence[tuple[int, int]], value: float) -> Tensor:
+    flat = [width for pair in reversed(list(pads)) for width in pair]
+    return torch.nn.functional.pad(x, flat, value=value)

@@ -1,0 +1,88 @@
+"""What an operator is: a value that maps tensors to tensors.
+
+Every tensor carries one leading axis of our own, the *rows* (samples when a
+network is evaluated, linear forms when one is bounded). The remaining axes are
+the operator's, exactly as the model file has them, its own batch axis of 1
+included; so `Transpose`, `Reshape` or `Concat` mean what the file says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class Op(ABC):
+    """An operator of the graph; concrete ones are frozen dataclasses."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def shape(self, *inputs: Shape) -> Shape:
+        """The output's shape (rows axis left out) for inputs of these shapes."""
+
+    @abstractmethod
+    def apply(self, *xs: Tensor) -> Tensor:
+        """Value of the operator; each x is (rows, *input shape)."""
+
+    def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Self:
+        """The same operator with its floating-point tensors cast and moved."""
+        changed = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                to = dtype if value.is_floating_point() else value.dtype
+                changed[field.name] = value.to(device=device, dtype=to)
+        return replace(self, **changed) if changed else self  # type: ignore[type-var]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The operator's constants by field name."""
+        named = ((f.name, getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
+        return {name: value for name, value in named if isinstance(value, Tensor)}
+
+
+class Affine(Op):
+    """y = sum_i J_i x_i + b. Linear forms are pulled back through it exactly."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        """The adjoint: coef . y = sum_i pull_back(coef)[i] . x_i + shift(coef)."""
+
+    @abstractmethod
+    def spread(self, *radii: Tensor) -> Tensor:
+        """sum_i |J_i| r_i: the half-width of y when each |x_i - c_i| <= r_i."""
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        """coef . b for every row, or None where b = 0."""
+        return None
+
+
+class Selection(Affine):
+    """An affine operator each of whose outputs is one entry of its input.
+
+    Bounds pass through it unchanged, so nothing behind it needs rows of its own.
+    """
+
+    __slots__ = ()
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self.apply(*radii)
+
+
+class Nonlinear(Op):
+    """An operator that is bounded, not pulled back; see `frown.relax`."""
+
+    __slots__ = ()
+
+
+def inner(coef: Tensor, value: Tensor) -> Tensor:
+    """Row-wise inner product of coef (rows, *shape) with a value of shape `shape`."""
+    return (coef * value)[..., None].flatten(1).sum(1)

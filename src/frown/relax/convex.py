@@ -1,0 +1,79 @@
+"""Softplus and the exponential units: an exponential piece beside a straight one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.relax.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Softplus(Elementwise):
+    """log(1 + e^z). Convex, f' is the sigmoid."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.logaddexp(xs[0], torch.zeros_like(xs[0]))
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z)
+
+    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+        tiny = torch.finfo(slope.dtype).tiny
+        inside = torch.log(slope.clamp(min=tiny)) - torch.log((1 - slope).clamp(min=tiny))
+        return (box.clip(inside),)
+
+
+@dataclass(frozen=True, slots=True)
+class Elu(Elementwise):
+    """scale * z above 0, scale * alpha * (e^z - 1) below. The kink is concave for alpha > 1."""
+
+    alpha: float = 1.0
+    scale: float = 1.0
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        z = xs[0]
+        bend = torch.expm1(z.clamp(max=0)) * (self.scale * self.alpha)
+        return torch.where(z > 0, z * self.scale, bend)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        bend = torch.exp(z.clamp(max=0)) * (self.scale * self.alpha)
+        return torch.where(z > 0, torch.full_like(z, self.scale), bend)
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (0.0,)
+
+    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        straight = torch.full_like(box.lower, self.scale)
+        right = torch.where(box.lower >= 0, straight, self.derivative(box.lower))
+        return (right,), (self.derivative(box.upper),)
+
+    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+        tiny = torch.finfo(slope.dtype).tiny
+        inside = torch.log((slope / (self.scale * self.alpha)).clamp(min=tiny)).clamp(max=0)
+        return (box.clip(inside),)
+
+    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+        """Bisection on the exponential piece; away from 0 only a concave kink needs it."""
+        if self.alpha <= 1:
+            return ()
+        left, right = box.lower.clamp(max=0), box.upper.clamp(max=0)
+        start = self.apply(end)
+        for _ in range(40):
+            middle = (left + right) / 2
+            # f'(p)(p - c) - (f(p) - f(c)) falls with p for p < c on a convex piece.
+            gap = self._bend(middle) * (middle - end) - (self.apply(middle) - start)
+            right = torch.where(gap <= 0, middle, right)
+            left = torch.where(gap > 0, middle, left)
+        return (box.clip(right),)
+
+    def _bend(self, z: Tensor) -> Tensor:
+        return torch.exp(z) * (self.scale * self.alpha)
+
+
+def selu() -> Elu:
+    """The self-normalising unit with its two constants."""
+    return Elu(1.6732632423543772848170429916717, 1.0507009873554804934193349852946)

@@ -1,0 +1,160 @@
+"""Functions of one variable, applied entry by entry."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.graph.op import Shape
+from frown.relax.relaxation import Anchors, Line, Relaxation, SlopeRange, Slopes
+
+
+class Elementwise(Relaxation):
+    """f: R -> R. A new activation gives value, derivative, kinks and critical points.
+
+    All else (intercepts, the tightest slopes, CROWN's rule, images) follows.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def apply(self, *xs: Tensor) -> Tensor:
+        """f(z)."""
+
+    @abstractmethod
+    def derivative(self, z: Tensor) -> Tensor:
+        """f'(z); at a kink either one-sided value."""
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        """Where f' jumps."""
+        return ()
+
+    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+        """Points in the box where f' = slope: every place, end points and kinks apart,
+        where f(z) - slope z can be least (below) or greatest (not below)."""
+        return ()
+
+    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """f' at the lower end seen from its right, at the upper end seen from its left."""
+        return (self.derivative(box.lower),), (self.derivative(box.upper),)
+
+    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+        """Points of the box whose tangent passes through (end, f(end))."""
+        return ()
+
+    # -- what follows -------------------------------------------------------------
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def anchors(self, box: Box) -> Anchors:
+        points = [box.lower, box.upper, *self._kinks_within(box)]
+        return Anchors.of(box, tuple((z, self.apply(z)) for z in points))
+
+    def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
+        (touch, value), *others = anchors.points
+        intercept = torch.addcmul(value, slope, touch, value=-1)
+        moving = ((z, self.apply(z)) for z in self.critical(slope, below, anchors.box))
+        for z, f in (*others, *moving):
+            gap = torch.addcmul(f, slope, z, value=-1)
+            better = (gap < intercept) == below
+            intercept = torch.where(better, gap, intercept)
+            touch = torch.where(better, z, touch)
+        return Line(outwards(intercept, slope, below, anchors), touch)
+
+    def tightest(self, box: Box) -> SlopeRange:
+        """Slopes of the convex and concave envelopes of f at the two ends.
+
+        Below: from inf (f(p) - f(l)) / (p - l) to sup (f(u) - f(p)) / (u - p) over p in
+        the box; above: the other extremes. They are reached at ends, kinks or tangents.
+        """
+        chord = self.chord(box)
+        inner = tuple(self._kinks_within(box))
+        first = self._chords(box.lower, (*inner, *self.tangents(box.lower, box)), chord)
+        last = self._chords(box.upper, (*inner, *self.tangents(box.upper, box)), chord)
+        at_l, at_u = self.end_slopes(box)
+        from_l = torch.stack([chord, *at_l, *first])
+        to_u = torch.stack([chord, *at_u, *last])
+        return SlopeRange(
+            Box(from_l.amin(0), to_u.amax(0)),
+            Box(to_u.amin(0), from_l.amax(0)),
+        )
+
+    def crown(self, box: Box) -> Slopes:
+        """The envelopes' supporting lines at the middle: the least area on each side."""
+        spread = self.tightest(box)
+        anchors = self.anchors(box)
+        middle = box.middle
+        tangent = self.derivative(middle)
+        chosen = []
+        for side, below in ((spread.lower, True), (spread.upper, False)):
+            mask = torch.full_like(middle, below, dtype=torch.bool)
+            best, height = side.upper, None
+            for slope in (side.upper, side.lower, torch.minimum(tangent, side.upper)):
+                slope = torch.maximum(slope, side.lower)
+                line = self.line(slope, mask, anchors)
+                value = torch.addcmul(line.intercept, slope, middle)
+                if height is None:
+                    height, best = value, slope
+                    continue
+                better = value > height if below else value < height
+                best = torch.where(better, slope, best)
+                height = torch.where(better, value, height)
+            chosen.append(best)
+        return Slopes(*chosen)
+
+    def parallel(self, box: Box) -> Slopes:
+        chord = self.chord(box)
+        return Slopes(chord, chord)
+
+    def image(self, box: Box) -> Box:
+        """Lines of slope 0 touch f at its least and greatest value."""
+        zero = torch.zeros_like(box.lower)
+        below = torch.ones_like(zero, dtype=torch.bool)
+        anchors = self.anchors(box)
+        return Box(
+            self.line(zero, below, anchors).intercept,
+            self.line(zero, ~below, anchors).intercept,
+        )
+
+    def settled(self, box: Box) -> Tensor:
+        return box.lower == box.upper
+
+    def chord(self, box: Box) -> Tensor:
+        """(f(u) - f(l)) / (u - l), or f' where the box is too thin to divide."""
+        width = box.upper - box.lower
+        scale = box.lower.abs().maximum(box.upper.abs())
+        thin = width <= 64 * torch.finfo(width.dtype).eps * scale
+        rise = self.apply(box.upper) - self.apply(box.lower)
+        flat = self.derivative(box.middle)
+        return torch.where(thin | (width == 0), flat, rise / width)
+
+    def _chords(self, end: Tensor, points: Iterable[Tensor], chord: Tensor) -> list[Tensor]:
+        """Slopes from (end, f(end)) to each point; the chord's where they coincide."""
+        start = self.apply(end)
+        slopes = []
+        for p in points:
+            run = p - end
+            apart = run.abs() > 64 * torch.finfo(run.dtype).eps * p.abs().maximum(end.abs())
+            slopes.append(torch.where(apart, (self.apply(p) - start) / run, chord))
+        return slopes
+
+    def _kinks_within(self, box: Box) -> Iterable[Tensor]:
+        for kink in self.kinks():
+            if isinstance(kink, Tensor) or isfinite(kink):
+                yield box.clip(torch.as_tensor(kink, dtype=box.lower.dtype).expand_as(box.lower))
+
+
+def outwards(intercept: Tensor, slope: Tensor, below: Tensor, anchors: Anchors) -> Tensor:
+    """The intercept moved away from f by more than the rounding in f(z) - s z.
+
+    Each term is at most |t| + |s| max|z|, and a handful of ulps covers their errors.
+    """
+    slack = torch.addcmul(intercept.abs(), slope.abs(), anchors.reach)
+    ulps = 6 * torch.finfo(slope.dtype).eps
+    return torch.addcmul(intercept, slack, torch.where(below, -ulps, ulps))

@@ -1,0 +1,127 @@
+"""The maximum over the last axis: max pooling after `Builder.windows`.
+
+The same conjugate idea in K variables: for slopes s the tightest intercepts are the
+extremes of max_j x_j - s . x over the box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.graph.op import Shape
+from frown.relax.relaxation import Anchors, Line, Relaxation, SlopeRange, Slopes
+
+
+@dataclass(frozen=True, slots=True)
+class Max(Relaxation):
+    """y = max_j x_j over the last axis, which disappears."""
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return inputs[0][:-1]
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0].amax(-1)
+
+    def anchors(self, box: Box) -> Anchors:
+        return Anchors.of(box)
+
+    def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
+        under = self._below(slope, anchors.box)
+        over = self._above(slope, anchors.box)
+        eps = 8 * slope.shape[-1] * torch.finfo(slope.dtype).eps
+        size = anchors.reach
+        slack = (size.amax(-1) + (slope.abs() * size).sum(-1)) * eps
+        intercept = torch.where(below, under.intercept - slack, over.intercept + slack)
+        touch = torch.where(below[..., None], under.touch, over.touch)
+        return Line(intercept, touch)
+
+    def _below(self, slope: Tensor, box: Box) -> Line:
+        """For weights w >= 0 of sum <= 1 the minimum is at x_j = min(u_j, L), L = max l:
+        L - sum w_j min(u_j, L). Other slopes are reduced to such w, and the rest
+        (w - s) . x bounded over the box."""
+        weights = _weights(slope)
+        level = box.lower.amax(-1, keepdim=True)
+        touch = torch.minimum(box.upper, level)
+        intercept = level.squeeze(-1) - (weights * touch).sum(-1)
+        rest = weights - slope
+        intercept = intercept + torch.minimum(rest * box.lower, rest * box.upper).sum(-1)
+        return Line(intercept, touch)
+
+    def _above(self, slope: Tensor, box: Box) -> Line:
+        """The maximum is at a corner: one entry j is the largest, with gain (1 - s_j) x_j,
+        every other contributes -s_k x_k."""
+        others_high = slope < 0
+        others = torch.where(others_high, box.upper, box.lower)
+        own_high = slope <= 1
+        own = torch.where(own_high, box.upper, box.lower)
+        gain = (1 - slope) * own + slope * others
+        best, which = gain.max(-1)
+        intercept = best - (slope * others).sum(-1)
+        winner = torch.zeros_like(others_high).scatter(-1, which[..., None], True)
+        return Line(intercept, torch.where(winner, own, others))
+
+    def tightest(self, box: Box) -> SlopeRange:
+        """[0, 1] on both sides; `project` adds that weights below sum to at most 1."""
+        zero, one = torch.zeros_like(box.lower), torch.ones_like(box.lower)
+        return SlopeRange(Box(zero, one), Box(zero, one))
+
+    def project(self, slope: Tensor, below: Tensor) -> Tensor:
+        return torch.where(below[..., None], _weights(slope), slope.clamp(0, 1))
+
+    def crown(self, box: Box) -> Slopes:
+        """Below: the entry with the highest middle. Above: the plane through the corners
+        where single entries are high: s_j = (u_j - g) / (u_j - l_j) with sum s = 1."""
+        lower = _one_hot(box.middle)
+        level, top = box.lower.amax(-1, keepdim=True), box.upper.amax(-1, keepdim=True)
+        width = (box.upper - box.lower).clamp(min=torch.finfo(box.lower.dtype).tiny)
+        low, high = level, top
+        for _ in range(30):
+            g = (low + high) / 2
+            heavy = ((box.upper - g) / width).clamp(0, 1).sum(-1, keepdim=True) > 1
+            low, high = torch.where(heavy, g, low), torch.where(heavy, high, g)
+        upper = ((box.upper - high) / width).clamp(0, 1)
+        winner = _one_hot(box.lower)
+        return Slopes(lower, torch.where(self.settled(box), winner, upper))
+
+    def parallel(self, box: Box) -> Slopes:
+        """The same plane on both sides, as Fast-Lin's parallel lines."""
+        upper = self.crown(box).upper
+        return Slopes(upper, upper)
+
+    def image(self, box: Box) -> Box:
+        return Box(box.lower.amax(-1), box.upper.amax(-1))
+
+    def settled(self, box: Box) -> Tensor:
+        """One entry is the largest wherever the input moves: the maximum is that entry."""
+        winner = _one_hot(box.lower) > 0
+        rival = torch.where(winner, -torch.inf, box.upper).amax(-1, keepdim=True)
+        return (box.lower.amax(-1, keepdim=True) >= rival).expand_as(box.lower)
+
+    def expand(self, coef: Tensor) -> Tensor:
+        return coef.unsqueeze(-1)
+
+    def contract(self, terms: Tensor) -> Tensor:
+        return terms.sum(-1)
+
+
+def _one_hot(score: Tensor) -> Tensor:
+    return torch.zeros_like(score).scatter(-1, score.argmax(-1, keepdim=True), 1.0)
+
+
+def _weights(slope: Tensor) -> Tensor:
+    """The nearest w with w >= 0 and sum w <= 1."""
+    positive = slope.clamp(min=0)
+    heavy = positive.sum(-1, keepdim=True) > 1
+    if not bool(heavy.any()):
+        return positive
+    # Projection on the simplex: subtract the threshold that makes the rest sum to 1.
+    ordered = slope.sort(-1, descending=True).values
+    count = torch.arange(1, slope.shape[-1] + 1, device=slope.device, dtype=slope.dtype)
+    excess = (ordered.cumsum(-1) - 1) / count
+    last = (ordered > excess).sum(-1, keepdim=True) - 1
+    simplex = (slope - excess.gather(-1, last.clamp(min=0))).clamp(min=0)
+    return torch.where(heavy, simplex, positive)

@@ -1,0 +1,117 @@
+"""Piecewise linear functions: extremes of f(z) - s z lie at ends and kinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.relax.elementwise import Elementwise, outwards
+from frown.relax.relaxation import Anchors, Line
+
+
+class PiecewiseLinear(Elementwise):
+    """Bounds inside one linear piece are as good as any: nothing there needs a line."""
+
+    __slots__ = ()
+
+    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Chords to the kinks say it all, and need no care at a kink itself."""
+        return (), ()
+
+    def settled(self, box: Box) -> Tensor:
+        calm = torch.ones_like(box.lower, dtype=torch.bool)
+        for kink in self.kinks():
+            calm &= (box.upper <= kink) | (box.lower >= kink)
+        return calm
+
+
+@dataclass(frozen=True, slots=True)
+class Relu(PiecewiseLinear):
+    """max(z, 0)."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0].clamp(min=0)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return (z > 0).to(z)
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (0.0,)
+
+    def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
+        """The general search over anchors, unrolled: this is the hottest loop of all."""
+        (low, at_low), (high, at_high), (kink, at_kink) = anchors.points
+        left = torch.addcmul(at_low, slope, low, value=-1)
+        right = torch.addcmul(at_high, slope, high, value=-1)
+        turn = torch.addcmul(at_kink, slope, kink, value=-1)
+        ends = torch.where(below, torch.minimum(left, right), torch.maximum(left, right))
+        at_turn = below & (turn <= ends)
+        intercept = torch.where(at_turn, turn, ends)
+        touch = torch.where(at_turn, kink, torch.where(ends == left, low, high))
+        return Line(outwards(intercept, slope, below, anchors), touch)
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyRelu(PiecewiseLinear):
+    """z above 0, slope * z below; any finite slope."""
+
+    slope: float
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.where(xs[0] > 0, xs[0], xs[0] * self.slope)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.where(z > 0, 1.0, self.slope).to(z)
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (0.0,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PRelu(PiecewiseLinear):
+    """Leaky ReLU with a slope per channel or entry, broadcast to the node's shape."""
+
+    slope: Tensor
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.where(xs[0] > 0, xs[0], xs[0] * self.slope.to(xs[0].dtype))
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.where(z > 0, torch.ones_like(z), self.slope.to(z.dtype).expand_as(z))
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (0.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class Clip(PiecewiseLinear):
+    """min(max(z, lo), hi): hard tanh, ReLU6; an infinite end is open."""
+
+    lo: float
+    hi: float
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0].clamp(self.lo, self.hi)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return ((z > self.lo) & (z < self.hi)).to(z)
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (self.lo, self.hi)
+
+
+@dataclass(frozen=True, slots=True)
+class Abs(PiecewiseLinear):
+    """|z|."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0].abs()
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.where(z > 0, 1.0, -1.0).to(z)
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (0.0,)

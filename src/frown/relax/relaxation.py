@@ -1,0 +1,128 @@
+"""What a nonlinearity must say about itself to be bounded.
+
+A bounding line is its slope: for f on [l, u] and any slope s, the tightest valid
+intercepts are the extremes of f(z) - s z over [l, u] (Theorem 3 of the paper), so
+every slope gives a valid line and engines only choose slopes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.graph.op import Nonlinear
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """One slope for the line below and one for the line above, per neuron."""
+
+    lower: Tensor
+    upper: Tensor
+
+    def rows(self, index: Tensor | slice) -> Slopes:
+        return Slopes(self.lower[index], self.upper[index])
+
+
+@dataclass(frozen=True, slots=True)
+class SlopeRange:
+    """Slopes of the tightest lines (Table 2): [low, high] below and above."""
+
+    lower: Box
+    upper: Box
+
+    def at(self, below: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, high - low) of the side each entry needs; `below` is a mask."""
+        low = self.lower.lower.where(below, self.upper.lower)
+        high = self.lower.upper.where(below, self.upper.upper)
+        return low, high - low
+
+    def rows(self, index: Tensor | slice) -> SlopeRange:
+        return SlopeRange(self.lower.rows(index), self.upper.rows(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Intercept of the line of a given slope, and the point where it touches f.
+
+    The intercept's derivative by the slope is minus the touching point (envelope
+    theorem), so no solver is needed to optimise slopes.
+    """
+
+    intercept: Tensor
+    touch: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Points of the box that can be extremes of f(z) - s z whatever s is, with f there."""
+
+    box: Box
+    points: tuple[tuple[Tensor, Tensor], ...]
+    reach: Tensor  # max(|l|, |u|)
+
+    @classmethod
+    def of(cls, box: Box, points: tuple[tuple[Tensor, Tensor], ...] = ()) -> Self:
+        return cls(box, points, box.lower.abs().maximum(box.upper.abs()))
+
+    def rows(self, index: Tensor | slice) -> Anchors:
+        points = tuple((z[index], f[index]) for z, f in self.points)
+        return Anchors(self.box.rows(index), points, self.reach[index])
+
+
+class Relaxation(Nonlinear):
+    """A nonlinear operator with valid lines for every slope.
+
+    Slopes have the shape of the operator's input. `below` masks (of the output's
+    shape) say which side is wanted: True the line below f, False the one above.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def anchors(self, box: Box) -> Anchors:
+        """What `line` needs to know of the box, computed once for many slopes."""
+
+    @abstractmethod
+    def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
+        """The tightest valid line of this slope on each entry's side."""
+
+    @abstractmethod
+    def tightest(self, box: Box) -> SlopeRange:
+        """The slopes of the tightest lines; guides the search, validity never needs it."""
+
+    @abstractmethod
+    def crown(self, box: Box) -> Slopes:
+        """The fixed rule: the lines that are tightest at the middle of the box."""
+
+    @abstractmethod
+    def parallel(self, box: Box) -> Slopes:
+        """Fast-Lin's rule: the chord's slope on both sides."""
+
+    @abstractmethod
+    def image(self, box: Box) -> Box:
+        """The range of f over the box."""
+
+    @abstractmethod
+    def settled(self, box: Box) -> Tensor:
+        """Mask of inputs whose bounds, made tighter, could not tighten any line."""
+
+    def paper(self, box: Box) -> Slopes:
+        """CROWN's rule as the paper states it (appendix A.4)."""
+        return self.crown(box)
+
+    def project(self, slope: Tensor, below: Tensor) -> Tensor:
+        """The nearest slope inside the search space, where that is not a range."""
+        return slope
+
+    def expand(self, coef: Tensor) -> Tensor:
+        """Output coefficients laid over the input's entries."""
+        return coef
+
+    def contract(self, terms: Tensor) -> Tensor:
+        """Terms per input entry summed up per output entry."""
+        return terms

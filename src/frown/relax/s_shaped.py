@@ -1,0 +1,114 @@
+"""Sigmoid, tanh and arctan: convex below 0, concave above, odd about (0, f(0))."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.relax.elementwise import Elementwise
+from frown.relax.relaxation import Slopes
+
+_FIRST, _LAST, _ENTRIES = 1e-4, 1e4, 4096  # |end| covered by the table of tangents
+
+
+class SShaped(Elementwise):
+    """Lines below touch left of 0, lines above right of it, or at an end."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def touching(self, slope: Tensor) -> Tensor:
+        """The z >= 0 with f'(z) = slope, for 0 < slope <= f'(0); clamps other slopes."""
+
+    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+        z = self.touching(slope)
+        return (box.clip(torch.where(below, -z, z)),)
+
+    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+        """l_d and u_d of Table 2, from a table: a chord's slope is stationary there,
+        so the slope's error is the square of the point's."""
+        table = _tangent_table(self).to(dtype=end.dtype, device=end.device)
+        reach = (end.abs().clamp(_FIRST, _LAST) / _FIRST).log() * (
+            (_ENTRIES - 1) / log(_LAST / _FIRST)
+        )
+        place = reach.floor().clamp(max=_ENTRIES - 2)
+        index = place.long()
+        ratio = torch.lerp(table[index], table[index + 1], reach - place)
+        return (box.clip(-end * ratio),)
+
+    def paper(self, box: Box) -> Slopes:
+        """Appendix A.4: on boxes across 0 the tangent through the far end, else the
+        tangent at the middle."""
+        spread, middle = self.tightest(box), self.derivative(box.middle)
+        lower = torch.where(box.upper <= 0, middle, spread.lower.upper)
+        upper = torch.where(box.lower >= 0, middle, spread.upper.upper)
+        return Slopes(lower, upper)
+
+
+@lru_cache(maxsize=8)
+def _tangent_table(f: SShaped) -> Tensor:
+    """d / a on a logarithmic grid of a: the tangent at d > 0 passes through (-a, f(-a))."""
+    a = torch.logspace(log(_FIRST), log(_LAST), _ENTRIES, base=2.718281828459045, dtype=torch.float64)
+    left, right = torch.zeros_like(a), a.clone()
+    start = f.apply(-a)
+    for _ in range(80):
+        middle = (left + right) / 2
+        gap = f.derivative(middle) * (middle + a) - (f.apply(middle) - start)
+        left = torch.where(gap > 0, middle, left)
+        right = torch.where(gap > 0, right, middle)
+    return right / a
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid(SShaped):
+    """1 / (1 + e^-z)."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.sigmoid(xs[0])
+
+    def derivative(self, z: Tensor) -> Tensor:
+        y = torch.sigmoid(z.abs().neg())
+        return y * (1 - y)
+
+    def touching(self, slope: Tensor) -> Tensor:
+        # f(1 - f) = s gives f = (1 + q) / 2 with q = sqrt(1 - 4 s), and z = log f / (1 - f).
+        s = slope.clamp(torch.finfo(slope.dtype).tiny, 0.25)
+        return 2 * torch.log((1 + torch.sqrt(1 - 4 * s)) / (2 * torch.sqrt(s)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tanh(SShaped):
+    """tanh z."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.tanh(xs[0])
+
+    def derivative(self, z: Tensor) -> Tensor:
+        # 1 - tanh^2 without cancellation for large |z|.
+        y = torch.sigmoid(-2 * z.abs())
+        return 4 * y * (1 - y)
+
+    def touching(self, slope: Tensor) -> Tensor:
+        s = slope.clamp(torch.finfo(slope.dtype).tiny, 1)
+        return torch.log((1 + torch.sqrt(1 - s)) / torch.sqrt(s))
+
+
+@dataclass(frozen=True, slots=True)
+class Arctan(SShaped):
+    """arctan z."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.atan(xs[0])
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return 1 / (1 + z * z)
+
+    def touching(self, slope: Tensor) -> Tensor:
+        s = slope.clamp(torch.finfo(slope.dtype).tiny, 1)
+        return torch.sqrt((1 - s) / s)

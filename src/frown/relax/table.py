@@ -1,0 +1,67 @@
+"""The one table of nonlinearities: engines, front ends and property tests read it."""
+
+from __future__ import annotations
+
+import torch
+
+from frown.relax.convex import Elu, Softplus, selu
+from frown.relax.elementwise import Elementwise
+from frown.relax.hump import Gelu, GeluTanh, Silu
+from frown.relax.maximum import Max
+from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.relaxation import Relaxation
+from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+
+Selu = selu
+
+# One instance or more of every elementwise function, as the tests draw them.
+ELEMENTWISE: dict[str, Elementwise] = {
+    "relu": Relu(),
+    "leaky_relu": LeakyRelu(0.1),
+    "leaky_relu_steep": LeakyRelu(1.7),
+    "leaky_relu_falling": LeakyRelu(-0.3),
+    "prelu": PRelu(torch.tensor(0.25)),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+    "arctan": Arctan(),
+    "softplus": Softplus(),
+    "elu": Elu(1.0),
+    "elu_steep": Elu(2.5),
+    "elu_shallow": Elu(0.3),
+    "selu": selu(),
+    "silu": Silu(),
+    "gelu": Gelu(),
+    "gelu_tanh": GeluTanh(),
+    "hard_tanh": Clip(-1.0, 1.0),
+    "relu6": Clip(0.0, 6.0),
+    "clip_from_below": Clip(-0.5, float("inf")),
+    "abs": Abs(),
+}
+
+SUPPORTED: dict[str, type[Relaxation]] = {
+    cls.__name__: cls
+    for cls in (
+        *(type(f) for f in ELEMENTWISE.values()),
+        Max,
+    )
+}
+
+__all__ = [
+    "ELEMENTWISE",
+    "SUPPORTED",
+    "Abs",
+    "Arctan",
+    "Clip",
+    "Elu",
+    "Gelu",
+    "GeluTanh",
+    "LeakyRelu",
+    "Max",
+    "PRelu",
+    "Relu",
+    "Selu",
+    "Sigmoid",
+    "Silu",
+    "Softplus",
+    "Tanh",
+]

@@ -1,0 +1,52 @@
+"""Small ONNX files for the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+FLOAT = TensorProto.FLOAT
+
+
+def weights(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
+    """A node from space-separated names; "-" is an input left out."""
+    names = ["" if i == "-" else i for i in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), **attributes)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    shape: Sequence[int | str | None],
+    constants: dict[str, np.ndarray] | None = None,
+    opset: int = 13,
+    outputs: Sequence[str] = ("y",),
+    dtype: int = FLOAT,
+) -> onnx.ModelProto:
+    """A model that maps "x" to "y"."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", dtype, shape)],
+        [helper.make_tensor_value_info(o, dtype, None) for o in outputs],
+        [onnx.numpy_helper.from_array(v, k) for k, v in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def saved(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
+    path = folder / name
+    path.write_bytes(proto.SerializeToString())
+    return path
