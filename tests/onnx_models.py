@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
+from frown.errors import InvalidModel, UnsupportedModel
+from frown.frontends.onnx import load_onnx
 
 FLOAT = TensorProto.FLOAT
 
@@ -19,6 +23,10 @@ def weights(*shape: int, seed: int = 0) -> np.ndarray:
 
 def integers(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
+
+
+def number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
 
 
 def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
@@ -50,3 +58,13 @@ def saved(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Pat
     path = folder / name
     path.write_bytes(proto.SerializeToString())
     return path
+
+
+def refused(
+    proto: onnx.ModelProto, folder: Path, kind: type[InvalidModel] = UnsupportedModel
+) -> str:
+    """What the error of exactly this kind says when the model is loaded."""
+    with pytest.raises(kind) as caught:
+        load_onnx(saved(proto, folder))
+    assert type(caught.value) is kind
+    return str(caught.value)

@@ -64,12 +64,14 @@ def turned(op: str, shape: tuple[int, ...], *constants: Any, **more: Any) -> Cas
     return Case(op, shape, constants, more, reversed=True)
 
 
-def split(shape: tuple[int, ...], parts: int, *constants: Any, opset: int = 13, **more: Any) -> Case:
+def split(
+    shape: tuple[int, ...], parts: int, *constants: Any, opset: int = 13, **more: Any
+) -> Case:
     names = " ".join(f"y{i}" for i in range(parts))
     return Case("Split", shape, constants, more, opset, outputs=names)
 
 
-W, I = weights, integers
+W, N = weights, integers
 SCALAR = np.float32(1.5)
 ROW, IMAGE, TALL = (1, 6), (1, 4, 7, 6), (1, 2, 9, 8)
 
@@ -158,52 +160,52 @@ AFFINE = [
     case("Flatten", IMAGE, axis=0),
     case("Flatten", IMAGE, axis=4),
     case("Flatten", IMAGE, axis=-1),
-    case("Reshape", IMAGE, I(0, -1, 14)),
-    case("Reshape", IMAGE, I(1, 4, 42), opset=14, allowzero=1),
+    case("Reshape", IMAGE, N(0, -1, 14)),
+    case("Reshape", IMAGE, N(1, 4, 42), opset=14, allowzero=1),
     case("Transpose", IMAGE, perm=[0, 2, 3, 1]),
     case("Transpose", IMAGE),
-    case("Squeeze", (1, 1, 5, 1), I(1, -1)),
+    case("Squeeze", (1, 1, 5, 1), N(1, -1)),
     case("Squeeze", (1, 1, 5, 1), opset=11, axes=[3]),
     case("Squeeze", (1, 1, 5, 1)),
-    case("Unsqueeze", ROW, I(1, -1)),
+    case("Unsqueeze", ROW, N(1, -1)),
     case("Unsqueeze", ROW, axes=[2, 0], opset=11),
     case("Concat", IMAGE, "x", axis=2),
     case("Concat", (1, 4, 5), W(1, 2, 5), "x", axis=-2),
-    split((1, 7), 2, I(3, 4), axis=1),
+    split((1, 7), 2, N(3, 4), axis=1),
     split((1, 7), 2, axis=-1, split=[2, 5], opset=11),
     split((1, 6), 3, axis=1, opset=11),
     split((1, 7), 3, axis=1, num_outputs=3, opset=18),
     case("Slice", IMAGE, starts=[1, -5], ends=[3, 2**31 - 1], axes=[1, 2], opset=9),
     case("Slice", IMAGE, starts=[0, 1], ends=[1, 3], opset=9),
-    case("Slice", IMAGE, I(5, 1), I(-(2**63), 6), I(2, -1), I(-2, 3)),
-    case("Slice", IMAGE, I(-1), I(0), I(2), I(-1), opset=10),
-    case("Slice", IMAGE, I(0, 1), I(1, 100)),
+    case("Slice", IMAGE, N(5, 1), N(-(2**63), 6), N(2, -1), N(-2, 3)),
+    case("Slice", IMAGE, N(-1), N(0), N(2), N(-1), opset=10),
+    case("Slice", IMAGE, N(0, 1), N(1, 100)),
     case("Gather", IMAGE, np.int64(2), axis=1),
     case("Gather", IMAGE, np.array([[0, -1], [3, 3]]), axis=2),
     case("Gather", IMAGE, np.array([5, 0], dtype=np.int32), axis=-1),
     case("Pad", IMAGE, pads=[0, 1, 0, 2, 0, 0, 3, 0], value=1.5, opset=8),
     case("Pad", IMAGE, pads=[0, 0, 1, 2, 0, 0, 3, 0], mode="reflect", opset=10),
-    case("Pad", IMAGE, I(0, 0, 1, 2, 0, 0, 3, 0), mode="edge", opset=11),
-    case("Pad", IMAGE, I(0, -1, 1, 2, 0, 0, -3, 0), np.float32(-2)),
-    case("Pad", IMAGE, I(2, 1, 0, 3), None, I(3, -2), opset=18),
-    case("Pad", IMAGE, I(2, 1, 0, 3), None, I(3, -2), opset=19, mode="wrap"),
-    case("ReduceSum", IMAGE, I(2, -1), keepdims=0),
+    case("Pad", IMAGE, N(0, 0, 1, 2, 0, 0, 3, 0), mode="edge", opset=11),
+    case("Pad", IMAGE, N(0, -1, 1, 2, 0, 0, -3, 0), np.float32(-2)),
+    case("Pad", IMAGE, N(2, 1, 0, 3), None, N(3, -2), opset=18),
+    case("Pad", IMAGE, N(2, 1, 0, 3), None, N(3, -2), opset=19, mode="wrap"),
+    case("ReduceSum", IMAGE, N(2, -1), keepdims=0),
     case("ReduceSum", IMAGE),
     case("ReduceSum", IMAGE, noop_with_empty_axes=1),
     case("ReduceSum", IMAGE, axes=[1], opset=11),
     case("ReduceMean", IMAGE, axes=[-1, 1], opset=13),
-    case("ReduceMean", IMAGE, I(2, 3), keepdims=0, opset=18),
+    case("ReduceMean", IMAGE, N(2, 3), keepdims=0, opset=18),
     case("ReduceMean", IMAGE, keepdims=0, opset=8),
     case("Identity", ROW),
     case("Dropout", ROW, ratio=0.5, opset=8),
     case("Dropout", ROW, np.float32(0.5), np.array(False)),
     case("Cast", ROW, to=1),
-    case("Expand", (1, 4, 1), I(2, 1, 1, 3)),
+    case("Expand", (1, 4, 1), N(2, 1, 1, 3)),
     case("Upsample", IMAGE, scales=[1.0, 1.0, 2.0, 3.0], opset=8),
     case("Upsample", IMAGE, np.array([1, 1, 3, 2], np.float32), mode="nearest", opset=9),
     case("Resize", IMAGE, np.array([1, 1, 3, 2], np.float32), opset=10),
     case("Resize", IMAGE, None, np.array([1, 1, 3, 2], np.float32)),
-    case("Resize", IMAGE, None, None, I(1, 4, 14, 18)),
+    case("Resize", IMAGE, None, None, N(1, 4, 14, 18)),
     case(
         "Resize",
         IMAGE,
@@ -238,7 +240,7 @@ NONLINEAR = [
     case("GlobalMaxPool", IMAGE),
     case("ReduceMax", IMAGE, axes=[1, -1]),
     case("ReduceMax", IMAGE, axes=[2], keepdims=0, opset=11),
-    case("ReduceMax", IMAGE, I(0, 3), keepdims=0, opset=18),
+    case("ReduceMax", IMAGE, N(0, 3), keepdims=0, opset=18),
     case("ReduceMax", IMAGE, keepdims=0),
     case("ReduceMin", IMAGE, axes=[2]),
     case("Relu", ROW),

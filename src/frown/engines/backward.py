@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.frame import Frame, frame
 from frown.engines.forms import Chosen, LinearForm, one_hot, pull_back
 from frown.engines.plan import Plan, spread_box
@@ -63,12 +64,15 @@ def walk(
     return Layers(values, frames)
 
 
-def fixed_layers(plan: Plan, region: Region, settings: Settings) -> Layers:
+def fixed_layers(
+    plan: Plan, region: Region, settings: Settings, clock: Clock = NO_LIMIT
+) -> Layers:
     """All layers by the settings' fixed rule."""
     if settings.method == "interval":
         return walk(plan, region, lambda source, box, frames: box, settings)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+        clock.check()
         if region.p == torch.inf and plan.interval_exact(source):
             return box
         if not plan.below(source):

@@ -15,13 +15,13 @@ from frown.engines.backward import (
     shared,
     unsettled,
     walk,
-    with_entries,
 )
+from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.frame import Frame
-from frown.engines.optimise import optimise
+from frown.engines.optimise import Rows, optimise
 from frown.engines.plan import Plan
-from frown.engines.settings import Ascent, Settings
+from frown.engines.settings import Settings
 from frown.graph.box import Box
 from frown.query.region import Region
 from frown.query.spec import Spec
@@ -59,17 +59,13 @@ def frown(
     region: Region,
     spec: Spec,
     settings: Settings,
-    ascent: Ascent,
     warm: Warm,
     sample: Tensor,  # (N,) which samples of `warm` these are
-    until_positive: bool = False,
+    clock: Clock = NO_LIMIT,
 ) -> Frowned:
-    """Bounds of every layer and of the spec with optimised lines.
-
-    `until_positive` ends the last ascent once every condition is proved.
-    """
-    crown = fixed_layers(plan, region, settings)
-    engine = _Engine(plan, region, settings, ascent, warm, sample)
+    """Bounds of every layer and of the spec with optimised lines."""
+    crown = fixed_layers(plan, region, settings, clock)
+    engine = _Engine(plan, region, settings, warm, sample, clock)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
         box = box.meet(crown.values[source])
@@ -79,7 +75,30 @@ def frown(
 
     layers = walk(plan, region, tighten, settings)
     floor = fixed_margins(plan, region, spec, crown, settings)
-    return Frowned(layers, engine.margins(spec, layers.frames, floor, until_positive))
+    return Frowned(layers, engine.margins(spec, layers.frames, floor))
+
+
+def gather_rows(
+    plan: Plan,
+    region: Region,
+    target: int,
+    coef: Tensor,
+    sample: Tensor,
+    key: Tensor,
+    frames: dict[int, Frame],
+) -> tuple[Rows, Tensor]:
+    """Rows of these samples with what they need; rows of one key, which stand together,
+    share their slopes. Returns the keys in order, too."""
+    index = shared(sample)
+    keys, group = torch.unique_consecutive(key, return_inverse=True)
+    rows = Rows(
+        target,
+        coef,
+        region.rows(index),
+        {i: frames[i].rows(index) for i in plan.below(target)},
+        None if len(keys) == len(key) else group,
+    )
+    return rows, keys
 
 
 @dataclass(frozen=True)
@@ -87,9 +106,9 @@ class _Engine:
     plan: Plan
     region: Region
     settings: Settings
-    ascent: Ascent
     warm: Warm
     sample: Tensor
+    clock: Clock
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by optimised rows."""
@@ -110,14 +129,16 @@ class _Engine:
         for piece in self._whole_groups(source, sample, slot):
             coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
             bound[piece] = self._rows(
-                source, coef, sample[piece], slot[piece], 2 * blocks, frames, None
+                source, coef, sample[piece], slot[piece], 2 * blocks, frames
             )
-        low, high = side == 0, side == 1
-        tight = with_entries(box, sample[low], neuron[low], bound[low], box.upper.flatten(1)[sample[low], neuron[low]])
-        return with_entries(tight, sample[high], neuron[high], tight.lower.flatten(1)[sample[high], neuron[high]], -bound[high])
+        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+        below = side == 0
+        low[sample[below], neuron[below]] = bound[below]
+        high[sample[~below], neuron[~below]] = -bound[~below]
+        return Box(low.view_as(box.lower), high.view_as(box.upper))
 
     def margins(
-        self, spec: Spec, frames: dict[int, Frame], floor: Tensor, until_positive: bool
+        self, spec: Spec, frames: dict[int, Frame], floor: Tensor
     ) -> Tensor:
         """(N, T) lower bounds of the conditions, never below `floor`."""
         count, conditions, _ = spec.coef.shape
@@ -127,9 +148,13 @@ class _Engine:
         sample, slot = every // conditions, every % conditions
         best = floor.flatten().clone()
         for piece in pieces(self.plan, target, len(every), self.settings):
-            enough = best[piece] if until_positive else None
             found = self._rows(
-                target, coef[piece], sample[piece], slot[piece], conditions, frames, enough
+                target,
+                coef[piece],
+                sample[piece],
+                slot[piece],
+                conditions,
+                frames,
             )
             best[piece] = torch.maximum(best[piece], found)
         return best.view(count, conditions)
@@ -142,31 +167,14 @@ class _Engine:
         slot: Tensor,
         slots: int,
         frames: dict[int, Frame],
-        floor: Tensor | None,
     ) -> Tensor:
         """Optimise rows, starting from and saving to the warm table."""
-        index = shared(sample)
-        gathered = {i: frames[i].rows(index) for i in self.plan.below(target)}
-        table = self.warm.table(target, slots, self.plan.slots(target)[1], coef)
-        key = self.sample[sample] * slots + slot
-        keys, group = torch.unique_consecutive(key, return_inverse=True)
-        flat = table.view(-1, table.shape[-1])
-        own = len(keys) == len(key)
-
-        def done(best: Tensor) -> bool:
-            return floor is not None and bool((torch.maximum(best, floor) > 0).all())
-
-        found = optimise(
-            self.plan,
-            target,
-            coef,
-            self.region.rows(index),
-            gathered,
-            flat[keys],
-            None if own else group,
-            self.ascent,
-            done,
+        rows, keys = gather_rows(
+            self.plan, self.region, target, coef, sample, self.sample[sample] * slots + slot, frames
         )
+        table = self.warm.table(target, slots, self.plan.slots(target)[1], coef)
+        flat = table.view(-1, table.shape[-1])
+        found = optimise(self.plan, rows, flat[keys], self.settings.ascent, self.clock)
         flat[keys] = found.theta
         return found.bound
 

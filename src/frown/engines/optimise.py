@@ -11,12 +11,12 @@ the neuron's output and z0 the point where its line touches f,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import Chosen, LinearForm, pull_back, push_forward
 from frown.engines.frame import Frame
 from frown.engines.plan import Plan
@@ -32,138 +32,126 @@ class Optimised:
     theta: Tensor  # (groups, slots) the best iterate
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Quantities to bound below: coef . target over each row's region.
+
+    `group` says which theta a row uses (None: each row its own). Frames and region are
+    per row, or shared by all.
+    """
+
+    target: int
+    coef: Tensor  # (rows, *target shape)
+    region: Region
+    frames: dict[int, Frame]
+    group: Tensor | None
+
+
 def optimise(
-    plan: Plan,
-    target: int,
-    coef: Tensor,  # (rows, *target shape)
-    region: Region,  # one per row
-    frames: dict[int, Frame],
-    theta: Tensor,  # (groups, slots); NaN = start from CROWN's slope
-    group: Tensor | None,  # (rows,) which theta a row uses; None: each its own
-    ascent: Ascent,
-    done: Callable[[Tensor], bool] = lambda bound: False,
+    plan: Plan, rows: Rows, theta: Tensor, ascent: Ascent, clock: Clock = NO_LIMIT
 ) -> Optimised:
     """Maximise every row's bound; with groups, the mean bound of each group.
 
-    Keeps the best iterate of each row (value) and group (theta). `done` may end the
-    ascent early, given the best bounds so far.
+    Starts at theta (groups, slots), where NaN means CROWN's slope, and takes a fixed
+    number of steps, so results do not depend on which rows share a batch. Keeps the best
+    value of each row and the best theta of each group.
     """
-    places, length = plan.slots(target)
-    search = _Search(plan, target, coef, region, frames, places, theta.clone(), group)
-    rows = coef.shape[0]
-    best = coef.new_full((rows,), -torch.inf)
-    best_theta, best_mean = search.theta, coef.new_full((theta.shape[0],), -torch.inf)
-    first = second = None
+    search = _Search(plan, rows, theta.clone())
+    steps = ascent.steps if search.fresh else ascent.more
+    best = rows.coef.new_full((len(rows.coef),), -torch.inf)
+    best_mean = rows.coef.new_full((len(theta),), -torch.inf)
+    best_theta = search.theta
+    first = second = torch.zeros(())
     rate = ascent.rate
-    for step in range(ascent.steps + 1):
-        bound, gradient = search.evaluate(gradient=step < ascent.steps)
+    for step in range(steps + 1):
+        clock.check()
+        bound, gradient = search.evaluate(gradient=step < steps)
         bound = torch.nan_to_num(bound, nan=-torch.inf)
         best = torch.maximum(best, bound)
-        mean = bound if group is None else _group_mean(bound, group, theta.shape[0])
+        mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
         better = mean > best_mean
         best_theta = torch.where(better[:, None], search.theta, best_theta)
-        best_mean = torch.maximum(best_mean, mean)
-        if gradient is None or length == 0 or done(best):
+        best_mean = torch.maximum(mean, best_mean)
+        if gradient is None or not gradient.numel():
             break
-        if first is None or second is None:
+        if step == 0:
             first, second = gradient, gradient.square()
         else:
             first.lerp_(gradient, 1 - ascent.momentum)
             second.lerp_(gradient.square(), 1 - ascent.memory)
-        pace = first / second.sqrt().add_(torch.finfo(coef.dtype).tiny)
+        pace = first / second.sqrt().add_(torch.finfo(best.dtype).tiny)
         search.theta = (search.theta + rate * pace).clamp_(0, 1)
         rate *= ascent.decay
     return Optimised(best, best_theta)
 
 
-class _Search:
-    """One set of rows and the slopes they are at."""
+def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
+    """The forms and lines of rows at given slopes."""
+    form, lines, _ = _Search(plan, rows, theta.clone()).form()
+    return form, lines
 
-    def __init__(
-        self,
-        plan: Plan,
-        target: int,
-        coef: Tensor,
-        region: Region,
-        frames: dict[int, Frame],
-        places: dict[int, slice],
-        theta: Tensor,
-        group: Tensor | None,
-    ) -> None:
-        self.plan, self.target, self.coef, self.region = plan, target, coef, region
-        self.frames, self.places, self.group = frames, places, group
-        self.theta = theta
+
+class _Search:
+    """Rows and the slopes they are at."""
+
+    def __init__(self, plan: Plan, rows: Rows, theta: Tensor) -> None:
+        self.plan, self.rows, self.theta = plan, rows, theta
+        self.places, _ = plan.slots(rows.target)
         self.fresh = bool(torch.isnan(theta).any())
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
-        lines: dict[int, Chosen] = {}
-        rates: dict[int, tuple[Tensor, Tensor]] = {}  # A * width, touch
-
-        def choose(i: int, here: Tensor) -> Chosen:
-            frame = self.frames[i]
-            below = here >= 0
-            laid = frame.op.expand(below)
-            low, width = frame.range.at(laid)
-            place = self._theta(i, low, width, laid, frame)
-            slope = frame.op.project(torch.addcmul(low, place, width), below)
-            line = frame.op.line(slope, below, frame.anchors)
-            lines[i] = Chosen(slope, line.intercept)
-            if gradient:
-                rates[i] = (frame.op.expand(here) * width, line.touch)
-            return lines[i]
-
-        form = pull_back(self.plan, self.target, self.coef, choose)
-        self.fresh = False
-        least = self.region.minimise(form.coef)
+        """Every row's bound at its slopes, and the groups' ascent direction."""
+        form, lines, rates = self.form()
+        least = self.rows.region.minimise(form.coef)
         bound = least.value + form.const
         if not gradient:
             return bound, None
-        slope_of = self.coef.new_zeros(self.coef.shape[0], self.theta.shape[1])
+        uphill = form.const.new_zeros(len(bound), self.theta.shape[1])
 
         def see(i: int, z: Tensor) -> None:
             gain, touch = rates[i]
-            out = slope_of[:, self.places[i]]
-            torch.mul(gain.flatten(1), (z - touch).flatten(1), out=out)
+            torch.mul(gain.flatten(1), (z - touch).flatten(1), out=uphill[:, self.places[i]])
 
-        push_forward(self.plan, self.target, least.point, lines, see)
-        if self.group is not None:
-            pooled = torch.zeros_like(self.theta)
-            slope_of = pooled.index_add_(0, self.group, slope_of)
-        return bound, slope_of
+        push_forward(self.plan, self.rows.target, least.point, lines, see)
+        if self.rows.group is not None:
+            uphill = torch.zeros_like(self.theta).index_add_(0, self.rows.group, uphill)
+        return bound, uphill
 
-    def form(self) -> tuple[LinearForm, dict[int, Chosen]]:
-        """The form at the present slopes, with the lines it used."""
+    def form(self) -> tuple[LinearForm, dict[int, Chosen], dict[int, tuple[Tensor, Tensor]]]:
+        """The rows' forms at the input, the lines used, and per node A times the width of
+        the slope range, with the touching points."""
+        rates: dict[int, tuple[Tensor, Tensor]] = {}
         lines: dict[int, Chosen] = {}
 
         def choose(i: int, here: Tensor) -> Chosen:
-            frame = self.frames[i]
-            below = here >= 0
+            frame, below = self.rows.frames[i], here >= 0
             laid = frame.op.expand(below)
             low, width = frame.range.at(laid)
             place = self._theta(i, low, width, laid, frame)
             slope = frame.op.project(torch.addcmul(low, place, width), below)
             line = frame.op.line(slope, below, frame.anchors)
+            rates[i] = (frame.op.expand(here) * width, line.touch)
             lines[i] = Chosen(slope, line.intercept)
             return lines[i]
 
-        return pull_back(self.plan, self.target, self.coef, choose), lines
+        form = pull_back(self.plan, self.rows.target, self.rows.coef, choose)
+        self.fresh = False
+        return form, lines, rates
 
     def _theta(self, i: int, low: Tensor, width: Tensor, below: Tensor, frame: Frame) -> Tensor:
         """This node's theta per row; places never visited start at CROWN's slope."""
-        part = self.theta[:, self.places[i]]
+        part, group = self.theta[:, self.places[i]], self.rows.group
         if self.fresh:
             rule = frame.lines.slopes
             crown = torch.where(below, rule.lower, rule.upper)
             start = (crown - low) / torch.where(width > 0, width, torch.ones_like(width))
-            start = start.clamp(0, 1).flatten(1)
-            if start.shape[0] == 1:
-                start = start.expand(self.coef.shape[0], -1)
-            if self.group is not None:
-                start = _group_mean(start, self.group, part.shape[0])
+            start = start.clamp(0, 1).flatten(1).expand(len(self.rows.coef), -1)
+            if group is not None:
+                start = _group_mean(start, group, len(part))
             part = torch.where(torch.isnan(part), start, part)
             self.theta[:, self.places[i]] = part
-        if self.group is not None:
-            part = part[self.group]
+        if group is not None:
+            part = part[group]
         (source,) = self.plan.graph.nodes[i].inputs
         return part.view(-1, *self.plan.graph.nodes[source].shape)
 

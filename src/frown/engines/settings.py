@@ -11,13 +11,18 @@ METHODS = ("interval", "fastlin", "crown", "frown")
 
 @dataclass(frozen=True, slots=True)
 class Ascent:
-    """How the slopes are optimised; defaults suit every network tried."""
+    """How the slopes are optimised; defaults suit every network tried.
+
+    `steps` are for rows that start at CROWN's lines, `more` for rows that start where an
+    earlier radius left them.
+    """
 
     steps: int = 12
-    rate: float = 0.25  # first step, in units of the slope range
+    more: int = 8
+    rate: float = 0.22  # first step, in units of the slope range
     decay: float = 0.9  # of the rate, per step
-    momentum: float = 0.8
-    memory: float = 0.95  # of the squared gradient
+    momentum: float = 0.5
+    memory: float = 0.9  # of the squared gradient
 
 
 @dataclass(frozen=True, slots=True)

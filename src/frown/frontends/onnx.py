@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.external_data_helper
 import onnx.inliner
 import onnx.shape_inference
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown.errors import InvalidModel, UnsupportedModel
 from frown.frontends.model import Model, require_finite
@@ -23,7 +24,7 @@ from frown.graph.op import Shape
 
 OLDEST_OPSET = 8
 
-_DTYPES = {
+_DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT: np.dtype(np.float32),
     onnx.TensorProto.DOUBLE: np.dtype(np.float64),
 }
@@ -86,17 +87,33 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str]:
         raise InvalidModel(f"{file}: its graph is empty")
     digest = hashlib.sha256(content)
     beside = sorted(_external(proto))
-    if not beside:
-        return _inlined(proto), content, digest.hexdigest()
-    try:
-        onnx.external_data_helper.load_external_data_for_model(proto, str(file.parent))
-        for location in beside:
-            digest.update((file.parent / location).read_bytes())
-    except Exception as error:  # the loader raises errors of several libraries
-        raise InvalidModel(
-            f"{file}: its external data ({', '.join(beside)}) cannot be read: {error}"
-        ) from error
-    return _inlined(proto), str(file), digest.hexdigest()
+    if beside:
+        try:
+            onnx.external_data_helper.load_external_data_for_model(proto, str(file.parent))
+            for location in beside:
+                digest.update((file.parent / location).read_bytes())
+        except Exception as error:  # the loader raises errors of several libraries
+            raise InvalidModel(
+                f"{file}: its external data ({', '.join(beside)}) cannot be read: {error}"
+            ) from error
+    source: bytes | str = str(file) if beside else content
+    if _open_batch(proto):
+        source = proto.SerializeToString()
+    return _inlined(proto), source, digest.hexdigest()
+
+
+def _open_batch(proto: onnx.ModelProto) -> bool:
+    """Declare a batch of 0 or -1 symbolic, which onnxruntime would take literally.
+
+    Returns whether there was one.
+    """
+    changed = False
+    for tensor in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
+        dims = tensor.type.tensor_type.shape.dim
+        if dims and dims[0].HasField("dim_value") and dims[0].dim_value <= 0:
+            dims[0].dim_param = "batch"
+            changed = True
+    return changed
 
 
 def _external(proto: onnx.ModelProto) -> set[str]:

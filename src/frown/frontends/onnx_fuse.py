@@ -206,9 +206,7 @@ def _absorbed(
     return node, factor
 
 
-def _written(
-    found: _Match, last: OnnxNode, factor: float, constants: Constants
-) -> list[OnnxNode]:
+def _written(found: _Match, last: OnnxNode, factor: float, constants: Constants) -> list[OnnxNode]:
     name = last.outputs[0]
     if isclose(factor, 1.0, rel_tol=_ROUNDING):
         return [last.replaced(found.op, (found.source,), (name,), found.attributes)]

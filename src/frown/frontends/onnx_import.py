@@ -86,7 +86,9 @@ class _Importer:
             raise UnsupportedModel(_listing(task.model, self.problems))
         output = self.known.get(task.output)
         if not isinstance(output, Value):
-            raise InvalidModel(f"{task.model}: its output {task.output} does not depend on its input")
+            raise InvalidModel(
+                f"{task.model}: its output {task.output} does not depend on its input"
+            )
         return self.build.graph(output)
 
     def _node(self, node: OnnxNode, read: set[str]) -> None:

@@ -288,7 +288,9 @@ def minimum(call: Call) -> Value:
     return clipped(call, x, -inf, bound)
 
 
-def _value_and_bound(call: Call, strictest: Callable[[Iterable[float]], float]) -> tuple[Value, float]:
+def _value_and_bound(
+    call: Call, strictest: Callable[[Iterable[float]], float]
+) -> tuple[Value, float]:
     operands = [call.operand(i) for i in range(len(call.inputs))]
     values = [x for x in operands if isinstance(x, Value)]
     constants = [x for x in operands if isinstance(x, Tensor)]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx import Node, map_arg
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.frontends import torch_activations  # noqa: F401  (fills HANDLERS)
@@ -61,8 +62,8 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
         raise InvalidInput(f"expected a torch.nn.Module, got {type(module).__name__}")
     label = name or type(module).__name__
     runtime = Runtime.of(module, example, label)
-    program = _export(runtime, label)
-    graph = _Importer(label).read(program)
+    program, core = _export(runtime, label)
+    graph = _Importer(label).read(core)
     model = Model(
         graph=graph,
         input_shape=runtime.shape,
@@ -96,7 +97,7 @@ def _quiet() -> Iterator[None]:
 @cache
 def _decompositions() -> Any:
     """Torch's table to core ATen, without what has a handler or a better message."""
-    table = torch.export.default_decompositions()
+    table: Any = torch.export.default_decompositions()
     keep = {*HANDLERS, *PROBED, *HINTS}
     for overload in list(table.keys()):
         name = _aten_name(overload)
@@ -105,17 +106,27 @@ def _decompositions() -> Any:
     return table
 
 
-def _export(runtime: Runtime, label: str) -> ExportedProgram:
+def _export(runtime: Runtime, label: str) -> tuple[ExportedProgram, ExportedProgram]:
+    """The module's graph as torch writes it down, and in the operators read here."""
     try:
         with _quiet(), torch.no_grad():
             program = torch.export.export(runtime.module, (runtime.example(),))
-            return program.run_decompositions(_decompositions())
+            return program, program.run_decompositions(_decompositions())
     except Exception as error:
         raise UnsupportedModel(
-            f"cannot certify {label}: torch.export cannot trace it: {first_line(error)}\n"
+            f"cannot certify {label}: torch.export cannot trace it: {_cause(error)}\n"
             "replace branches, loops and indices that depend on the input's values by tensor "
             "operations such as torch.clamp or torch.maximum, or export the part that has none"
         ) from error
+
+
+def _cause(error: Exception) -> str:
+    if not isinstance(error, GuardOnDataDependentSymNode):
+        return first_line(error)
+    _, _, call = str(error).partition("The following call raised this error:")
+    code = call.strip().split("\n\n")[0].splitlines()[-1:]
+    at = f", at `{code[0].strip()}`" if code else ""
+    return f"what it computes depends on the input's values{at}"
 
 
 def _digest(program: ExportedProgram, runtime: Runtime) -> str:
@@ -167,8 +178,9 @@ class _Importer:
             )
         (spec,) = specs
         assert isinstance(spec.arg, TensorArgument)
-        (results,) = program.graph.output_node().args
-        return results[0]  # type: ignore[index,return-value]
+        output: Node
+        (output,) = program.graph.output_node().all_input_nodes
+        return output
 
     def _bind_inputs(self, program: ExportedProgram) -> None:
         specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -195,8 +207,8 @@ class _Importer:
             )
 
     def _call(self, node: Node) -> Any:
-        args = map_arg(node.args, self.values.__getitem__)
-        kwargs = map_arg(node.kwargs, self.values.__getitem__)
+        args: Any = map_arg(node.args, self.values.__getitem__)
+        kwargs: Any = map_arg(node.kwargs, self.values.__getitem__)
         target: Any = node.target
         if target is operator.getitem:
             item = args[0][args[1]]
@@ -256,7 +268,8 @@ class _Importer:
 
 
 def _run(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> Tensor:
-    return target(x, *rest, **kwargs)
+    result: Tensor = target(x, *rest, **kwargs)
+    return result
 
 
 def _computed(tree: Any) -> bool:

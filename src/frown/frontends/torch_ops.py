@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,15 +18,16 @@ from frown.graph.builder import Builder, Operand, Unsupported, Value
 from frown.relax.table import Sigmoid, Silu
 
 Handler = Callable[..., Any]
+H = TypeVar("H", bound=Handler)
 
 # By ATen name, with an overload ("max.dim") where the overloads mean different things.
 HANDLERS: dict[str, Handler] = {}
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
+def handles(*names: str) -> Callable[[H], H]:
     """Registers a handler for ATen operators."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: H) -> H:
         for name in names:
             HANDLERS[name] = handler
         return handler
@@ -101,7 +102,7 @@ def neg(b: Builder, x: Value) -> Value:
     return b.scale(x, -1.0)
 
 
-@handles("where.self", "where.ScalarOther", "where.ScalarSelf")
+@handles("where.self")
 def where(b: Builder, mask: Operand, x: Operand | float, y: Operand | float) -> Operand:
     mask = constant(mask, "condition")
     zero = torch.zeros((), dtype=torch.float64)

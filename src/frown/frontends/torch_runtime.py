@@ -63,8 +63,9 @@ class Runtime:
         return self.module(inputs.to(device=self.device, dtype=self.dtype))
 
     def _answers(self, inputs: Tensor) -> Tensor:
-        (answer,) = pytree.tree_leaves(self.forward(inputs))
-        return answer.reshape(len(inputs), -1)
+        (leaf,) = pytree.tree_leaves(self.forward(inputs))
+        answer: Tensor = leaf.reshape(len(inputs), -1)
+        return answer
 
     def _try(self, first: Tensor, label: str) -> None:
         try:

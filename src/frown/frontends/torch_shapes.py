@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.frontends.torch_ops import Handler, along, constant, each, handles, operand
+from frown.frontends.torch_ops import H, Handler, along, constant, each, handles, operand
 from frown.graph.builder import Builder, Operand, Unsupported, Value
 from frown.relax.table import Max
 
@@ -21,10 +21,10 @@ PROBED: dict[str, Handler] = {}
 Run = Callable[[Tensor], Tensor]
 
 
-def probes(*names: str) -> Callable[[Handler], Handler]:
+def probes(*names: str) -> Callable[[H], H]:
     """Registers a handler that runs the operator."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: H) -> H:
         for name in names:
             PROBED[name] = handler
         return handler
@@ -35,7 +35,7 @@ def probes(*names: str) -> Callable[[Handler], Handler]:
 # -- shapes ---------------------------------------------------------------------
 
 
-@handles("view", "reshape", "_unsafe_view")
+@handles("view", "_unsafe_view")
 def view(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     if not isinstance(shape, Sequence):
         raise Unsupported("a view as another type")
@@ -113,7 +113,7 @@ def select(b: Builder, x: Value, axis: int, index: int) -> Value:
     return b.select(x, axis, index)
 
 
-@handles("alias", "clone", "detach", "lift_fresh_copy")
+@handles("alias", "clone", "detach")
 def same(b: Builder, x: Value, memory_format: object = None) -> Value:
     return x
 
@@ -295,13 +295,7 @@ def separable(b: Builder, run: Run, x: Value, dtype: torch.dtype, dims: int) -> 
     "index_select",
     "pixel_shuffle",
     "pixel_unshuffle",
-    "reflection_pad1d",
-    "reflection_pad2d",
-    "reflection_pad3d",
     "repeat",
-    "replication_pad1d",
-    "replication_pad2d",
-    "replication_pad3d",
     "roll",
     "rot90",
     "take",

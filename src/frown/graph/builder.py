@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import Op, Shape
+from frown.graph.op import Nonlinear, Op, Shape
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 
 
@@ -50,6 +50,10 @@ class Builder:
 
     def add(self, op: Op, *inputs: Value) -> Value:
         shape = op.shape(*(v.shape for v in inputs))
+        if isinstance(op, Nonlinear) and shape == ():
+            # Neurons are numbered along a node's axes, so a lone one needs an axis.
+            lone = self.add(op, *(self.reshape(v, (1, *v.shape)) for v in inputs))
+            return self.reshape(lone, ())
         index = len(self.nodes)
         name = self.scope or f"{type(op).__name__.lower()}_{index}"
         self.nodes.append(Node(name, op, tuple(v.index for v in inputs), shape))

@@ -1,0 +1,269 @@
+"""The report's two charts as inline SVG.
+
+Colours and fonts come from the page's style sheet by class, so that one drawing serves light
+and dark; each chart is drawn at two sizes, so that text stays readable on a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, isfinite, log10
+
+from frown.report.comparison import Comparison, Entry, display_name
+
+WIDE, NARROW = (960, 400), (380, 330)
+_SLICES = 60  # places along an axis where the pointer gets numbers
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, without a trailing exponent where that is shorter."""
+    if value is None:
+        return "–"
+    if not isfinite(value):
+        return "any radius" if value > 0 else "–"
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    places = max(0, 2 - floor(log10(abs(value))))
+    return f"{value:.{places}f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
+
+
+def ticks(top: float, about: int) -> list[float]:
+    """Round numbers 0, s, 2s, ... up to `top`, about `about` of them."""
+    rough = top / about
+    power = 10.0 ** floor(log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+    return [i * step for i in range(int(top / step + 1e-9) + 1)]
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """The ticks with just the decimals that tell them apart."""
+    if len(values) < 2:
+        return [number(v) for v in values]
+    step = values[1] - values[0]
+    if not 1e-5 <= step < 1e5:
+        return [f"{v:.1e}" if v else "0" for v in values]
+    places = next(d for d in range(8) if abs(round(step, d) - step) < 1e-6 * step)
+    return [f"{v:.{places}f}" if v else "0" for v in values]
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Where data lie on the drawing: x in [0, right], y in [0, top]."""
+
+    width: int
+    height: int
+    right: float
+    top: float
+    margin_left: int = 52
+    margin_right: int = 14
+    margin_top: int = 14
+    margin_bottom: int = 48
+
+    def x(self, value: float) -> float:
+        inside = self.width - self.margin_left - self.margin_right
+        return self.margin_left + inside * min(max(value / self.right, 0.0), 1.0)
+
+    def y(self, value: float) -> float:
+        inside = self.height - self.margin_top - self.margin_bottom
+        return self.height - self.margin_bottom - inside * min(max(value / self.top, 0.0), 1.0)
+
+    def horizontal(self, values: Sequence[float], labels: Sequence[str], title: str) -> str:
+        """Grid lines and labels of the y axis."""
+        left, right = self.margin_left, self.width - self.margin_right
+        parts = [
+            f'<line class="grid" x1="{left}" x2="{right}" y1="{self.y(v):.1f}" '
+            f'y2="{self.y(v):.1f}"/><text x="{left - 8}" y="{self.y(v) + 4:.1f}" '
+            f'text-anchor="end">{escape(label)}</text>'
+            for v, label in zip(values, labels, strict=True)
+        ]
+        middle = (self.y(0) + self.y(self.top)) / 2
+        parts.append(
+            f'<text class="axis" text-anchor="middle" '
+            f'transform="translate(13 {middle:.1f}) rotate(-90)">{escape(title)}</text>'
+        )
+        return "".join(parts)
+
+    def vertical(self, values: Sequence[float], labels: Sequence[str], title: str) -> str:
+        """Ticks and labels of the x axis."""
+        base = self.y(0)
+        parts = [
+            f'<line class="base" x1="{self.margin_left}" x2="{self.width - self.margin_right}" '
+            f'y1="{base:.1f}" y2="{base:.1f}"/>'
+        ]
+        parts += [
+            f'<line class="base" x1="{self.x(v):.1f}" x2="{self.x(v):.1f}" y1="{base:.1f}" '
+            f'y2="{base + 5:.1f}"/><text x="{self.x(v):.1f}" y="{base + 19:.1f}" '
+            f'text-anchor="middle">{escape(label)}</text>'
+            for v, label in zip(values, labels, strict=True)
+        ]
+        parts.append(
+            f'<text class="axis" text-anchor="middle" x="{(self.x(0) + self.x(self.right)) / 2:.1f}"'
+            f' y="{self.height - 8}">{escape(title)}</text>'
+        )
+        return "".join(parts)
+
+    def hover(self, left: float, right: float, text: str) -> str:
+        """An invisible strip of the drawing that shows `text` under the pointer."""
+        top, base = self.margin_top, self.y(0)
+        return (
+            f'<g class="hover"><rect x="{left:.1f}" y="{top}" width="{max(right - left, 1):.1f}" '
+            f'height="{base - top:.1f}"/><title>{escape(text)}</title></g>'
+        )
+
+
+def method_class(comparison: Comparison, method: str) -> str:
+    """The style-sheet class that gives `method` its colour on all of the page."""
+    if method in ("interval", "fastlin", "crown", "frown"):
+        return f"m-{method}"
+    others = [m for m in comparison.methods if display_name(m) == m]
+    return f"m-other{others.index(method) % 3}"
+
+
+def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
+    """Certified accuracy against radius: a falling step curve per method, the attack above."""
+    width, height = size
+    plane = Plane(width, height, right=1.04 * comparison.span, top=1.0)
+    along = ticks(plane.right, 8 if width > 600 else 4)
+    up = [0, 0.25, 0.5, 0.75, 1.0]
+    main = comparison.main
+    main_steps = _steps(_proved(comparison, main), len(comparison.entries), plane)
+    parts = [
+        f'<path class="area {method_class(comparison, main)}" '
+        f'd="{main_steps} V{plane.y(0):.1f} H{plane.x(0):.1f} Z"/>',
+        plane.horizontal(up, [f"{100 * v:.0f} %" for v in up], "share of the inputs"),
+        plane.vertical(along, tick_labels(along), radius_title(comparison.norm)),
+    ]
+    if comparison.attacked:
+        limits = [e.limit for e in comparison.entries if e.correct]
+        parts.append(
+            f'<path class="line attack" d="{_steps(limits, len(comparison.entries), plane)}">'
+            "<title>Attack: share of the inputs not broken</title></path>"
+        )
+    for method in comparison.methods:
+        path = _steps(_proved(comparison, method), len(comparison.entries), plane)
+        parts.append(
+            f'<path class="line {method_class(comparison, method)}" d="{path}">'
+            f"<title>{escape(display_name(method))}: share of the inputs proved</title></path>"
+        )
+    for i in range(_SLICES):
+        here = plane.right * (i + 0.5) / _SLICES
+        lines = [f"radius {number(here)}"]
+        if comparison.attacked:
+            lines.append(f"not broken: {percent(comparison.unbroken(here))}")
+        lines += [
+            f"{display_name(m)}: {percent(comparison.certified(m, here))} proved"
+            for m in reversed(comparison.methods)
+        ]
+        edges = (plane.right * i / _SLICES, plane.right * (i + 1) / _SLICES)
+        parts.append(plane.hover(plane.x(edges[0]), plane.x(edges[1]), "\n".join(lines)))
+    return _svg(size, "Certified accuracy against radius", parts)
+
+
+def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
+    """The radius of every input by every method, inputs sorted by the main method's radius."""
+    width, height = size
+    entries = sorted(comparison.entries, key=lambda e: (e.proved, e.limit))
+    count = len(entries)
+    plane = Plane(width, height, right=float(count), top=1.06 * comparison.span)
+    up = ticks(plane.top, 6 if height > 350 else 5)
+    slot = plane.x(1) - plane.x(0)
+    parts = [
+        plane.horizontal(up, tick_labels(up), "radius"),
+        plane.vertical(
+            [0.5, count - 0.5] if count > 1 else [0.5],
+            ["least robust", "most robust"] if count > 1 else [f"input {entries[0].index}"],
+            f"inputs, sorted by {display_name(comparison.main)}’s radius",
+        ).replace('text-anchor="middle">least', 'text-anchor="start">least')
+        .replace('text-anchor="middle">most', 'text-anchor="end">most'),
+    ]
+
+    def points(value: Callable[[Entry], float | None], shift: float, mark: str) -> str:
+        places = ((plane.x(i + 0.5) + shift, value(e)) for i, e in enumerate(entries))
+        return "".join(f"M{x:.1f} {plane.y(v):.1f}{mark}" for x, v in places if v is not None)
+
+    stems = "".join(
+        f"M{plane.x(i + 0.5):.1f} {plane.y(e.proved):.1f}V{plane.y(e.limit):.1f}"
+        for i, e in enumerate(entries)
+        if e.correct and e.broken is not None
+    )
+    parts.append(f'<path class="stem" d="{stems}" stroke-width="{min(slot * 0.5, 3):.2f}"/>')
+    if comparison.attacked:
+        half = min(max(slot * 0.32, 1.0), 7.0)
+        ends = points(lambda e: e.broken if e.correct else None, -half, f"h{2 * half:.1f}")
+        parts.append(f'<path class="broken" d="{ends}"/>')
+    size_of_dot = min(max(slot * 0.42, 1.6), 7.0)
+    for method in comparison.methods:
+        grown = size_of_dot * (1.2 if method == comparison.main else 0.9)
+        marks = points(lambda e, m=method: e.radius(m), 0, "h0")
+        parts.append(
+            f'<path class="dot {method_class(comparison, method)}" d="{marks}" '
+            f'stroke-width="{grown:.2f}"/>'
+        )
+    for i, entry in enumerate(entries):
+        text = "\n".join(_entry_lines(comparison, entry))
+        parts.append(plane.hover(plane.x(i), plane.x(i + 1), text))
+    return _svg(size, "Radius of every input", parts)
+
+
+def legend(comparison: Comparison, attack: str) -> str:
+    """Names and colours; `attack` says what the attack's mark means in this chart."""
+    items = [
+        f'<li><i class="key {method_class(comparison, m)}"></i>{escape(display_name(m))}</li>'
+        for m in comparison.methods
+    ]
+    if comparison.attacked:
+        items.append(f'<li><i class="key attack"></i>{escape(attack)}</li>')
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def radius_title(norm: float) -> str:
+    return f"radius ({norm_name(norm)} norm)"
+
+
+def norm_name(norm: float) -> str:
+    return "l∞" if not isfinite(norm) else f"l{norm:g}".translate(str.maketrans("12", "₁₂"))
+
+
+def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
+    lines = [f"input {entry.index}, label {entry.main.label}: {entry.main.status}"]
+    if entry.correct and entry.broken is not None:
+        lines.append(f"broken at {number(entry.broken)}")
+    lines += [
+        f"{display_name(m)}: {number(entry.radius(m))}" for m in reversed(comparison.methods)
+    ]
+    return lines
+
+
+def _proved(comparison: Comparison, method: str) -> list[float]:
+    radii = (e.radius(method) for e in comparison.entries if e.correct)
+    return [r for r in radii if r is not None and r > 0]
+
+
+def _steps(radii: Iterable[float], count: int, plane: Plane) -> str:
+    """Path of the share of `count` inputs whose radius is at least x, as x grows from 0."""
+    values = sorted(radii)
+    path = [f"M{plane.x(0):.1f} {plane.y(len(values) / count):.1f}"]
+    for i, value in enumerate(values):
+        if value > plane.right:
+            break
+        path.append(f"H{plane.x(value):.1f}V{plane.y((len(values) - i - 1) / count):.1f}")
+    if not values or values[-1] > plane.right:
+        path.append(f"H{plane.x(plane.right):.1f}")
+    return "".join(path)
+
+
+def _svg(size: tuple[int, int], title: str, parts: Iterable[str]) -> str:
+    width, height = size
+    kind = "wide" if size == WIDE else "narrow"
+    return (
+        f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg>'
+    )

@@ -1,0 +1,81 @@
+"""What a certification says, one row per input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What a row's status can be, and what it means.
+STATUSES = {
+    "certified": "proved at the radius shown; with --eps: proved at that radius",
+    "robust": "proved for the whole valid range: no radius can change the answer",
+    "misclassified": "the model's answer at the input itself is not the label; radius 0",
+    "falsified": "only with --eps: a counterexample within that radius was found",
+    "unknown": "nothing could be proved (or, with --eps, neither proved nor broken)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answer for one input.
+
+    `radius` is proved. `failed` is the least radius at which the method gave up, and
+    `broken` the radius of the nearest counterexample found (None: none). The truth lies in
+    [radius, broken].
+    """
+
+    index: int
+    label: int
+    prediction: int
+    target: int | None  # None: every other class
+    norm: float
+    method: str
+    status: str
+    radius: float
+    failed: float | None
+    broken: float | None
+    margins: dict[int, float]  # proved lower bound of output[label] - output[class] at `radius`
+    seconds: float
+    level: str = "estimate"  # how it was checked: plain floating point
+    complete: bool = True  # False: the time limit or an interrupt ended the search early
+
+
+@dataclass(frozen=True)
+class Certification:
+    """All rows of one call, with what is needed to repeat it."""
+
+    rows: tuple[Row, ...]
+    counterexamples: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by row index
+    model: str = ""
+    digest: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+
+    @property
+    def radius(self) -> NDArray[np.float64]:
+        """(N,) proved lower bounds of the distance to the nearest wrong answer."""
+        return np.array([row.radius for row in self.rows])
+
+    @property
+    def broken(self) -> NDArray[np.float64]:
+        """(N,) distance of the nearest counterexample found, inf where there is none."""
+        return np.array([np.inf if r.broken is None else r.broken for r in self.rows])
+
+    @property
+    def status(self) -> list[str]:
+        return [row.status for row in self.rows]
+
+    def certified_accuracy(self, radius: float) -> float:
+        """Share of the inputs proved to be classified right within `radius`."""
+        good = [r.radius >= radius and r.status != "misclassified" for r in self.rows]
+        return float(np.mean(good)) if good else 0.0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        mean = float(np.mean(self.radius)) if self.rows else float("nan")
+        return f"<Certification of {len(self.rows)} inputs, mean radius {mean:.4g}>"

@@ -1,0 +1,221 @@
+"""The files of a run: rows as JSON Lines and CSV, counterexamples, and how it was made."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.errors import OutputError
+from frown.results import Row
+
+ROWS_JSON = "results.jsonl"
+ROWS_CSV = "results.csv"
+COUNTEREXAMPLES = "counterexamples.npz"
+RUN = "run.json"
+FILES = (ROWS_JSON, ROWS_CSV, COUNTEREXAMPLES, RUN)
+
+# Counterexamples are one array and rewritten whole, so not after every batch.
+_REWRITE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What every row repeats so that it can stand alone."""
+
+    settings: dict[str, Any]
+    version: str
+    digest: str  # SHA-256 of the model
+
+
+def record(row: Row, origin: Origin) -> dict[str, Any]:
+    """A row as strict JSON: NaN and infinity are null, but the norm infinity is "inf"."""
+    return {
+        "index": row.index,
+        "label": row.label,
+        "prediction": row.prediction,
+        "target": row.target,
+        "norm": norm_name(row.norm),
+        "method": row.method,
+        "status": row.status,
+        "radius": _finite(row.radius),
+        "failed": _finite(row.failed),
+        "broken": _finite(row.broken),
+        "margins": {str(k): _finite(v) for k, v in row.margins.items()},
+        "seconds": round(row.seconds, 6),
+        "level": row.level,
+        "complete": row.complete,
+        "settings": strict(origin.settings),
+        "version": origin.version,
+        "model": origin.digest,
+    }
+
+
+COLUMNS = tuple(
+    record(
+        Row(0, 0, 0, None, 2.0, "", "", 0.0, None, None, {}, 0.0),
+        Origin({}, "", ""),
+    )
+)
+
+
+def norm_name(norm: float) -> str | float:
+    """2 and not 2.0; "inf", which JSON has no number for."""
+    if math.isinf(norm):
+        return "inf"
+    return int(norm) if norm == int(norm) else norm
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """Strict JSON of a value whose numbers are finite or became null by `strict`."""
+    return json.dumps(strict(value), allow_nan=False, indent=indent)
+
+
+def strict(value: Any) -> Any:
+    """The value with arrays as lists, paths as text, and NaN and infinity as None."""
+    match value:
+        case Mapping():
+            return {str(k): strict(v) for k, v in value.items()}
+        case np.ndarray() | np.generic():
+            return strict(value.tolist())
+        case list() | tuple():
+            return [strict(v) for v in value]
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return _finite(value)
+        case _:
+            return str(value)
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+@dataclass
+class ResultFiles:
+    """Writes a run's files; every finished batch is on disk when `append` returns.
+
+    Nothing is opened, and nothing from before overwritten, until the first row or
+    `close`, so a run refused for bad input leaves earlier results alone.
+    """
+
+    directory: Path
+    about: dict[str, Any]  # for run.json
+    origin: Origin
+    rows: int = 0
+    _streams: list[TextIO] = field(default_factory=list)
+    _labels: dict[int, int] = field(default_factory=dict)
+    _examples: dict[int, NDArray[np.floating]] = field(default_factory=dict)
+    _written: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def prepare(
+        cls, directory: Path, about: dict[str, Any], origin: Origin, *, force: bool = False
+    ) -> ResultFiles:
+        """Make sure that results can be written, or raise OutputError.
+
+        `force` allows overwriting the results of an earlier run.
+        """
+        with _reported(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            held = [name for name in FILES if (directory / name).exists()]
+            if held and not force:
+                raise OutputError(
+                    f"{directory} already holds results ({', '.join(held)}); "
+                    "choose another --out, or overwrite them with --force"
+                )
+            probe = directory / f".frown-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+            for name in held:
+                with (directory / name).open("ab"):
+                    pass
+        return cls(directory, about, origin)
+
+    def append(
+        self, rows: Sequence[Row], counterexamples: Mapping[int, NDArray[np.floating]]
+    ) -> None:
+        """Add finished rows and their counterexamples (by row index), and flush."""
+        with _reported(self.directory):
+            lines, table = self._open()
+            writer = csv.writer(table, lineterminator="\n")
+            for row in rows:
+                entry = record(row, self.origin)
+                lines.write(dumps(entry) + "\n")
+                writer.writerow([_cell(entry[c]) for c in COLUMNS])
+                self._labels[row.index] = row.label
+            for stream in (lines, table):
+                stream.flush()
+            self.rows += len(rows)
+            self._examples.update(counterexamples)
+            if counterexamples and time.monotonic() - self._written > _REWRITE_SECONDS:
+                self._write_examples()
+
+    def close(self, outcome: Mapping[str, Any]) -> None:
+        """Finish the files; `outcome` goes into run.json beside the settings."""
+        with _reported(self.directory):
+            for stream in self._open():
+                stream.close()
+            self._write_examples()
+            self._write_run(outcome)
+
+    def _open(self) -> tuple[TextIO, TextIO]:
+        if not self._streams:
+            for name in FILES:
+                (self.directory / name).unlink(missing_ok=True)
+            for name in (ROWS_JSON, ROWS_CSV):
+                path = self.directory / name
+                self._streams.append(path.open("w", encoding="utf-8", newline=""))
+            csv.writer(self._streams[1], lineterminator="\n").writerow(COLUMNS)
+            self._write_run({"state": "running"})
+        return self._streams[0], self._streams[1]
+
+    def _write_run(self, outcome: Mapping[str, Any]) -> None:
+        path = self.directory / RUN
+        content = {**self.about, "rows": self.rows, **outcome}
+        fresh = path.with_suffix(".new")
+        fresh.write_text(dumps(content, indent=2) + "\n", encoding="utf-8")
+        fresh.replace(path)
+
+    def _write_examples(self) -> None:
+        """x, y and index: the file can be given to `frown certify` as data."""
+        order = sorted(self._examples)
+        examples = [np.asarray(self._examples[i]) for i in order]
+        fresh = self.directory / (COUNTEREXAMPLES + ".new")
+        with fresh.open("wb") as file:
+            np.savez(
+                file,
+                x=np.stack(examples) if examples else np.empty((0, 0)),
+                y=np.array([self._labels[i] for i in order], dtype=np.int64),
+                index=np.array(order, dtype=np.int64),
+            )
+        fresh.replace(self.directory / COUNTEREXAMPLES)
+        self._written = time.monotonic()
+
+
+def _cell(value: Any) -> Any:
+    return dumps(value) if isinstance(value, dict) else value
+
+
+@contextmanager
+def _reported(directory: Path) -> Iterator[None]:
+    """Turn the system's errors into one that names the directory."""
+    try:
+        yield
+    except OSError as error:
+        what = f" ({error.filename})" if error.filename else ""
+        raise OutputError(
+            f"cannot write results to {directory}: {error.strerror or error}{what}; "
+            "choose another --out"
+        ) from error

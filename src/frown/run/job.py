@@ -1,0 +1,228 @@
+"""From files and options to files and rows: what `frown certify` does."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frown import api
+from frown.errors import InvalidInput
+from frown.frontends.model import Model
+from frown.results import Row
+from frown.run.data import Dataset, digest, read_classes, read_data
+from frown.run.files import Origin, ResultFiles
+from frown.run.options import (
+    parse_group,
+    parse_memory,
+    parse_norm,
+    parse_numbers,
+    parse_samples,
+    parse_target,
+    per_feature,
+)
+from frown.run.screen import Screen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of `frown certify` as typed; docs/command-line.md explains each."""
+
+    model: Path
+    data: Path
+    labels: Path | None = None
+    label_column: str | None = None
+    samples: str | None = None
+    divide: float | None = None
+    mean: str | None = None
+    std: str | None = None
+    bounds: tuple[str, str] | None = None
+    norm: str = "inf"
+    method: str = "frown"
+    target: str | None = None
+    eps: float | None = None
+    tol: float = 0.01
+    group: str = "1"
+    wide: bool = False
+    rule: str = "area"
+    attack: bool = True
+    threads: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    time_limit: float | None = None
+    memory: str | None = None
+    batch: int | None = None
+    out: Path | None = None
+    force: bool = False
+    command: tuple[str, ...] = ()
+
+
+def certify_files(request: Request, screen: Screen) -> bool:
+    """Certify what `request` names; True when done, False when interrupted.
+
+    Rows reach the files and the screen as each batch is finished. An interrupt keeps
+    them. Raises FrownError before any work where the request makes no sense.
+    """
+    options = _options(request)
+    data, target = _data(request)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    model = _model(request)
+    y = data.y
+    if y is None:
+        screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
+        y = _predictions(model, data)
+    origin = Origin(_settings(request, options), api.VERSION, model.digest)
+    files = None
+    if request.out is not None:
+        files = ResultFiles.prepare(
+            request.out, _about(request, model, data, origin), origin, force=request.force
+        )
+
+    rows: list[Row] = []
+
+    def finished(fresh: list[Row], counterexamples: dict[int, NDArray[Any]]) -> None:
+        rows.extend(fresh)
+        if files is not None:
+            files.append(fresh, counterexamples)
+        screen.rows(fresh, origin)
+
+    started = time.monotonic()
+    state = "failed"
+    try:
+        with screen.working(len(data)) as progress:
+            api.certify(
+                model,
+                data.x,
+                y,
+                target=target,
+                bounds=_bounds(request, model),
+                indices=data.indices,
+                progress=progress,
+                on_rows=finished,
+                **options,
+            )
+        state = "finished"
+    except KeyboardInterrupt:
+        state = "interrupted"
+    finally:
+        seconds = time.monotonic() - started
+        if files is not None and (rows or state != "failed"):
+            files.close({"state": state, "seconds": round(seconds, 3)})
+    order = {index: place for place, index in enumerate(data.indices.tolist())}
+    rows.sort(key=lambda row: order[row.index])
+    screen.results(rows, seconds, request.eps, request.out)
+    if state == "interrupted":
+        _tell_interrupted(rows, len(data), request.out, screen)
+    return state == "finished"
+
+
+def _tell_interrupted(rows: list[Row], total: int, out: Path | None, screen: Screen) -> None:
+    whole = sum(row.complete for row in rows)
+    kept = f"; what was finished is in {out}" if out is not None and rows else ""
+    partial = f", {len(rows) - whole} ended early" if whole < len(rows) else ""
+    screen.warn(f"interrupted: {whole} of {total} inputs finished{partial}{kept}")
+
+
+# -- options -> values -----------------------------------------------------------------
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """The arguments of `api.certify` that need neither model nor data."""
+    return {
+        "norm": parse_norm(request.norm),
+        "method": request.method,
+        "eps": request.eps,
+        "tol": request.tol,
+        "group": parse_group(request.group),
+        "wide": request.wide,
+        "rule": request.rule,
+        "dtype": request.dtype,
+        "device": request.device,
+        "memory": None if request.memory is None else parse_memory(request.memory),
+        "time_limit": request.time_limit,
+        "attack": request.attack,
+        "batch": request.batch,
+    }
+
+
+def _settings(request: Request, options: dict[str, Any]) -> dict[str, Any]:
+    own = {k: v for k, v in options.items() if k not in ("norm", "method")}
+    data = {
+        "samples": request.samples,
+        "divide": request.divide,
+        "mean": request.mean,
+        "std": request.std,
+        "bounds": request.bounds,
+        "target": request.target,
+        "threads": request.threads,
+    }
+    return own | data
+
+
+def _data(request: Request) -> tuple[Dataset, Any]:
+    """The chosen inputs, and the target as `api.certify` takes it."""
+    data = read_data(request.data, request.label_column)
+    if request.labels is not None:
+        data = data.labelled(read_classes(request.labels, "y"))
+    wanted = None if request.target is None else parse_target(request.target)
+    if isinstance(wanted, Path):
+        data = data.targeted(read_classes(wanted, "target"))
+    if request.divide is not None:
+        data = data.divided(request.divide)
+    if request.samples is not None:
+        data = data.select(parse_samples(request.samples, len(data)))
+    from_file = request.target is None or isinstance(wanted, Path)
+    return data, data.target if from_file else wanted
+
+
+def _model(request: Request) -> Model:
+    model = api.load(request.model)
+    if request.mean is None and request.std is None:
+        return model
+    mean = parse_numbers(request.mean or "0", "--mean")
+    std = parse_numbers(request.std or "1", "--std")
+    return model.normalised(mean, std)
+
+
+def _bounds(request: Request, model: Model) -> Any:
+    if request.bounds is None:
+        return None
+    low, high = (parse_numbers(text, "--bounds") for text in request.bounds)
+    return per_feature(low, model.input_shape), per_feature(high, model.input_shape)
+
+
+def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:
+    x = data.x.reshape(len(data), *model.input_shape)
+    return np.asarray(model.run(x)).argmax(1)
+
+
+def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:
+    return {
+        "version": origin.version,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(request.command),
+        "model": {"file": str(request.model), "sha256": model.digest, "classes": model.classes},
+        "data": {
+            "file": str(request.data),
+            "sha256": digest(request.data),
+            "inputs": len(data),
+            "shape": list(data.x.shape[1:]),
+        },
+        "norm": request.norm,
+        "method": request.method,
+        "settings": origin.settings,
+        "software": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "numpy", "onnxruntime")},
+        },
+    }

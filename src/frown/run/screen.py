@@ -1,0 +1,119 @@
+"""What a run shows while it works and when it ends.
+
+Results go to stdout, everything else to stderr, so that output can be piped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from frown.results import Row
+from frown.run.files import Origin, dumps, record
+from frown.run.table import MOST_ROWS, results_table, summary
+
+Report = Callable[[Any], None]  # takes a frown.api.Progress
+
+
+class Screen(ABC):
+    """Where a run talks to the user; quiet unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.out = Console(highlight=False)
+        self.err = Console(stderr=True, highlight=False)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+
+    def warn(self, text: str) -> None:
+        """Something that must be known."""
+        self.err.print(text, markup=False, soft_wrap=True)
+
+    def working(self, total: int) -> AbstractContextManager[Report | None]:
+        """A context in which progress is shown by calling what it gives."""
+        return nullcontext()
+
+    def rows(self, rows: Sequence[Row], origin: Origin) -> None:
+        """Rows just finished."""
+
+    @abstractmethod
+    def results(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        """All rows, at the end; they are in `out` too unless it is None."""
+
+
+class QuietScreen(Screen):
+    """Warnings and errors only."""
+
+    def results(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        """Nothing: the files have it all."""
+
+
+class JsonScreen(Screen):
+    """Rows as JSON Lines on stdout, as they are finished."""
+
+    def note(self, text: str) -> None:
+        self.warn(text)
+
+    def rows(self, rows: Sequence[Row], origin: Origin) -> None:
+        for row in rows:
+            self.out.file.write(dumps(record(row, origin)) + "\n")
+        self.out.file.flush()
+
+    def results(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        """Nothing more: the rows are out already."""
+
+
+class TableScreen(Screen):
+    """A progress bar while it works, then a table and a summary."""
+
+    def note(self, text: str) -> None:
+        self.warn(text)
+
+    def working(self, total: int) -> AbstractContextManager[Report | None]:
+        return self._bar(total) if self.err.is_terminal else nullcontext()
+
+    @contextmanager
+    def _bar(self, total: int) -> Iterator[Report]:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[radius]}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.err, transient=True) as bar:
+            task = bar.add_task("starting", total=total, radius="")
+
+            def show(progress: Any) -> None:
+                mean = progress.proved_mean
+                radius = f"mean radius {mean:.4g}" if mean == mean else ""
+                bar.update(task, completed=progress.done, description=progress.stage, radius=radius)
+
+            yield show
+
+    def results(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        # Rows that no file keeps are all shown.
+        most = None if out is None else MOST_ROWS
+        if rows:
+            self.out.print(results_table(rows, most))
+            if most is not None and len(rows) > most:
+                self.out.print(f"... and {len(rows) - most} more in {out}", markup=False)
+            self.out.print()
+            for line in summary(rows, seconds, eps):
+                self.out.print(line, markup=False, soft_wrap=True)
+        if out is not None and rows:
+            self.out.print(f"results in {out}", markup=False, soft_wrap=True)

@@ -1,0 +1,185 @@
+"""What the command line shows: results as a table with a summary, and a model's graph."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from frown.results import Row
+
+MOST_ROWS = 40
+
+_STYLES = {
+    "certified": "green",
+    "robust": "bold green",
+    "misclassified": "yellow",
+    "falsified": "red",
+    "unknown": "magenta",
+}
+
+
+def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
+    """One line per input, the first `most` of them (None: all)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("index", "label", "prediction", "target"):
+        table.add_column(name, justify="right")
+    table.add_column("status")
+    table.add_column("[proved, broken]")
+    table.add_column("seconds", justify="right")
+    for row in rows[:most]:
+        early = "" if row.complete else "*"
+        table.add_row(
+            str(row.index),
+            str(row.label),
+            str(row.prediction),
+            "all" if row.target is None else str(row.target),
+            Text(row.status + early, style=_STYLES.get(row.status, "")),
+            Text(bracket(row)),
+            f"{row.seconds:.3g}",
+        )
+    return table
+
+
+def bracket(row: Row) -> str:
+    """[proved, broken]: the distance to the nearest wrong answer lies in it."""
+    top = "?" if row.broken is None else f"{row.broken:.4g}"
+    if row.broken is None and row.status == "robust":
+        top = "none"
+    return f"[{row.radius:.4g}, {top}]"
+
+
+def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> list[str]:
+    """Lines to print below the table."""
+    counts = Counter(row.status for row in rows)
+    parts = ", ".join(f"{counts[s]} {s}" for s in _STYLES if counts[s])
+    lines = [f"{_inputs(len(rows))} in {_duration(seconds)}: {parts}"]
+    right = [row.radius for row in rows if row.status != "misclassified"]
+    finite = [r for r in right if math.isfinite(r)]
+    if eps is None and finite:
+        others = len(rows) - len(finite)
+        left_out = f" (without {others} misclassified or unlimited)" if others else ""
+        lines.append(
+            f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
+        )
+    radii = [eps] if eps is not None else round_radii(max(finite, default=0.0))
+    if rows and radii:
+        shares = ", ".join(f"{_accuracy(rows, r):.0%} at {r:g}" for r in radii)
+        lines.append(f"certified accuracy: {shares}")
+    if not all(row.complete for row in rows):
+        lines.append("* ended early: the radius is proved, a larger one may be provable")
+    return lines
+
+
+def round_radii(largest: float, count: int = 4) -> list[float]:
+    """Up to `count` + 1 round, evenly spaced radii below `largest`."""
+    if not (largest > 0 and math.isfinite(largest)):
+        return []
+    rough = largest / count
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = max(f * unit for f in (1, 2, 2.5, 5) if f * unit <= rough * (1 + 1e-9))
+    steps = min(int(largest / step + 1e-9), 2 * count)
+    every = -(-steps // (count + 1))
+    return [float(f"{i * step:.6g}") for i in range(every, steps + 1, every)]
+
+
+def _accuracy(rows: Sequence[Row], radius: float) -> float:
+    proved = [r.status != "misclassified" and r.radius >= radius for r in rows]
+    return sum(proved) / len(proved)
+
+
+def _inputs(count: int) -> str:
+    return "1 input" if count == 1 else f"{count} inputs"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+# -- models ----------------------------------------------------------------------------
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """A `frown.frontends.model.Model` as plain values: its sizes and its nodes."""
+    from frown.graph.graph import Input
+    from frown.graph.op import Nonlinear
+
+    nodes = []
+    for index, node in enumerate(model.graph.nodes):
+        if isinstance(node.op, Input):
+            treatment = "input"
+        elif isinstance(node.op, Nonlinear):
+            # A relaxation's module names its family: piecewise, convex, s_shaped, ...
+            family = type(node.op).__module__.rsplit(".", 1)[-1].replace("_", "-")
+            treatment = f"bounded: {family} lines"
+        else:
+            treatment = "affine: exact"
+        nodes.append(
+            {
+                "node": index,
+                "name": node.name,
+                "operator": type(node.op).__name__,
+                "inputs": list(node.inputs),
+                "shape": list(node.shape),
+                "parameters": sum(t.numel() for t in node.op.tensors().values()),
+                "treatment": treatment,
+            }
+        )
+    bounded = [model.graph.nodes[i] for i in model.graph.nonlinear]
+    return {
+        "model": model.name,
+        "source": model.source,
+        "digest": model.digest,
+        "input_shape": list(model.input_shape),
+        "classes": model.classes,
+        "parameters": model.graph.parameters(),
+        "neurons": sum(node.size for node in bounded),
+        "nonlinear": len(bounded),
+        "nodes": nodes,
+    }
+
+
+def info_table(about: dict[str, Any]) -> Table:
+    """The nodes of `describe`, one per line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node", justify="right")
+    table.add_column("name", overflow="fold")
+    table.add_column("operator")
+    table.add_column("reads", justify="right")
+    table.add_column("shape")
+    table.add_column("parameters", justify="right")
+    table.add_column("treatment")
+    for node in about["nodes"]:
+        table.add_row(
+            str(node["node"]),
+            Text(node["name"]),
+            node["operator"],
+            ",".join(map(str, node["inputs"])),
+            _shape(node["shape"]),
+            f"{node['parameters']:,}" if node["parameters"] else "",
+            Text(node["treatment"], style="cyan" if "bounded" in node["treatment"] else ""),
+        )
+    return table
+
+
+def info_summary(about: dict[str, Any]) -> list[str]:
+    return [
+        f"{about['model']}: input {_shape(about['input_shape'])}, {about['classes']} outputs, "
+        f"{about['parameters']:,} parameters, {about['neurons']:,} neurons in "
+        f"{about['nonlinear']} nonlinear layers",
+        f"sha256 {about['digest']}",
+        "every operator can be bounded",
+    ]
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
