@@ -31,7 +31,7 @@ UNEXPECTED = 70
 
 def main() -> None:
     """The entry point of the command `frown`."""
-    app()
+    app(prog_name="frown")
 
 
 @contextmanager

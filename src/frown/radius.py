@@ -40,6 +40,15 @@ class Bracket:
         top = torch.minimum(self.failed, self.limit)
         return (top > self.proved * (1 + tol)).nonzero().flatten()
 
+    def growth(self) -> Tensor:
+        """(N,) the exponent of D between the two ends, where both are known."""
+        both = (self.proved > 0) & torch.isfinite(self.failed)
+        lost_low = _positive(self.clean - self.at_proved)
+        lost_high = _positive(self.clean - self.at_failed)
+        run = torch.log(self.failed / self.proved.clamp(min=1e-30))
+        slope = ((torch.log(lost_high) - torch.log(lost_low)) / run[:, None]).amin(1)
+        return torch.where(both, slope.clamp(0.7, 8), self.power)
+
     def record(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
         """Take in the margins found at these radii; NaN counts as failed."""
         margins = torch.nan_to_num(margins, nan=-torch.inf)

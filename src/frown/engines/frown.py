@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -36,7 +36,9 @@ class Warm:
     """
 
     samples: int
+    rounds: int = 0  # radii tried so far
     theta: dict[int, Tensor] = field(default_factory=dict)
+    tight: Warm | None = None  # of the narrow search that a wide one builds on
 
     def table(self, target: int, groups: int, slots: int, like: Tensor) -> Tensor:
         known = self.theta.get(target)
@@ -63,19 +65,30 @@ def frown(
     sample: Tensor,  # (N,) which samples of `warm` these are
     clock: Clock = NO_LIMIT,
 ) -> Frowned:
-    """Bounds of every layer and of the spec with optimised lines."""
-    crown = fixed_layers(plan, region, settings, clock)
+    """Bounds of every layer and of the spec with optimised lines.
+
+    Never looser than what they start from: CROWN's bounds or, for the wider search space,
+    those of the narrow one.
+    """
+    if settings.wide:
+        warm.tight = warm.tight or Warm(warm.samples)
+        narrow = replace(settings, wide=False)
+        base = frown(plan, region, spec, narrow, warm.tight, sample, clock)
+    else:
+        crown = fixed_layers(plan, region, settings, clock)
+        base = Frowned(crown, fixed_margins(plan, region, spec, crown, settings))
     engine = _Engine(plan, region, settings, warm, sample, clock)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
-        box = box.meet(crown.values[source])
+        box = box.meet(base.layers.values[source])
         if not plan.below(source):
             return box
         return engine.neurons(source, box, frames)
 
     layers = walk(plan, region, tighten, settings)
-    floor = fixed_margins(plan, region, spec, crown, settings)
-    return Frowned(layers, engine.margins(spec, layers.frames, floor))
+    margins = engine.margins(spec, layers.frames, base.margins)
+    warm.rounds += 1
+    return Frowned(layers, margins)
 
 
 def gather_rows(
@@ -174,7 +187,9 @@ class _Engine:
         )
         table = self.warm.table(target, slots, self.plan.slots(target)[1], coef)
         flat = table.view(-1, table.shape[-1])
-        found = optimise(self.plan, rows, flat[keys], self.settings.ascent, self.clock)
+        ascent = self.settings.ascent
+        steps = ascent.more if self.warm.rounds else ascent.steps
+        found = optimise(self.plan, rows, flat[keys], ascent, steps, self.clock)
         flat[keys] = found.theta
         return found.bound
 

@@ -48,7 +48,7 @@ class Rows:
 
 
 def optimise(
-    plan: Plan, rows: Rows, theta: Tensor, ascent: Ascent, clock: Clock = NO_LIMIT
+    plan: Plan, rows: Rows, theta: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
 ) -> Optimised:
     """Maximise every row's bound; with groups, the mean bound of each group.
 
@@ -57,7 +57,6 @@ def optimise(
     value of each row and the best theta of each group.
     """
     search = _Search(plan, rows, theta.clone())
-    steps = ascent.steps if search.fresh else ascent.more
     best = rows.coef.new_full((len(rows.coef),), -torch.inf)
     best_mean = rows.coef.new_full((len(theta),), -torch.inf)
     best_theta = search.theta

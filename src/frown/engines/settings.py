@@ -13,8 +13,8 @@ METHODS = ("interval", "fastlin", "crown", "frown")
 class Ascent:
     """How the slopes are optimised; defaults suit every network tried.
 
-    `steps` are for rows that start at CROWN's lines, `more` for rows that start where an
-    earlier radius left them.
+    `steps` are taken at the first radius, from CROWN's lines; `more` at each later one,
+    from where the last one ended.
     """
 
     steps: int = 12

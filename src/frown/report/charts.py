@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, isfinite, log10
+from math import floor, isfinite, log10
 
 from frown.report.comparison import Comparison, Entry, display_name
 
@@ -62,7 +62,7 @@ class Plane:
     height: int
     right: float
     top: float
-    margin_left: int = 52
+    margin_left: int = 66
     margin_right: int = 14
     margin_top: int = 14
     margin_bottom: int = 48

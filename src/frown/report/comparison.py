@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
 
@@ -61,8 +61,7 @@ class Comparison:
             raise InvalidInput("no rows to report: the results are empty")
         _require_one(results, "models", lambda c: [c.digest or c.model])
         _require_one(results, "norms", lambda c: [f"{r.norm:g}" for r in c.rows])
-        _require_one(results, "targets", lambda c: ["a class" if r.target is not None
-                                                    else "any class" for r in c.rows])
+        _require_one(results, "kinds of target", lambda c: [_target_kind(r) for r in c.rows])
         methods = sorted(results, key=_rank)
         rows = {m: {row.index: row for row in results[m].rows} for m in methods}
         indices = sorted({i for by_index in rows.values() for i in by_index})
@@ -101,8 +100,8 @@ class Comparison:
         return max((n for n in numbers if isfinite(n)), default=0.0) or 1.0
 
     def mean(self, method: str) -> float | None:
-        """Mean of `method`'s finite radii, misclassified inputs counting 0; None: no such."""
-        radii = [e.radius(method) for e in self.entries]
+        """Mean of `method`'s finite radii over the inputs classified right; None: no such."""
+        radii = [e.radius(method) for e in self.entries if e.correct]
         return _mean(r for r in radii if r is not None and isfinite(r))
 
     def mean_broken(self) -> float | None:
@@ -153,7 +152,15 @@ def _mean(numbers: Iterable[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _require_one(results, what, kinds) -> None:
+def _target_kind(row: Row) -> str:
+    return "every other class" if row.target is None else "one class"
+
+
+def _require_one(
+    results: Mapping[str, Certification],
+    what: str,
+    kinds: Callable[[Certification], Iterable[str]],
+) -> None:
     found = {m: sorted(set(kinds(c))) for m, c in results.items()}
     if len({k for kind in found.values() for k in kind}) > 1:
         raise InvalidInput(

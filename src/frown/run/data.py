@@ -188,7 +188,7 @@ def _read_csv(path: Path) -> tuple[NDArray[np.float64], list[str]]:
     if not lines:
         raise InvalidInput(f"{path} is empty")
     first = [cell.strip() for cell in next(csv.reader(lines[:1]))]
-    header = [] if all(map(_is_number, first)) else first
+    header = first if any(map(_is_name, first)) else []
     body = lines[1:] if header else lines
     if not body:
         raise InvalidInput(f"{path} has a header and no line below it")
@@ -224,7 +224,8 @@ def _split(
             if label is None:
                 held = ", ".join(header) or "none: it has no header"
                 raise InvalidInput(
-                    f"--label-column {name}: give first, last or a column's name; {path} names {held}"
+                    f"--label-column {name}: give first, last or a column's name; "
+                    f"{path} names {held}"
                 )
     target = _column(path, header, (TARGET_NAME,))
     if target == label:
@@ -248,12 +249,13 @@ def _column(path: Path, header: list[str], names: tuple[str, ...]) -> int | None
     return found[0] if found else None
 
 
-def _is_number(cell: str) -> bool:
+def _is_name(cell: str) -> bool:
+    """Whether a cell makes its line a header: a word, not a number nor a mistyped one."""
     try:
         float(cell)
     except ValueError:
-        return False
-    return True
+        return cell[:1].isalpha() or cell[:1] == "_"
+    return False
 
 
 # -- values ----------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from frown import api
-from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.results import Row
 from frown.run.data import Dataset, digest, read_classes, read_data

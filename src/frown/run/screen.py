@@ -22,12 +22,13 @@ Report = Callable[[Any], None]  # takes a frown.api.Progress
 
 
 class Screen(ABC):
-    """Where a run talks to the user; quiet unless told otherwise."""
+    """Where a run talks to the user."""
 
     def __init__(self) -> None:
         self.out = Console(highlight=False)
         self.err = Console(stderr=True, highlight=False)
 
+    @abstractmethod
     def note(self, text: str) -> None:
         """Something worth knowing."""
 
@@ -39,6 +40,7 @@ class Screen(ABC):
         """A context in which progress is shown by calling what it gives."""
         return nullcontext()
 
+    @abstractmethod
     def rows(self, rows: Sequence[Row], origin: Origin) -> None:
         """Rows just finished."""
 
@@ -51,6 +53,12 @@ class Screen(ABC):
 
 class QuietScreen(Screen):
     """Warnings and errors only."""
+
+    def note(self, text: str) -> None:
+        """Left out."""
+
+    def rows(self, rows: Sequence[Row], origin: Origin) -> None:
+        """Left out."""
 
     def results(
         self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
@@ -80,6 +88,9 @@ class TableScreen(Screen):
 
     def note(self, text: str) -> None:
         self.warn(text)
+
+    def rows(self, rows: Sequence[Row], origin: Origin) -> None:
+        """Nothing yet: the table comes at the end."""
 
     def working(self, total: int) -> AbstractContextManager[Report | None]:
         return self._bar(total) if self.err.is_terminal else nullcontext()

@@ -182,4 +182,4 @@ def info_summary(about: dict[str, Any]) -> list[str]:
 
 
 def _shape(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape)) or "scalar"
+    return str(tuple(shape))

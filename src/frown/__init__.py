@@ -1,0 +1,37 @@
+"""frown: how far an input can move before a neural network may change its answer, with proof."""
+
+from frown.errors import FrownError
+from frown.version import __version__
+
+__all__ = [
+    "Certification",
+    "FrownError",
+    "Model",
+    "Row",
+    "__version__",
+    "bound",
+    "certify",
+    "load",
+]
+
+_HOMES = {
+    "load": "frown.api",
+    "certify": "frown.api",
+    "bound": "frown.api",
+    "Model": "frown.frontends.model",
+    "Certification": "frown.results",
+    "Row": "frown.results",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Public names load what they need when first used, so that importing stays quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'frown' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,249 @@
+"""The Python interface: load, certify, bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from frown.attacks.pgd import Attack
+from frown.certifier import Batch, Certifier
+from frown.engines.clock import Clock
+from frown.engines.plan import Plan
+from frown.engines.settings import Ascent, Settings
+from frown.errors import InvalidInput
+from frown.frontends.model import Model
+from frown.graph.simplify import simplify
+from frown.memory import half_of_free
+from frown.query.inputs import inputs_of, labels_of, norm_of, radii_of, range_of, scale_of, targets_of
+from frown.query.query import Query
+from frown.results import Certification, Row
+from frown.version import __version__
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a long call has come."""
+
+    done: int
+    total: int
+    proved_mean: float  # of the inputs done
+    stage: str
+
+
+def load(source: str | Path | nn.Module, example: Any = None) -> Model:
+    """A model from an ONNX file, or from a torch module and an example input.
+
+    The example is a batch (its first axis counts inputs). The imported graph is compared
+    with the original runtime on random inputs; a disagreement is an error.
+    """
+    if isinstance(source, str | Path):
+        from frown.frontends.onnx import load_onnx
+
+        return load_onnx(source)
+    if isinstance(source, torch.nn.Module):
+        from frown.frontends.torch import load_torch
+
+        if example is None:
+            raise InvalidInput(
+                "a torch module needs an example input to be traced: "
+                "frown.load(module, torch.zeros(1, ...))"
+            )
+        return load_torch(source, example)
+    raise InvalidInput(f"cannot load a {type(source).__name__}; give a path or a torch module")
+
+
+def certify(
+    model: Model,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    norm: str | float = "inf",
+    method: str = "frown",
+    target: object = None,
+    bounds: object = None,
+    eps: ArrayLike | None = None,
+    scale: object = None,
+    tol: float = 0.01,
+    group: int = 1,
+    wide: bool = False,
+    rule: str = "area",
+    steps: int | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    memory: int | None = None,
+    time_limit: float | None = None,
+    attack: bool | Attack = True,
+    batch: int | None = None,
+    indices: ArrayLike | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None = None,
+) -> Certification:
+    """The largest radius, within `tol`, at which each input's answer is proved.
+
+    x is (N, *model.input_shape), y the labels (N,). `target` is None (every other class),
+    a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
+    valid input range. With `eps` one radius is checked instead of searched for. `scale`
+    gives features their own radius: eps * scale, 0 for features that may not move.
+
+    Every radius returned was proved at that very radius, in floating point. Rows carry a
+    counterexample's distance as the other end of the bracket unless attack=False.
+    After `time_limit` seconds each input keeps the best radius proved so far.
+    """
+    p = norm_of(norm)
+    inputs = inputs_of(x, model.input_shape)
+    label = labels_of(y, len(inputs), model.classes)
+    if model.classes < 2:
+        raise InvalidInput("the model has one output; a classifier has at least two classes")
+    query = Query(
+        inputs,
+        label,
+        targets_of(target, label, model.classes),
+        p,
+        range_of(bounds, inputs),
+        scale_of(scale, model.input_shape),
+    )
+    radii = None if eps is None else radii_of(eps, len(inputs))
+    if not 0 < tol < 1:
+        raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
+    if time_limit is not None and not time_limit > 0:
+        raise InvalidInput("time_limit must be positive")
+    ascent = Ascent() if steps is None else Ascent(steps=steps, more=max(1, steps * 2 // 3))
+    settings = Settings(
+        method=method,
+        group=group,
+        wide=wide,
+        rule=rule,
+        ascent=ascent,
+        memory=memory or half_of_free(device),
+    )
+    plan = plan_for(model, dtype, device)
+    search = Attack() if attack is True else attack or None
+    certifier = Certifier(model, plan, settings, tol, search, Clock.lasting(time_limit))
+    size = batch or _batch_size(plan, settings, len(inputs))
+    numbers = np.arange(len(inputs)) if indices is None else np.asarray(indices, dtype=np.int64)
+    if numbers.shape != (len(inputs),):
+        raise InvalidInput(f"indices have shape {numbers.shape}; there are {len(inputs)} inputs")
+    run = _Run(certifier, query, radii, numbers, size, progress, on_rows)
+    with torch.no_grad():
+        run.all(anytime=time_limit is not None)
+    options = {
+        "norm": p,
+        "target": "all" if query.target is None else "given",
+        "bounds": None if bounds is None else "given",
+        "eps": None if eps is None else "given",
+        "scale": None if scale is None else "given",
+        "tol": tol,
+        "dtype": dtype,
+        "device": device,
+        "time_limit": time_limit,
+        "attack": None if search is None else asdict(search),
+        **asdict(settings),
+    }
+    return Certification(
+        tuple(run.rows), run.counterexamples, model.name, model.digest, options, __version__
+    )
+
+
+def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
+    """The network as the engines take it: simplified, in the wanted precision."""
+    if dtype not in _DTYPES:
+        raise InvalidInput(f"unknown dtype {dtype!r}; choose float32 or float64")
+    try:
+        where = torch.device(device)
+        torch.zeros(1, device=where)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InvalidInput(f"device {device!r} is not available: {error}") from None
+    return Plan(simplify(model.graph).to(_DTYPES[dtype], where))
+
+
+def _batch_size(plan: Plan, settings: Settings, count: int) -> int:
+    """As many inputs at once as memory for their slopes allows, 32 at most."""
+    kept = 1
+    if settings.method == "frown":
+        for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
+            groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
+            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+    return int(max(1, min(32, count, settings.memory // (2 * kept))))
+
+
+class _Run:
+    """Batches in order; rows are handed over as they are finished."""
+
+    def __init__(
+        self,
+        certifier: Certifier,
+        query: Query,
+        eps: NDArray[np.float64] | None,
+        numbers: NDArray[np.int64],
+        size: int,
+        progress: Callable[[Progress], None] | None,
+        on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
+    ) -> None:
+        self.certifier, self.query, self.eps, self.numbers = certifier, query, eps, numbers
+        self.size, self.progress, self.on_rows = size, progress, on_rows
+        self.rows: list[Row] = []
+        self.counterexamples: dict[int, NDArray[np.float64]] = {}
+        self.parts = [
+            np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)
+        ]
+
+    def all(self, anytime: bool) -> None:
+        """With `anytime`, every input gets its cheap radius before any is optimised."""
+        if anytime and self.certifier.settings.method == "frown":
+            started = [self.first(part) for part in self.parts]
+            for part, batch in zip(self.parts, started, strict=True):
+                self.finish(part, batch)
+        else:
+            for part in self.parts:
+                self.finish(part, None)
+
+    def first(self, part: NDArray[np.int64]) -> Batch:
+        batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
+        self._tell("crown" if self.certifier.settings.method == "frown" else "search")
+        self.certifier.bracket(batch, self.eps is not None)
+        return batch
+
+    def finish(self, part: NDArray[np.int64], batch: Batch | None) -> None:
+        try:
+            if batch is None:
+                batch = self.certifier.start(
+                    self.query.take(part), self.numbers[part], self._eps(part)
+                )
+                self._tell("crown" if self.certifier.settings.method == "frown" else "search")
+                self.certifier.bracket(batch, self.eps is not None)
+            self._tell(self.certifier.settings.method)
+            self.certifier.tighten(batch, self.eps is not None)
+        except KeyboardInterrupt:
+            if batch is not None:
+                batch.complete = False
+                self._hand_over(part, batch)
+            raise
+        self._hand_over(part, batch)
+
+    def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
+        rows = self.certifier.rows(batch, self._eps(part))
+        found = {int(batch.index[n]): point for n, point in batch.counterexample.items()}
+        self.rows += rows
+        self.counterexamples |= found
+        if self.on_rows is not None:
+            self.on_rows(rows, found)
+        self._tell("done")
+
+    def _eps(self, part: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        return None if self.eps is None else self.eps[part]
+
+    def _tell(self, stage: str) -> None:
+        if self.progress is not None:
+            mean = float(np.mean([r.radius for r in self.rows])) if self.rows else 0.0
+            self.progress(Progress(len(self.rows), len(self.query), mean, stage))

@@ -1,0 +1,271 @@
+"""From a batch of inputs to proved radii: attack, bracket cheaply, then optimise.
+
+The attack gives the broken end of each bracket, the fixed lines of CROWN a proved end at
+little cost, and FROWN moves the proved end up from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.attacks.pgd import Attack, nearest
+from frown.engines.backward import fixed_layers, fixed_margins
+from frown.engines.clock import Clock, OutOfTime
+from frown.engines.frown import Warm, frown
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.frontends.model import Model
+from frown.query.query import Query
+from frown.query.region import Region
+from frown.query.spec import Spec
+from frown.radius import Bracket, Evaluate, search
+from frown.results import Row
+
+
+@dataclass
+class Batch:
+    """The state of a batch between stages; all arrays are per input."""
+
+    query: Query
+    index: NDArray[np.int64]  # the inputs' numbers, as the user counts them
+    prediction: NDArray[np.int64]
+    right: NDArray[np.int64]  # places of the inputs classified right
+    bracket: Bracket  # of those
+    limit: Tensor  # of those: where no larger radius makes sense
+    broken: NDArray[np.float64]  # inf: no counterexample
+    counterexample: dict[int, NDArray[np.float64]]  # by place
+    seconds: float = 0.0
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Certifier:
+    """A network with everything fixed but the inputs."""
+
+    model: Model
+    plan: Plan
+    settings: Settings
+    tol: float
+    attack: Attack | None
+    clock: Clock
+
+    def start(self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None) -> Batch:
+        """Predictions, the attack, and brackets with nothing proved yet."""
+        began = monotonic()
+        graph = self.plan.graph
+        outputs = self.model.run(query.x)
+        prediction = outputs.argmax(1)
+        spec, region = query.spec(graph), query.region(graph)
+        clean = _conditions(spec, graph.apply(region.centre).flatten(1))
+        holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label)
+        right = np.flatnonzero(holds)
+        keep = torch.from_numpy(right).to(graph.device)
+        limit = query.limits(graph)[keep]
+        if eps is not None:
+            asked = torch.from_numpy(eps[right]).to(limit)
+            limit = torch.minimum(asked, limit)
+        batch = Batch(
+            query,
+            index,
+            prediction,
+            right,
+            Bracket.start(clean[keep], limit),
+            limit,
+            np.full(len(query), np.inf),
+            {},
+        )
+        batch.broken[~holds] = 0.0
+        if self.attack is not None and len(right):
+            self._attack(batch, region.rows(keep), spec.rows(keep), eps is not None)
+        batch.seconds += monotonic() - began
+        return batch
+
+    def bracket(self, batch: Batch, eps: bool) -> None:
+        """Radii by the fixed rule of the method; for FROWN, CROWN's."""
+        if not len(batch.right):
+            return
+        began = monotonic()
+        coarse = 0.03 if self.settings.method == "frown" else self.tol
+        first = batch.limit if eps else self._guess(batch) * 0.3
+        self._search(batch, self._fixed(batch), first, coarse, 1 if eps else 60)
+        batch.seconds += monotonic() - began
+
+    def tighten(self, batch: Batch, eps: bool) -> None:
+        """FROWN's radii, from the brackets that CROWN left."""
+        if self.settings.method != "frown" or not len(batch.right):
+            return
+        began = monotonic()
+        bracket = batch.bracket
+        # What CROWN failed to prove FROWN may prove: forget it, keep what CROWN proved.
+        batch.bracket = replace(
+            bracket,
+            failed=torch.full_like(bracket.failed, torch.inf),
+            power=bracket.growth(),
+        )
+        first = batch.limit if eps else bracket.proved * 1.25
+        self._search(batch, self._optimised(batch), first, self.tol, 1 if eps else 12)
+        batch.seconds += monotonic() - began
+
+    def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:
+        """The batch's answers as they stand."""
+        query, bracket = batch.query, batch.bracket
+        targets = query.targets(self.plan.graph.output_size)
+        place = {int(n): k for k, n in enumerate(batch.right)}
+        share = batch.seconds / max(1, len(query))
+        rows = []
+        for n in range(len(query)):
+            broken = float(batch.broken[n])
+            radius, failed, margins = 0.0, None, {}
+            status = "misclassified"
+            if n in place:
+                k = place[n]
+                radius = float(bracket.proved[k])
+                top = float(bracket.failed[k])
+                failed = None if np.isinf(top) else top
+                values = bracket.at_proved[k].tolist()
+                margins = dict(zip(targets[n].tolist(), values, strict=True))
+                whole = radius >= float(batch.limit[k])
+                status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
+            elif batch.prediction[n] == query.label[n]:
+                status = "unknown"  # a tie, or too close to one for this precision
+            rows.append(
+                Row(
+                    index=int(batch.index[n]),
+                    label=int(query.label[n]),
+                    prediction=int(batch.prediction[n]),
+                    target=None if query.target is None else int(query.target[n]),
+                    norm=query.p,
+                    method=self.settings.method,
+                    status=status,
+                    radius=radius,
+                    failed=failed,
+                    broken=None if np.isinf(broken) else broken,
+                    margins=margins,
+                    seconds=share,
+                    complete=batch.complete,
+                )
+            )
+        return rows
+
+    # -- stages -------------------------------------------------------------------
+
+    def _search(
+        self, batch: Batch, evaluate: Evaluate, first: Tensor, tol: float, rounds: int
+    ) -> None:
+        try:
+            search(batch.bracket, evaluate, first, tol, rounds, self.clock.expired)
+        except OutOfTime:
+            batch.complete = False
+        if self.clock.expired() and len(batch.bracket.open(tol)):
+            batch.complete = False
+
+    def _problem(self, batch: Batch) -> tuple[Region, Spec]:
+        query = batch.query.take(batch.right)
+        return query.region(self.plan.graph), query.spec(self.plan.graph)
+
+    def _fixed(self, batch: Batch) -> Evaluate:
+        region, spec = self._problem(batch)
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            ball = region.rows(sample).with_radius(radius)
+            layers = fixed_layers(self.plan, ball, self.settings, self.clock)
+            return fixed_margins(self.plan, ball, spec.rows(sample), layers, self.settings)
+
+        return evaluate
+
+    def _optimised(self, batch: Batch) -> Evaluate:
+        region, spec = self._problem(batch)
+        warm = Warm(len(batch.right))
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            ball = region.rows(sample).with_radius(radius)
+            rows = spec.rows(sample)
+            found = frown(self.plan, ball, rows, self.settings, warm, sample, self.clock)
+            return found.margins
+
+        return evaluate
+
+    def _guess(self, batch: Batch) -> Tensor:
+        """Where the margins would vanish if the network were linear at the input."""
+        region, spec = self._problem(batch)
+        with torch.enable_grad():
+            x = region.centre.detach().requires_grad_()
+            worst = _conditions(spec, self.plan.graph.apply(x).flatten(1)).amin(1)
+            (slope,) = torch.autograd.grad(worst.sum(), x)
+        gain = slope if region.scale is None else slope * region.scale
+        norm = torch.linalg.vector_norm(gain.flatten(1), ord=region.dual, dim=1)
+        tiny = torch.finfo(norm.dtype).tiny
+        return torch.minimum(worst.detach() / norm.clamp(min=tiny), batch.limit)
+
+    def _attack(self, batch: Batch, region: Region, spec: Spec, fixed: bool) -> None:
+        """The nearest counterexamples, replayed in the original runtime."""
+        assert self.attack is not None
+        graph = self.plan.graph
+        ball = region.with_radius(batch.limit)
+        guess = batch.limit if fixed else self._guess(batch)
+        found = nearest(graph, ball, spec, guess, self.attack, self.clock)
+        hit = torch.isfinite(found.distance).nonzero().flatten()
+        centre = region.centre.double()
+        # Rounding may undo a point on the boundary: also try a little beyond it.
+        for stretch in (1.0, 1.001, 1.01, 1.05):
+            if not len(hit):
+                return
+            x = centre[hit] + stretch * (found.point[hit].double() - centre[hit])
+            if region.lower is not None and region.upper is not None:
+                low, high = (t.double() for t in (region.lower, region.upper))
+                x = x.maximum(low).minimum(high)
+            stays = []
+            for k, point in zip(hit.tolist(), x.cpu().numpy(), strict=True):
+                n = int(batch.right[k])
+                if not self._replay(batch, n, point.reshape(self.model.input_shape), fixed, k):
+                    stays.append(k)
+            hit = torch.tensor(stays, dtype=torch.long)
+        return
+
+    def _replay(
+        self, batch: Batch, n: int, point: NDArray[np.float64], fixed: bool, k: int
+    ) -> bool:
+        """Record the point if the original model errs on it."""
+        query = batch.query
+        label = int(query.label[n])
+        fixed_features = None if query.scale is None else query.scale[0] == 0
+        if fixed_features is not None:
+            point = np.where(fixed_features, query.x[n], point)
+        output = self.model.run(point[None])[0]
+        rival = np.delete(output, label).max() if query.target is None else output[query.target[n]]
+        if not output[label] <= rival:
+            return False
+        step = point - query.x[n]
+        if query.scale is not None:
+            step = np.where(fixed_features, 0.0, step / np.where(fixed_features, 1.0, query.scale[0]))
+        distance = float(np.linalg.norm(step.ravel(), ord=query.p))
+        if fixed and distance > float(batch.limit[k]):
+            return False
+        if distance < batch.broken[n]:
+            batch.broken[n] = distance
+            batch.counterexample[n] = point
+        return True
+
+
+def _conditions(spec: Spec, outputs: Tensor) -> Tensor:
+    return (spec.coef @ outputs[:, :, None]).squeeze(-1)
+
+
+def _status(radius: float, whole: bool, broken: float, eps: float | None) -> str:
+    if eps is not None:
+        if radius >= eps or (whole and radius > 0):
+            return "certified"
+        return "falsified" if broken <= eps else "unknown"
+    if whole:
+        return "robust"
+    return "certified" if radius > 0 else "unknown"
+
+
+Report = Callable[[list[Row], dict[int, NDArray[np.float64]]], None]

@@ -1,0 +1,162 @@
+"""From what users pass in to tensors, with every mistake named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isnan, prod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from frown.errors import InvalidInput
+from frown.graph.op import Shape
+
+Array = NDArray[np.float64]
+
+
+def norm_of(norm: str | float) -> float:
+    """p as a number: "inf", "l2", 2, "1.5", ..."""
+    text = str(norm).strip().lower().removeprefix("l_").removeprefix("l")
+    try:
+        p = inf if text in ("inf", "infinity", "max") else float(text)
+    except ValueError:
+        raise InvalidInput(f"unknown norm {norm!r}; give inf, 1, 2 or any number >= 1") from None
+    if isnan(p) or p < 1:
+        raise InvalidInput(f"the norm's p must be at least 1, not {norm}")
+    return p
+
+
+def inputs_of(x: ArrayLike, shape: Shape) -> Array:
+    """x as (N, *shape), finite; flat inputs of the right size are folded."""
+    try:
+        array = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput("the inputs are not numbers") from None
+    if array.ndim < 2 and len(shape) > 0 and array.shape != (0,):
+        raise InvalidInput(
+            f"the inputs have shape {array.shape}; the first axis must count them: expected "
+            f"(N, {', '.join(map(str, shape))})"
+        )
+    if array.shape[0] == 0:
+        raise InvalidInput("there are no inputs: the data are empty")
+    if array.shape[1:] != tuple(shape):
+        if prod(array.shape[1:]) != prod(shape):
+            raise InvalidInput(
+                f"the inputs have shape {array.shape[1:]} each, the model takes {tuple(shape)}"
+            )
+        array = array.reshape(len(array), *shape)
+    bad = ~np.isfinite(array).reshape(len(array), -1).all(1)
+    if bad.any():
+        raise InvalidInput(f"inputs {_some(bad)} hold NaN or infinity")
+    return array
+
+
+def labels_of(y: ArrayLike, count: int, classes: int, name: str = "labels") -> NDArray[np.int64]:
+    """y as (N,) class numbers in range."""
+    array = np.asarray(y)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim == 0:
+        array = np.full(count, array)
+    if array.shape != (count,):
+        raise InvalidInput(f"{name} have shape {array.shape}; there are {count} inputs")
+    try:
+        whole = np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} are not numbers") from None
+    bad = ~(np.isfinite(whole) & (whole == np.floor(whole)) & (whole >= 0) & (whole < classes))
+    if bad.any():
+        first = array[int(np.argmax(bad))]
+        raise InvalidInput(
+            f"{name} {_some(bad)} out of range: the model has classes 0 to {classes - 1}, "
+            f"found {first}"
+        )
+    return whole.astype(np.int64)
+
+
+def targets_of(
+    target: object, label: NDArray[np.int64], classes: int
+) -> NDArray[np.int64] | None:
+    """(N,) one target class per input, or None for every other class."""
+    if target is None:
+        return None
+    if isinstance(target, str) and target.strip().startswith("+"):
+        try:
+            step = int(target)
+        except ValueError:
+            raise InvalidInput(f"target {target!r} is not +K with a whole number K") from None
+        chosen = (label + step) % classes
+    else:
+        values = int(target) if isinstance(target, str) and target.isdigit() else target
+        chosen = labels_of(values, len(label), classes, "targets")  # type: ignore[arg-type]
+    same = chosen == label
+    if same.any():
+        raise InvalidInput(f"target equals the label for inputs {_some(same)}")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The valid range of every feature."""
+
+    lower: Array  # (1, *shape)
+    upper: Array
+
+
+def range_of(bounds: object, x: Array) -> Range | None:
+    """(lo, hi), numbers or arrays, checked to contain all inputs; None: no range."""
+    if bounds is None:
+        return None
+    try:
+        low, high = bounds  # type: ignore[misc]
+    except (TypeError, ValueError):
+        raise InvalidInput("bounds must be a pair (lo, hi)") from None
+    lower, upper = (_feature_array(v, x.shape[1:], "bounds") for v in (low, high))
+    if (lower > upper).any() or np.isnan(lower).any() or np.isnan(upper).any():
+        raise InvalidInput("bounds: lo exceeds hi")
+    flat = ((x < lower) | (x > upper)).reshape(len(x), -1).any(1)
+    if flat.any():
+        raise InvalidInput(
+            f"inputs {_some(flat)} lie outside the bounds "
+            f"[{float(lower.min()):g}, {float(upper.max()):g}]"
+        )
+    return Range(lower[None], upper[None])
+
+
+def scale_of(scale: object, shape: Shape) -> Array | None:
+    """(1, *shape) radius factors per feature, none negative; None: all 1."""
+    if scale is None:
+        return None
+    array = _feature_array(scale, shape, "scale")
+    if not np.isfinite(array).all() or (array < 0).any() or not (array > 0).any():
+        raise InvalidInput("scale must be finite, not negative, and positive somewhere")
+    return array[None]
+
+
+def radii_of(eps: ArrayLike, count: int) -> Array:
+    """eps as (N,), finite and not negative."""
+    array = np.asarray(eps, dtype=np.float64)
+    if array.ndim == 0:
+        array = np.full(count, float(array))
+    if array.shape != (count,):
+        raise InvalidInput(f"eps has shape {array.shape}; there are {count} inputs")
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise InvalidInput("eps must be finite and not negative")
+    return array
+
+
+def _feature_array(value: object, shape: Shape, name: str) -> Array:
+    array = np.asarray(value, dtype=np.float64)
+    if array.size == prod(shape):
+        return array.reshape(shape).copy()
+    try:
+        return np.broadcast_to(array, shape).copy()
+    except ValueError:
+        raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
+
+
+def _some(mask: NDArray[np.bool_]) -> str:
+    """The first few indices of a mask."""
+    index = np.flatnonzero(mask)
+    shown = ", ".join(map(str, index[:5]))
+    return shown if len(index) <= 5 else f"{shown}, ... ({len(index)} in all)"

@@ -1,0 +1,147 @@
+"""The inputs as pictures: each with its radius bracket and the counterexample beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.errors import InvalidInput
+from frown.report.charts import number
+from frown.report.comparison import Comparison, Entry
+from frown.report.png import data_uri
+
+MOST = 60  # cards; an even number
+
+Pixels = NDArray[np.floating] | NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images by input index, with one grey scale for all of them."""
+
+    images: Mapping[int, Pixels]  # each (H, W) or (H, W, 3)
+    black: float
+    white: float
+
+    @classmethod
+    def of(cls, images: Pixels, indices: tuple[int, ...]) -> Pictures:
+        """`images` (N, H, W) or (N, H, W, 3), the n-th belonging to the n-th of `indices`."""
+        if images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
+            raise InvalidInput(
+                f"images have shape {images.shape}; give (N, H, W) or (N, H, W, 3), or None"
+            )
+        if len(images) != len(indices):
+            raise InvalidInput(f"{len(images)} images for {len(indices)} inputs; give one for each")
+        images = images[..., 0] if images.shape[3:] == (1,) else images
+        finite = images[np.isfinite(images)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        # The usual ranges first: an image of few greys must not be stretched to all of them.
+        usual = next((top for top in (1.0, 255.0) if low >= 0 and high <= top), None)
+        black, white = (low, high) if usual is None else (0.0, usual)
+        return cls(dict(zip(indices, images, strict=True)), black, max(white, black + 1e-12))
+
+    def uri(self, index: int) -> str:
+        return data_uri(self._bytes(self.images[index]))
+
+    def uri_like(self, index: int, values: NDArray[np.floating]) -> str | None:
+        """`values`, a model's input, laid out like the image of `index`; None if it cannot be.
+
+        Colour models mostly take channels first, pages want them last.
+        """
+        shape = self.images[index].shape
+        if values.size != np.prod(shape):
+            return None
+        values = np.squeeze(values)
+        if len(shape) == 3 and values.ndim == 3 and values.shape[0] == 3 and shape[0] != 3:
+            values = np.moveaxis(values, 0, -1)
+        return data_uri(self._bytes(values.reshape(shape)))
+
+    def _bytes(self, pixels: Pixels) -> NDArray[np.uint8]:
+        share = (np.nan_to_num(pixels.astype(np.float64)) - self.black) / (self.white - self.black)
+        return np.rint(255 * share.clip(0, 1)).astype(np.uint8)
+
+
+def chosen(comparison: Comparison) -> list[Entry]:
+    """The inputs to show: all, or the least and the most robust, by falling radius."""
+    order = sorted(comparison.entries, key=lambda e: (e.proved, e.limit))
+    if len(order) > MOST:
+        order = order[: MOST // 2] + order[-MOST // 2 :]
+    return order
+
+
+def gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, int]) -> str:
+    """Cards of the chosen inputs; `answers` are the model's classes of the counterexamples."""
+    cards = [_card(comparison, pictures, answers, e) for e in chosen(comparison)]
+    return f'<div class="gallery">{"".join(cards)}</div>'
+
+
+def counterexample(comparison: Comparison, entry: Entry) -> NDArray[np.floating] | None:
+    """The nearest counterexample of an input that any method's result holds."""
+    held = [
+        (row.broken, result.counterexamples[entry.index])
+        for method, result in comparison.results.items()
+        if (row := entry.rows.get(method)) is not None
+        and row.broken is not None
+        and entry.index in result.counterexamples
+    ]
+    return min(held, key=lambda pair: pair[0])[1] if held else None
+
+
+def _card(
+    comparison: Comparison, pictures: Pictures, answers: Mapping[int, int], entry: Entry
+) -> str:
+    row = entry.main
+    before = _figure(
+        pictures.uri(entry.index),
+        f"input {entry.index}",
+        f"read as <b>{row.prediction}</b>",
+        "" if entry.correct else " wrong",
+    )
+    found = counterexample(comparison, entry) if entry.correct else None
+    uri = None if found is None else pictures.uri_like(entry.index, found)
+    if uri is not None:
+        answer = answers.get(entry.index, row.target)
+        said = f"read as <b>{answer}</b>" if answer is not None else "misread"
+        after = _figure(uri, f"counterexample to input {entry.index}", said, " wrong")
+    else:
+        said = "none found" if entry.correct else "wrong before any change"
+        after = f'<p class="verdict">{said}</p>'
+    arrow = "" if uri is None else "→"
+    return (
+        f'<article class="card"><header><span>label <b>{row.label}</b></span>'
+        f"<small>#{entry.index}</small></header>"
+        f'<div class="pair">{before}<span class="to" aria-hidden="true">{arrow}</span>{after}</div>'
+        f"{_bracket(comparison, entry)}</article>"
+    )
+
+
+def _figure(uri: str, alt: str, caption: str, kind: str) -> str:
+    return (
+        f'<figure class="seen{kind}"><img src="{uri}" alt="{escape(alt)}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _bracket(comparison: Comparison, entry: Entry) -> str:
+    """A bar from 0 to the largest radius of the page: proved, open, broken."""
+    if not entry.correct:
+        return '<p class="bracket"><span>0</span></p>'
+    top = comparison.span
+    proved = min(entry.proved / top, 1.0)
+    broken = min(entry.limit / top, 1.0)
+    upper = "no attack succeeded" if entry.broken is None else number(entry.broken)
+    if entry.broken is None and not isfinite(entry.proved):
+        upper = "no limit"
+    text = f"proved {number(entry.proved)}, broken {upper}"
+    return (
+        f'<div class="bar" title="{escape(text)}">'
+        f'<i class="open" style="width:{100 * broken:.1f}%"></i>'
+        f'<i class="proved" style="width:{100 * proved:.1f}%"></i></div>'
+        f'<p class="bracket"><span>{number(entry.proved)}</span>'
+        f"<span>{escape(upper)}</span></p>"
+    )

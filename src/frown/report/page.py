@@ -1,0 +1,349 @@
+"""One HTML page that shows and explains a certification, and needs nothing but itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.errors import OutputError
+from frown.report.charts import (
+    NARROW,
+    WIDE,
+    accuracy_chart,
+    legend,
+    method_class,
+    norm_name,
+    number,
+    percent,
+    radius_chart,
+)
+from frown.report.comparison import Comparison, Entry, display_name
+from frown.report.gallery import MOST, Pictures, gallery
+from frown.report.read import read_command, read_images, read_results
+from frown.results import STATUSES, Certification
+
+# What a radius in this norm allows to change, for someone who does not speak of norms.
+_NORMS = {
+    1.0: "all changes together, added up, are no larger than the radius",
+    2.0: "the changes have, as a vector, a Euclidean length of at most the radius",
+    float("inf"): "no single number of the input changes by more than the radius",
+}
+
+
+def write_report(
+    results: Mapping[str, Certification],
+    images: NDArray[Any] | None,
+    out: Path,
+    title: str,
+    *,
+    answers: Mapping[int, int] | None = None,
+    command: str | None = None,
+) -> Path:
+    """Write the page on `results` (by method) to `out` and return `out`.
+
+    `images` (N, H, W) or (N, H, W, 3) belong to the inputs in the order of their index; None:
+    the inputs are no images. `answers` holds the model's class of each counterexample by input
+    index. `command` is the one that repeats the run. Raises InvalidInput where the results
+    cannot stand on one page, OutputError where the file cannot be written.
+    """
+    comparison = Comparison.of(results)
+    pictures = None
+    if images is not None:
+        pictures = Pictures.of(np.asarray(images), tuple(e.index for e in comparison.entries))
+    page = _page(comparison, pictures, answers or {}, title, command or _command(comparison))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the report to {out}: {error.strerror or error}; choose another file"
+        ) from error
+    return out
+
+
+def report_from_files(directories: Sequence[Path], out: Path) -> Path:
+    """Write the page on the result directories of earlier runs, one method each, to `out`.
+
+    Where two directories hold the same method, both appear under their directories' names.
+    Inputs that are images are shown if their data file is still there and unchanged.
+    """
+    read = [(directory, read_results(directory)) for directory in directories]
+    methods = [result.rows[0].method if result.rows else "" for _, result in read]
+    results = {
+        method if methods.count(method) == 1 else f"{method} ({directory.name})": result
+        for method, (directory, result) in zip(methods, read, strict=True)
+    }
+    names = sorted({result.model for _, result in read if result.model})
+    about = " and ".join(Path(name).name for name in names) or "a network"
+    images = read_images(directories[0], sorted({r.index for c in results.values() for r in c.rows}))
+    commands = [command for directory in directories if (command := read_command(directory))]
+    title = f"How robust is {about}?"
+    return write_report(results, images, out, title, command="\n".join(commands) or None)
+
+
+def _page(
+    comparison: Comparison,
+    pictures: Pictures | None,
+    answers: Mapping[int, int],
+    title: str,
+    command: str,
+) -> str:
+    here = files("frown.report")
+    style = here.joinpath("page.css").read_text(encoding="utf-8")
+    script = here.joinpath("page.js").read_text(encoding="utf-8")
+    sections = [
+        _opening(comparison, title),
+        _tiles(comparison),
+        _accuracy(comparison),
+        _radii(comparison),
+        "" if pictures is None else _gallery(comparison, pictures, answers),
+        _table(comparison),
+        _reproduce(comparison, command),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(s for s in sections if s)
+        + f"\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _opening(comparison: Comparison, title: str) -> str:
+    meaning = _NORMS.get(
+        comparison.norm, f"the changes have an {norm_name(comparison.norm)} norm of at most the radius"
+    )
+    attack = (
+        " From the other side, an attack searches for the smallest change that does fool the"
+        " network. The true distance lies between the two: at least the radius <em>proved</em>, less"
+        " than the radius <em>broken</em>."
+        if comparison.attacked
+        else ""
+    )
+    return (
+        f'<p class="eyebrow">frown robustness report</p>\n<h1>{escape(title)}</h1>\n'
+        '<p class="lead">A classifier can be right about an input and yet change its mind when the'
+        " input is altered by an amount nobody would notice. For every input below, frown computed"
+        " a <em>radius</em> and proved that no change within it alters the network’s answer: not"
+        f" just the changes somebody tried, but all of them, as long as {escape(meaning)}.{attack}</p>"
+    )
+
+
+def _tiles(comparison: Comparison) -> str:
+    count = len(comparison.entries)
+    right = sum(e.correct for e in comparison.entries)
+    total = sum(comparison.seconds(m) for m in comparison.methods)
+    each = ", ".join(
+        f"{display_name(m)} {_duration(comparison.seconds(m))}" for m in comparison.methods
+    )
+    main = display_name(comparison.main)
+    tiles = [
+        _tile("Inputs", f"{count:,}", escape(Path(next(iter(comparison.results.values())).model).name)),
+        _tile("Classified correctly", percent(comparison.accuracy), f"{right:,} of {count:,}"),
+    ]
+    gain = comparison.gain("frown", "crown")
+    if gain is not None:
+        larger = sum(
+            (e.radius("frown") or 0) > (e.radius("crown") or 0) for e in comparison.entries
+        )
+        tiles.append(
+            _tile("FROWN’s mean radius over CROWN’s", f"{100 * gain:+.1f} %",
+                  f"larger for {larger:,} of {count:,} inputs", accent=True)
+        )
+    else:
+        mean = comparison.mean(comparison.main)
+        tiles.append(_tile(f"Mean radius proved by {main}", number(mean), "", accent=True))
+    tiles.append(_tile("Time", _duration(total), escape(each)))
+    return f'<section class="tiles">{"".join(tiles)}{_means(comparison)}</section>'
+
+
+def _tile(name: str, value: str, below: str, *, accent: bool = False) -> str:
+    kind = "tile accent" if accent else "tile"
+    return (
+        f'<div class="{kind}"><h3>{escape(name)}</h3><strong>{escape(value)}</strong>'
+        f"<small>{below}</small></div>"
+    )
+
+
+def _means(comparison: Comparison) -> str:
+    """Mean radius per method as bars, the attack's mean below for scale."""
+    bars = [
+        (display_name(m), method_class(comparison, m), comparison.mean(m))
+        for m in comparison.methods
+    ]
+    if comparison.attacked:
+        bars.append(("broken by the attack", "attack", comparison.mean_broken()))
+    top = max((v for _, _, v in bars if v is not None), default=0.0) or 1.0
+    rows = "".join(
+        f'<dt class="{kind} text">{escape(name)}</dt><dd class="track {kind}">'
+        f'<i style="width:{100 * (value or 0) / top:.1f}%"></i></dd>'
+        f'<dd class="{kind} text">{number(value)}</dd>'
+        for name, kind, value in bars
+    )
+    endless = sum(not isfinite(e.proved) for e in comparison.entries)
+    note = f"<small>without {endless:,} inputs proved at any radius</small>" if endless else ""
+    return f'<div class="tile means"><h3>Mean radius proved, over the inputs classified correctly</h3><dl>{rows}</dl>{note}</div>'
+
+
+def _accuracy(comparison: Comparison) -> str:
+    between = (
+        " Between a method’s curve and the attack’s lies what is not known: neither proved nor"
+        " broken."
+        if comparison.attacked
+        else ""
+    )
+    return (
+        "<section><h2>Certified accuracy</h2><p>How many of the inputs are classified correctly"
+        f" <em>and</em> proved to stay so, as the radius grows.{between}</p>"
+        f'<div class="panel">{legend(comparison, "not broken by the attack")}'
+        f"{accuracy_chart(comparison, WIDE)}{accuracy_chart(comparison, NARROW)}</div></section>"
+    )
+
+
+def _radii(comparison: Comparison) -> str:
+    bar = (
+        " A grey stem leads from the radius proved to the nearest counterexample found."
+        if comparison.attacked
+        else ""
+    )
+    return (
+        "<section><h2>Radius of every input</h2><p>One column per input, one dot per method; the"
+        f" higher the dot, the larger the change that is ruled out.{bar}</p>"
+        f'<div class="panel dots">{legend(comparison, "nearest counterexample")}'
+        f"{radius_chart(comparison, WIDE)}{radius_chart(comparison, NARROW)}</div></section>"
+    )
+
+
+def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, int]) -> str:
+    count = len(comparison.entries)
+    shown = (
+        f"The {MOST // 2} least and the {MOST // 2} most robust of {count:,} inputs"
+        if count > MOST
+        else "All inputs, the least robust first"
+    )
+    beside = (
+        ": on the left the input, on the right the nearest counterexample found"
+        if comparison.attacked
+        else ""
+    )
+    keys = (
+        '<p class="note"><i class="key bar k-proved"></i>proved: no change this small alters the'
+        ' answer <i class="key bar k-open"></i>not known <i class="key bar"></i>broken</p>'
+    )
+    return (
+        f"<section><h2>The images</h2><p>{shown}{beside}.</p>{keys}"
+        f"{gallery(comparison, pictures, answers)}</section>"
+    )
+
+
+def _table(comparison: Comparison) -> str:
+    targeted = any(e.main.target is not None for e in comparison.entries)
+    heads = [("input", ""), ("label", ""), ("answer", "")]
+    heads += [("target", "")] if targeted else []
+    heads += [("status", "text"), *((display_name(m), "") for m in comparison.methods)]
+    heads += [("broken", ""), ("seconds", "")]
+    head = "".join(
+        f'<th class="{kind}" scope="col"><button type="button">{escape(name)}</button></th>'
+        for name, kind in heads
+    )
+    body = "".join(_table_row(comparison, e, targeted) for e in comparison.entries)
+    early = any(not r.complete for e in comparison.entries for r in e.rows.values())
+    seen = {e.main.status for e in comparison.entries}
+    meanings = "; ".join(f"<em>{s}</em>: {escape(STATUSES[s])}" for s in STATUSES if s in seen)
+    star = "; <em>*</em>: ended early, a larger radius may be provable" if early else ""
+    return (
+        "<section><h2>All results</h2><p>The radius proved by each method, the radius broken, and"
+        f" {escape(display_name(comparison.main))}’s time. Click a column to sort by it.</p>"
+        f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p class="note">{meanings}{star}.</p></section>'
+    )
+
+
+def _table_row(comparison: Comparison, entry: Entry, targeted: bool) -> str:
+    row = entry.main
+    star = "" if row.complete else "*"
+    cells = [f"<td>{entry.index}</td><td>{row.label}</td><td>{row.prediction}</td>"]
+    if targeted:
+        cells.append(f"<td>{'' if row.target is None else row.target}</td>")
+    cells.append(f'<td class="text {escape(row.status)}">{escape(row.status)}{star}</td>')
+    cells += [
+        f'<td class="{method_class(comparison, m)}"{_sort_value(entry.radius(m))}>'
+        f"{number(entry.radius(m))}</td>"
+        for m in comparison.methods
+    ]
+    broken = entry.broken if entry.correct else 0.0
+    cells.append(f"<td{_sort_value(broken)}>{number(broken)}</td>")
+    cells.append(f"<td>{row.seconds:.3f}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _sort_value(value: float | None) -> str:
+    if value is None:
+        return ' data-value=""'
+    return f' data-value="{value:.9g}"' if isfinite(value) else ' data-value="Infinity"'
+
+
+def _reproduce(comparison: Comparison, command: str) -> str:
+    main = comparison.results[comparison.main]
+    levels = sorted({row.level for e in comparison.entries for row in e.rows.values()})
+    facts = [
+        ("model", main.model),
+        ("SHA-256", main.digest),
+        ("frown", main.version),
+        ("methods", ", ".join(display_name(m) for m in comparison.methods)),
+        ("norm", norm_name(comparison.norm)),
+        *((key, _plain(value)) for key, value in main.settings.items()
+          if key not in ("method", "norm") and value is not None),
+        ("checked", _levels(levels)),
+    ]
+    rows = "".join(
+        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>"
+        for name, text in facts
+        if text
+    )
+    return (
+        "<section><h2>How to reproduce this</h2>"
+        f'<dl class="facts">{rows}</dl><pre>{escape(command)}</pre></section>'
+        "<footer>Written by frown. This page holds all its data and loads nothing.</footer>"
+    )
+
+
+def _levels(levels: Sequence[str]) -> str:
+    plain = "estimate: bounds in plain floating point, whose rounding errors are not accounted for"
+    return "; ".join(plain if level == "estimate" else level for level in levels)
+
+
+def _plain(value: Any) -> str:
+    """A setting as text, long arrays by their shape."""
+    if isinstance(value, np.ndarray | list | tuple) and np.size(value) > 8:
+        return f"array of shape {'×'.join(map(str, np.shape(value)))}"
+    if isinstance(value, np.ndarray | list | tuple):
+        return ", ".join(str(v) for v in np.ravel(np.asarray(value, dtype=object)))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _command(comparison: Comparison) -> str:
+    """The command line that certifies with the main method again."""
+    main = comparison.results[comparison.main]
+    norm = f"{comparison.norm:g}"
+    method = comparison.entries[0].main.method
+    model = shlex.quote(main.model) if main.model.endswith(".onnx") else "MODEL.onnx"
+    return f"frown certify {model} DATA.npz --norm {norm} --method {method} --out DIR"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,146 @@
+"""A run's files back into results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.errors import InvalidInput
+from frown.results import Certification, Row
+from frown.run.data import digest, read_data
+from frown.run.files import COUNTEREXAMPLES, ROWS_JSON, RUN
+
+# Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
+_FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
+_LEAST_SIDE = 4
+
+
+def read_results(directory: Path) -> Certification:
+    """The results that `frown certify --out directory` left there.
+
+    Raises InvalidInput where the rows are missing or damaged. A run that was interrupted
+    has all its finished rows; its other files may be missing.
+    """
+    records = _records(directory / ROWS_JSON)
+    about = _about(directory / RUN)
+    first = records[0] if records else {}
+    try:
+        rows = tuple(_row(record) for record in records)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"{directory / ROWS_JSON} is not a result file of frown ({error!r}); "
+            "write it again with frown certify"
+        ) from error
+    return Certification(
+        rows,
+        counterexamples=_counterexamples(directory / COUNTEREXAMPLES),
+        model=_model_name(about),
+        digest=str(first.get("model", "")),
+        settings=dict(first.get("settings") or {}),
+        version=str(first.get("version", "")),
+    )
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"{path.parent} holds no {path.name}; give a directory written by frown certify --out"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+
+
+def _row(record: dict[str, Any]) -> Row:
+    # JSON has no infinity: a robust input's radius is written as null.
+    endless = inf if record["status"] == "robust" else nan
+    return Row(
+        index=int(record["index"]),
+        label=int(record["label"]),
+        prediction=int(record["prediction"]),
+        target=record["target"],
+        norm=float(record["norm"]),
+        method=str(record["method"]),
+        status=str(record["status"]),
+        radius=endless if record["radius"] is None else float(record["radius"]),
+        failed=record["failed"],
+        broken=record["broken"],
+        margins={int(k): nan if v is None else v for k, v in record["margins"].items()},
+        seconds=float(record["seconds"]),
+        level=str(record["level"]),
+        complete=bool(record["complete"]),
+    )
+
+
+def _about(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+    return about if isinstance(about, dict) else {}
+
+
+def _model_name(about: dict[str, Any]) -> str:
+    model = about.get("model", "")
+    return str(model.get("file", "")) if isinstance(model, dict) else str(model)
+
+
+def read_command(directory: Path) -> str | None:
+    """The command line that made the results, if they say."""
+    return _about(directory / RUN).get("command") or None
+
+
+def read_images(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | None:
+    """The inputs at `indices` of the run's data file as (N, H, W) or (N, H, W, 3).
+
+    None where they are no images, or where the file is gone or not the one certified.
+    """
+    about = _about(directory / RUN)
+    data = about.get("data") or {}
+    path = Path(data.get("file", ""))
+    if not path.is_file() or digest(path) != data.get("sha256"):
+        return None
+    x = read_data(path).x
+    if not indices or max(indices) >= len(x):
+        return None
+    # Counterexamples are in units after --divide, and share the images' grey scale.
+    divide = (about.get("settings") or {}).get("divide") or 1.0
+    return as_images(x[list(indices)] / divide)
+
+
+def as_images(x: NDArray[np.floating]) -> NDArray[np.floating] | None:
+    """Inputs (N, ...) laid out as pictures, None if their shape is not one of a picture."""
+    shape = x.shape[1:]
+    if shape in _FLAT:
+        return as_images(x.reshape(-1, *_FLAT[shape]))
+    match shape:
+        case (int(h), int(w)) if min(h, w) >= _LEAST_SIDE:
+            return x
+        case (1, int(h), int(w)) if min(h, w) >= _LEAST_SIDE:
+            return x[:, 0]
+        case (3, int(h), int(w)) if min(h, w) >= _LEAST_SIDE:
+            return np.moveaxis(x, 1, -1)
+        case (int(h), int(w), 1 | 3) if min(h, w) >= _LEAST_SIDE:
+            return x
+    return None
+
+
+def _counterexamples(path: Path) -> dict[int, Any]:
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path) as held:
+            return dict(zip(held["index"].tolist(), held["x"], strict=True))
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
