@@ -20,9 +20,15 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+Images = NDArray[np.float32]  # (N, 64)
+Labels = NDArray[np.int64]  # (N,)
+
 ASSETS = Path(__file__).resolve().parents[1] / "src" / "frown" / "assets"
 SEED = 8
-WIDTHS = (64, 32, 32, 10)
+# Deep for its size, on purpose: with two hidden layers all methods but intervals nearly agree
+# (FROWN 1.5 % above CROWN, against 7 % here), and the demo would not show how they differ. Its
+# figures are an illustration, not a benchmark.
+WIDTHS = (64, 24, 24, 24, 24, 24, 24, 10)
 TEST_SIZE = 300
 EPOCHS = 120
 # Largest step of the training attack, in units of the full grey range: enough to give radii
@@ -30,7 +36,7 @@ EPOCHS = 120
 NOISE = 0.08
 
 
-def split() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+def split() -> tuple[Images, Labels, Images, Labels]:
     """Train and test images in [0, 1] with their labels; the test images are never trained on."""
     data = load_digits()
     x = (data.data / 16.0).astype(np.float32)

@@ -12,7 +12,6 @@ from frown.run.data import Dataset, digest, read_classes, read_data
 from frown.run.options import (
     parse_group,
     parse_memory,
-    parse_norm,
     parse_numbers,
     parse_samples,
     parse_target,
@@ -227,13 +226,11 @@ def test_samples_none_or_twice() -> None:
 def test_memory_in_powers_of_1024() -> None:
     sizes = {"4G": 4 << 30, "500M": 500 << 20, "1.5GiB": 3 << 29, "2kb": 2048, "100": 100}
     assert {t: parse_memory(t) for t in sizes} == sizes
-    for text in ("much", "-1G", "4X", ""):
+    for text in ("much", "-1G", "0", "4X", ""):
         refused(parse_memory, text)
 
 
-def test_norms_groups_and_numbers() -> None:
-    assert parse_norm("inf") == np.inf and parse_norm("2.5") == 2.5
-    refused(parse_norm, "two")
+def test_groups_and_numbers() -> None:
     assert parse_group("layer") == 0 and parse_group("8") == 8
     refused(parse_group, "some")
     assert parse_numbers("0.5", "--mean").shape == ()

@@ -4,6 +4,7 @@ from frown.errors import FrownError
 from frown.version import __version__
 
 __all__ = [
+    "Bounded",
     "Certification",
     "FrownError",
     "Model",
@@ -18,6 +19,7 @@ _HOMES = {
     "load": "frown.api",
     "certify": "frown.api",
     "bound": "frown.api",
+    "Bounded": "frown.bounding",
     "Model": "frown.frontends.model",
     "Certification": "frown.results",
     "Row": "frown.results",

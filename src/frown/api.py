@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown.attacks.pgd import Attack
+from frown.bounding import Bounded, bounded
 from frown.certifier import Batch, Certifier
 from frown.engines.clock import Clock
 from frown.engines.plan import Plan
@@ -118,13 +119,12 @@ def certify(
         raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
     if time_limit is not None and not time_limit > 0:
         raise InvalidInput("time_limit must be positive")
-    ascent = Ascent() if steps is None else Ascent(steps=steps, more=max(1, steps * 2 // 3))
     settings = Settings(
         method=method,
         group=group,
         wide=wide,
         rule=rule,
-        ascent=ascent,
+        ascent=_ascent(steps),
         memory=memory or half_of_free(device),
     )
     plan = plan_for(model, dtype, device)
@@ -153,6 +153,67 @@ def certify(
     return Certification(
         tuple(run.rows), run.counterexamples, model.name, model.digest, options, __version__
     )
+
+
+def bound(
+    model: Model,
+    x: ArrayLike,
+    eps: ArrayLike,
+    *,
+    norm: str | float = "inf",
+    method: str = "crown",
+    coef: ArrayLike | None = None,
+    bounds: object = None,
+    scale: object = None,
+    group: int = 1,
+    wide: bool = False,
+    rule: str = "area",
+    steps: int | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    memory: int | None = None,
+) -> Bounded:
+    """Bounds of the outputs, or of linear functions coef (K, outputs) of them, over a ball
+    of radius `eps` (a number, or one per input) around each input.
+
+    The result has `lower` and `upper` (N, K), the intermediate bounds and lines by layer,
+    and the linear forms at the input.
+    """
+    inputs = inputs_of(x, model.input_shape)
+    none = np.zeros(len(inputs), dtype=np.int64)
+    query = Query(
+        inputs,
+        none,
+        None,
+        norm_of(norm),
+        range_of(bounds, inputs),
+        scale_of(scale, model.input_shape),
+    )
+    settings = Settings(
+        method=method,
+        group=group,
+        wide=wide,
+        rule=rule,
+        ascent=_ascent(30 if steps is None else steps),
+        memory=memory or half_of_free(device),
+    )
+    plan = plan_for(model, dtype, device)
+    graph = plan.graph
+    rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
+    if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
+        raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
+    radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
+    with torch.no_grad():
+        functions = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
+        return bounded(plan, query.region(graph).with_radius(radius), functions, settings)
+
+
+def _ascent(steps: int | None) -> Ascent:
+    if steps is None:
+        return Ascent()
+    if steps < 1:
+        raise InvalidInput(f"steps must be positive, not {steps}")
+    return Ascent(steps=steps, more=steps)
 
 
 def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:

@@ -108,9 +108,10 @@ class Certifier:
             bracket,
             failed=torch.full_like(bracket.failed, torch.inf),
             power=bracket.growth(),
+            streak=torch.zeros_like(bracket.streak),
         )
-        first = batch.limit if eps else bracket.proved * 1.25
-        self._search(batch, self._optimised(batch), first, self.tol, 1 if eps else 12)
+        first = batch.limit if eps else bracket.proved * 1.2
+        self._search(batch, self._optimised(batch), first, 0.6 * self.tol, 1 if eps else 20)
         batch.seconds += monotonic() - began
 
     def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from frown.errors import FrownError
+from frown.version import __version__
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.
 
@@ -68,14 +69,7 @@ def reported() -> Iterator[None]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"frown {version('frown')}")
-        except PackageNotFoundError:
-            from frown import __version__
-
-            typer.echo(f"frown {__version__}")
+        typer.echo(f"frown {__version__}")
         raise typer.Exit
 
 
@@ -248,7 +242,7 @@ def certify(
 def info(model: ModelFile, json: Json = False) -> None:
     """Show a model's graph, its sizes, and how each operator is bounded."""
     with reported():
-        from frown import load
+        from frown.api import load
         from frown.run.files import dumps
         from frown.run.table import describe, info_summary, info_table
 

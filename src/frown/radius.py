@@ -27,13 +27,14 @@ class Bracket:
     at_failed: Tensor  # (N, T)
     limit: Tensor  # (N,) no larger radius is worth a try (valid range, attack)
     power: Tensor  # (N,) last estimate of the growth of D
+    streak: Tensor  # (N,) how often the same end has moved in a row: + proved, - failed
 
     @classmethod
     def start(cls, clean: Tensor, limit: Tensor, power: float | Tensor = 1.5) -> Bracket:
         count = clean.shape[0]
         zero = clean.new_zeros(count)
         growth = power if isinstance(power, Tensor) else zero + power
-        return cls(clean, zero, clean, zero + torch.inf, clean, limit, growth)
+        return cls(clean, zero, clean, zero + torch.inf, clean, limit, growth, zero)
 
     def open(self, tol: float) -> Tensor:
         """Indices of the samples not yet decided to `tol`."""
@@ -53,6 +54,9 @@ class Bracket:
         """Take in the margins found at these radii; NaN counts as failed."""
         margins = torch.nan_to_num(margins, nan=-torch.inf)
         holds = (margins > 0).all(1)
+        streak = self.streak[index]
+        streak = torch.where(holds, streak.clamp(min=0) + 1, streak.clamp(max=0) - 1)
+        self.streak = self.streak.index_put((index,), streak)
         up, down = index[holds], index[~holds]
         better = radius[holds] > self.proved[up]
         self.proved = self.proved.index_put((up[better],), radius[holds][better])
@@ -77,12 +81,16 @@ class Bracket:
         root = torch.nan_to_num(root, nan=torch.inf).amin(1)
         aim = root * (1 - 0.3 * tol)
         # Never waste an evaluation on a radius that would not change the answer.
-        floor = low * (1 + 0.9 * tol)
-        aim = torch.maximum(aim, floor)
-        aim = torch.where(torch.isfinite(high), aim.minimum(high * (1 - 0.3 * tol)), aim)
+        aim = aim.maximum(low * (1 + 0.9 * tol)).minimum(high * (1 - 0.5 * tol))
+        # One end moving again and again means that the law does not fit: halve instead.
+        middle = torch.sqrt(low * high)
+        steps = self.streak[index].abs()
+        aim = torch.where(both & (steps >= 3), middle, aim)
+        aim = torch.where(both & (steps == 2), torch.sqrt(aim * middle), aim)
+        # Without a proved end, go down fast; without a failed one, up at most threefold.
         aim = aim.maximum(torch.where(low > 0, low, 0.02 * high.minimum(aim)))
-        wild = torch.where(low > 0, 3 * low, aim)
-        aim = aim.minimum(wild)
+        aim = torch.where((low == 0) & (steps >= 3), 0.2 * high, aim)
+        aim = aim.minimum(torch.where(low > 0, 3 * low, aim))
         top = self.limit[index]
         return torch.where(aim * (1 + tol) >= top, top, aim)
 

@@ -17,12 +17,12 @@ class Ascent:
     from where the last one ended.
     """
 
-    steps: int = 12
-    more: int = 8
-    rate: float = 0.22  # first step, in units of the slope range
-    decay: float = 0.9  # of the rate, per step
+    steps: int = 10
+    more: int = 10
+    rate: float = 0.25  # first step, in units of the slope range
+    decay: float = 0.92  # of the rate, per step
     momentum: float = 0.5
-    memory: float = 0.9  # of the squared gradient
+    memory: float = 0.85  # of the squared gradient
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,13 @@ def number(value: float | None) -> str:
     return f"{value:.{places}f}"
 
 
+def aligned(value: float | None, span: float) -> str:
+    """`value` with as many decimals as tell numbers up to `span` apart, for a column."""
+    if value is None or not isfinite(value) or not 1e-4 <= span < 1e5:
+        return number(value)
+    return f"{value:.{max(0, 3 - floor(log10(span) + 1e-9))}f}" if value else "0"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
 
@@ -104,8 +111,9 @@ class Plane:
             f'text-anchor="middle">{escape(label)}</text>'
             for v, label in zip(values, labels, strict=True)
         ]
+        middle = (self.x(0) + self.x(self.right)) / 2
         parts.append(
-            f'<text class="axis" text-anchor="middle" x="{(self.x(0) + self.x(self.right)) / 2:.1f}"'
+            f'<text class="axis" text-anchor="middle" x="{middle:.1f}"'
             f' y="{self.height - 8}">{escape(title)}</text>'
         )
         return "".join(parts)
@@ -181,7 +189,8 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
             [0.5, count - 0.5] if count > 1 else [0.5],
             ["least robust", "most robust"] if count > 1 else [f"input {entries[0].index}"],
             f"inputs, sorted by {display_name(comparison.main)}’s radius",
-        ).replace('text-anchor="middle">least', 'text-anchor="start">least')
+        )
+        .replace('text-anchor="middle">least', 'text-anchor="start">least')
         .replace('text-anchor="middle">most', 'text-anchor="end">most'),
     ]
 
@@ -199,7 +208,7 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         half = min(max(slot * 0.32, 1.0), 7.0)
         ends = points(lambda e: e.broken if e.correct else None, -half, f"h{2 * half:.1f}")
         parts.append(f'<path class="broken" d="{ends}"/>')
-    size_of_dot = min(max(slot * 0.42, 1.6), 7.0)
+    size_of_dot = min(max(slot * 0.42, 2.4), 7.0)
     for method in comparison.methods:
         grown = size_of_dot * (1.2 if method == comparison.main else 0.9)
         marks = points(lambda e, m=method: e.radius(m), 0, "h0")
@@ -236,9 +245,7 @@ def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
     lines = [f"input {entry.index}, label {entry.main.label}: {entry.main.status}"]
     if entry.correct and entry.broken is not None:
         lines.append(f"broken at {number(entry.broken)}")
-    lines += [
-        f"{display_name(m)}: {number(entry.radius(m))}" for m in reversed(comparison.methods)
-    ]
+    lines += [f"{display_name(m)}: {number(entry.radius(m))}" for m in reversed(comparison.methods)]
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from math import isfinite
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,11 +111,11 @@ def _card(
     else:
         said = "none found" if entry.correct else "wrong before any change"
         after = f'<p class="verdict">{said}</p>'
-    arrow = "" if uri is None else "→"
+    arrow = "to none" if uri is None else "to"
     return (
         f'<article class="card"><header><span>label <b>{row.label}</b></span>'
         f"<small>#{entry.index}</small></header>"
-        f'<div class="pair">{before}<span class="to" aria-hidden="true">{arrow}</span>{after}</div>'
+        f'<div class="pair">{before}<span class="{arrow}" aria-hidden="true">→</span>{after}</div>'
         f"{_bracket(comparison, entry)}</article>"
     )
 
@@ -129,14 +129,10 @@ def _figure(uri: str, alt: str, caption: str, kind: str) -> str:
 
 def _bracket(comparison: Comparison, entry: Entry) -> str:
     """A bar from 0 to the largest radius of the page: proved, open, broken."""
-    if not entry.correct:
-        return '<p class="bracket"><span>0</span></p>'
     top = comparison.span
     proved = min(entry.proved / top, 1.0)
     broken = min(entry.limit / top, 1.0)
-    upper = "no attack succeeded" if entry.broken is None else number(entry.broken)
-    if entry.broken is None and not isfinite(entry.proved):
-        upper = "no limit"
+    upper = "not broken" if entry.limit == inf else number(entry.limit)
     text = f"proved {number(entry.proved)}, broken {upper}"
     return (
         f'<div class="bar" title="{escape(text)}">'

@@ -18,6 +18,7 @@ from frown.report.charts import (
     NARROW,
     WIDE,
     accuracy_chart,
+    aligned,
     legend,
     method_class,
     norm_name,
@@ -28,13 +29,21 @@ from frown.report.charts import (
 from frown.report.comparison import Comparison, Entry, display_name
 from frown.report.gallery import MOST, Pictures, gallery
 from frown.report.read import read_command, read_images, read_results
-from frown.results import STATUSES, Certification
+from frown.results import Certification
 
 # What a radius in this norm allows to change, for someone who does not speak of norms.
 _NORMS = {
     1.0: "all changes together, added up, are no larger than the radius",
     2.0: "the changes have, as a vector, a Euclidean length of at most the radius",
     float("inf"): "no single number of the input changes by more than the radius",
+}
+
+_STATUSES = {
+    "certified": "proved at the radius shown",
+    "robust": "proved for every valid input: no change can alter the answer",
+    "misclassified": "wrong before any change",
+    "falsified": "a counterexample lies within the radius asked about",
+    "unknown": "nothing was proved",
 }
 
 
@@ -83,7 +92,8 @@ def report_from_files(directories: Sequence[Path], out: Path) -> Path:
     }
     names = sorted({result.model for _, result in read if result.model})
     about = " and ".join(Path(name).name for name in names) or "a network"
-    images = read_images(directories[0], sorted({r.index for c in results.values() for r in c.rows}))
+    indices = sorted({row.index for result in results.values() for row in result.rows})
+    images = read_images(directories[0], indices)
     commands = [command for directory in directories if (command := read_command(directory))]
     title = f"How robust is {about}?"
     return write_report(results, images, out, title, command="\n".join(commands) or None)
@@ -118,13 +128,12 @@ def _page(
 
 
 def _opening(comparison: Comparison, title: str) -> str:
-    meaning = _NORMS.get(
-        comparison.norm, f"the changes have an {norm_name(comparison.norm)} norm of at most the radius"
-    )
+    other = f"the changes have an {norm_name(comparison.norm)} norm of at most the radius"
+    meaning = escape(_NORMS.get(comparison.norm, other))
     attack = (
         " From the other side, an attack searches for the smallest change that does fool the"
-        " network. The true distance lies between the two: at least the radius <em>proved</em>, less"
-        " than the radius <em>broken</em>."
+        " network. The true distance lies between the two: at least the radius <em>proved</em>, at"
+        " most the radius <em>broken</em>."
         if comparison.attacked
         else ""
     )
@@ -133,7 +142,7 @@ def _opening(comparison: Comparison, title: str) -> str:
         '<p class="lead">A classifier can be right about an input and yet change its mind when the'
         " input is altered by an amount nobody would notice. For every input below, frown computed"
         " a <em>radius</em> and proved that no change within it alters the network’s answer: not"
-        f" just the changes somebody tried, but all of them, as long as {escape(meaning)}.{attack}</p>"
+        f" just the changes somebody tried, but all of them, as long as {meaning}.{attack}</p>"
     )
 
 
@@ -145,8 +154,9 @@ def _tiles(comparison: Comparison) -> str:
         f"{display_name(m)} {_duration(comparison.seconds(m))}" for m in comparison.methods
     )
     main = display_name(comparison.main)
+    model = Path(comparison.results[comparison.main].model).name
     tiles = [
-        _tile("Inputs", f"{count:,}", escape(Path(next(iter(comparison.results.values())).model).name)),
+        _tile("Inputs", f"{count:,}", escape(model)),
         _tile("Classified correctly", percent(comparison.accuracy), f"{right:,} of {count:,}"),
     ]
     gain = comparison.gain("frown", "crown")
@@ -155,8 +165,12 @@ def _tiles(comparison: Comparison) -> str:
             (e.radius("frown") or 0) > (e.radius("crown") or 0) for e in comparison.entries
         )
         tiles.append(
-            _tile("FROWN’s mean radius over CROWN’s", f"{100 * gain:+.1f} %",
-                  f"larger for {larger:,} of {count:,} inputs", accent=True)
+            _tile(
+                "FROWN’s radius against CROWN’s",
+                f"{100 * gain:+.1f} %",
+                f"on average; larger for {larger:,} of {count:,} inputs",
+                accent=True,
+            )
         )
     else:
         mean = comparison.mean(comparison.main)
@@ -180,7 +194,7 @@ def _means(comparison: Comparison) -> str:
         for m in comparison.methods
     ]
     if comparison.attacked:
-        bars.append(("broken by the attack", "attack", comparison.mean_broken()))
+        bars.append(("Attack", "attack", comparison.mean_broken()))
     top = max((v for _, _, v in bars if v is not None), default=0.0) or 1.0
     rows = "".join(
         f'<dt class="{kind} text">{escape(name)}</dt><dd class="track {kind}">'
@@ -190,7 +204,11 @@ def _means(comparison: Comparison) -> str:
     )
     endless = sum(not isfinite(e.proved) for e in comparison.entries)
     note = f"<small>without {endless:,} inputs proved at any radius</small>" if endless else ""
-    return f'<div class="tile means"><h3>Mean radius proved, over the inputs classified correctly</h3><dl>{rows}</dl>{note}</div>'
+    attack = ", and broken by the attack" if comparison.attacked else ""
+    return (
+        f'<div class="tile means"><h3>Mean radius proved by each method{attack} (inputs classified'
+        f" correctly)</h3><dl>{rows}</dl>{note}</div>"
+    )
 
 
 def _accuracy(comparison: Comparison) -> str:
@@ -257,7 +275,7 @@ def _table(comparison: Comparison) -> str:
     body = "".join(_table_row(comparison, e, targeted) for e in comparison.entries)
     early = any(not r.complete for e in comparison.entries for r in e.rows.values())
     seen = {e.main.status for e in comparison.entries}
-    meanings = "; ".join(f"<em>{s}</em>: {escape(STATUSES[s])}" for s in STATUSES if s in seen)
+    meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in _STATUSES.items() if s in seen)
     star = "; <em>*</em>: ended early, a larger radius may be provable" if early else ""
     return (
         "<section><h2>All results</h2><p>The radius proved by each method, the radius broken, and"
@@ -276,11 +294,11 @@ def _table_row(comparison: Comparison, entry: Entry, targeted: bool) -> str:
     cells.append(f'<td class="text {escape(row.status)}">{escape(row.status)}{star}</td>')
     cells += [
         f'<td class="{method_class(comparison, m)}"{_sort_value(entry.radius(m))}>'
-        f"{number(entry.radius(m))}</td>"
+        f"{aligned(entry.radius(m), comparison.span)}</td>"
         for m in comparison.methods
     ]
     broken = entry.broken if entry.correct else 0.0
-    cells.append(f"<td{_sort_value(broken)}>{number(broken)}</td>")
+    cells.append(f"<td{_sort_value(broken)}>{aligned(broken, comparison.span)}</td>")
     cells.append(f"<td>{row.seconds:.3f}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -300,8 +318,11 @@ def _reproduce(comparison: Comparison, command: str) -> str:
         ("frown", main.version),
         ("methods", ", ".join(display_name(m) for m in comparison.methods)),
         ("norm", norm_name(comparison.norm)),
-        *((key, _plain(value)) for key, value in main.settings.items()
-          if key not in ("method", "norm") and value is not None),
+        *(
+            (key, _plain(value))
+            for key, value in main.settings.items()
+            if key not in ("method", "norm") and value is not None
+        ),
         ("checked", _levels(levels)),
     ]
     rows = "".join(

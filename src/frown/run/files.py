@@ -61,14 +61,6 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
     }
 
 
-COLUMNS = tuple(
-    record(
-        Row(0, 0, 0, None, 2.0, "", "", 0.0, None, None, {}, 0.0),
-        Origin({}, "", ""),
-    )
-)
-
-
 def norm_name(norm: float) -> str | float:
     """2 and not 2.0; "inf", which JSON has no number for."""
     if math.isinf(norm):
@@ -100,6 +92,14 @@ def strict(value: Any) -> Any:
 
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+COLUMNS = tuple(
+    record(
+        Row(0, 0, 0, None, 2.0, "", "", 0.0, None, None, {}, 0.0),
+        Origin({}, "", ""),
+    )
+)
 
 
 @dataclass

@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.frontends.model import Model
+from frown.query.inputs import inputs_of
 from frown.results import Row
 from frown.run.data import Dataset, digest, read_classes, read_data
 from frown.run.files import Origin, ResultFiles
 from frown.run.options import (
     parse_group,
     parse_memory,
-    parse_norm,
     parse_numbers,
     parse_samples,
     parse_target,
     per_feature,
 )
 from frown.run.screen import Screen
+from frown.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,9 @@ def certify_files(request: Request, screen: Screen) -> bool:
     model = _model(request)
     y = data.y
     if y is None:
-        screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
         y = _predictions(model, data)
-    origin = Origin(_settings(request, options), api.VERSION, model.digest)
+        screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
+    origin = Origin(_settings(request, options), __version__, model.digest)
     files = None
     if request.out is not None:
         files = ResultFiles.prepare(
@@ -90,9 +91,9 @@ def certify_files(request: Request, screen: Screen) -> bool:
     rows: list[Row] = []
 
     def finished(fresh: list[Row], counterexamples: dict[int, NDArray[Any]]) -> None:
-        rows.extend(fresh)
         if files is not None:
             files.append(fresh, counterexamples)
+        rows.extend(fresh)
         screen.rows(fresh, origin)
 
     started = time.monotonic()
@@ -138,7 +139,7 @@ def _tell_interrupted(rows: list[Row], total: int, out: Path | None, screen: Scr
 def _options(request: Request) -> dict[str, Any]:
     """The arguments of `api.certify` that need neither model nor data."""
     return {
-        "norm": parse_norm(request.norm),
+        "norm": request.norm,
         "method": request.method,
         "eps": request.eps,
         "tol": request.tol,
@@ -201,8 +202,7 @@ def _bounds(request: Request, model: Model) -> Any:
 
 
 def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:
-    x = data.x.reshape(len(data), *model.input_shape)
-    return np.asarray(model.run(x)).argmax(1)
+    return np.asarray(model.run(inputs_of(data.x, model.input_shape))).argmax(1)
 
 
 def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:

@@ -14,20 +14,13 @@ from frown.errors import InvalidInput
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def parse_norm(text: str) -> float:
-    """The p of a norm: `inf`, or a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidInput(f"--norm {text}: give inf, 1, 2 or another number >= 1") from None
-
-
 def parse_memory(text: str) -> int:
     """Bytes: `4G`, `500M`, `1.5GiB`, `2000000`; units are powers of 1024."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
-    if match is None:
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if size <= 0:
         raise InvalidInput(f"--memory {text}: give a size like 4G or 500M")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return size
 
 
 def parse_group(text: str) -> int:

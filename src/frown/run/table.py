@@ -30,7 +30,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     for name in ("index", "label", "prediction", "target"):
         table.add_column(name, justify="right")
     table.add_column("status")
-    table.add_column("[proved, broken]")
+    table.add_column(Text("[proved, broken]"))
     table.add_column("seconds", justify="right")
     for row in rows[:most]:
         early = "" if row.complete else "*"
@@ -67,10 +67,15 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(
             f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
         )
-    radii = [eps] if eps is not None else round_radii(max(finite, default=0.0))
-    if rows and radii:
-        shares = ", ".join(f"{_accuracy(rows, r):.0%} at {r:g}" for r in radii)
-        lines.append(f"certified accuracy: {shares}")
+    if eps is not None:
+        # The status decides: the radius may be eps rounded to another precision.
+        shares = {eps: (counts["certified"] + counts["robust"]) / max(1, len(rows))}
+    else:
+        shares = {r: _accuracy(rows, r) for r in round_radii(max(finite, default=0.0))}
+    if rows and shares:
+        text = ", ".join(f"{share:.0%} at {r:g}" for r, share in shares.items())
+        against = "" if all(row.target is None for row in rows) else " against the targets"
+        lines.append(f"certified accuracy{against}: {text}")
     if not all(row.complete for row in rows):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
     return lines

@@ -1,0 +1,227 @@
+"""Bounds at one radius, with everything an expert may want to see of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.engines.backward import Layers, fixed_form, fixed_layers, fixed_margins, shared
+from frown.engines.forms import LinearForm, one_hot
+from frown.engines.frown import Warm, frown, gather_rows
+from frown.engines.optimise import replay
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.errors import InvalidInput
+from frown.query.region import Region
+from frown.query.spec import Spec
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """lower <= value <= upper, one entry per neuron: (N, *shape)."""
+
+    lower: Array
+    upper: Array
+
+
+@dataclass(frozen=True, slots=True)
+class LinePair:
+    """The fixed rule's lines at a layer: slope z + intercept below and above each neuron."""
+
+    lower_slope: Array
+    lower_intercept: Array
+    upper_slope: Array
+    upper_intercept: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """coef . x + const, one per input and function: a bound at every x of the region."""
+
+    coef: Array  # (N, K, *input shape)
+    const: Array  # (N, K)
+
+
+@dataclass(frozen=True, slots=True)
+class NeuronRows:
+    """How the neurons of one layer were bounded: row r bounds sign[r] * neuron[r] of
+    input sample[r] below by bound[r], with slopes[name][r] at each earlier layer."""
+
+    sample: NDArray[np.int64]
+    neuron: NDArray[np.int64]
+    sign: Array
+    bound: Array
+    slopes: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Bounds of linear functions of the outputs over a region.
+
+    `layers` holds the interval of every nonlinear node's input by the node's name, and
+    `lines` the fixed rule's lines there. `lower_form(x) <= function <= upper_form(x)` for
+    every x of the region (None for plain intervals). `slopes` are those of the rows that
+    gave the lower bounds, per earlier layer (N, K, *shape).
+    """
+
+    lower: Array  # (N, K)
+    upper: Array
+    layers: dict[str, Interval]
+    lines: dict[str, LinePair]
+    lower_form: Form | None
+    upper_form: Form | None
+    slopes: dict[str, Array]
+    _work: _Work = field(repr=False)
+
+    def neuron_rows(self, layer: str) -> NeuronRows:
+        """The optimised rows behind a layer's interval (method frown)."""
+        return self._work.neuron_rows(layer)
+
+
+def bounded(plan: Plan, region: Region, coef: Tensor, settings: Settings) -> Bounded:
+    """Bound coef (K, outputs) . outputs over each ball of the region."""
+    count, functions = len(region.radius), len(coef)
+    both = Spec(torch.cat([coef, -coef]).expand(count, -1, -1))
+    warm = Warm(count)
+    if settings.method == "frown":
+        every = torch.arange(count, device=coef.device)
+        found = frown(plan, region, both, settings, warm, every)
+        layers, least = found.layers, found.margins
+    else:
+        layers = fixed_layers(plan, region, settings)
+        least = fixed_margins(plan, region, both, layers, settings)
+    work = _Work(plan, region, settings, layers, warm)
+    lower_form = upper_form = None
+    slopes: dict[str, Array] = {}
+    if settings.method != "interval":
+        form, slopes = work.output_form(both)
+        below = LinearForm(form.coef[:, :functions], form.const[:, :functions])
+        lower_form = Form(_numpy(below.coef), _numpy(below.const))
+        upper_form = Form(_numpy(-form.coef[:, functions:]), _numpy(-form.const[:, functions:]))
+        slopes = {name: s[:, :functions] for name, s in slopes.items()}
+    return Bounded(
+        _numpy(least[:, :functions]),
+        _numpy(-least[:, functions:]),
+        work.intervals(),
+        work.line_pairs(),
+        lower_form,
+        upper_form,
+        slopes,
+        work,
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the engines left behind, to look things up in."""
+
+    plan: Plan
+    region: Region
+    settings: Settings
+    layers: Layers
+    warm: Warm
+
+    def name(self, node: int) -> str:
+        """The node's own name, made unique by its number where nodes share one."""
+        names = [self.plan.graph.nodes[i].name for i in self.plan.relaxed]
+        own = self.plan.graph.nodes[node].name
+        return own if names.count(own) == 1 else f"{own}#{node}"
+
+    def node(self, name: str) -> int:
+        known = {self.name(i): i for i in self.plan.relaxed}
+        if name not in known:
+            raise InvalidInput(f"no layer {name!r}; there are {', '.join(known)}")
+        return known[name]
+
+    def intervals(self) -> dict[str, Interval]:
+        result = {}
+        for i in self.plan.relaxed:
+            box = self.plan.carry(i, self.layers.values[self.plan.sources[i]])
+            result[self.name(i)] = Interval(_numpy(box.lower), _numpy(box.upper))
+        return result
+
+    def line_pairs(self) -> dict[str, LinePair]:
+        return {
+            self.name(i): LinePair(
+                _numpy(frame.lines.slopes.lower),
+                _numpy(frame.lines.lower),
+                _numpy(frame.lines.slopes.upper),
+                _numpy(frame.lines.upper),
+            )
+            for i, frame in self.layers.frames.items()
+        }
+
+    def output_form(self, spec: Spec) -> tuple[LinearForm, dict[str, Array]]:
+        """The conditions' forms (N, T, *input shape) and the slopes behind them."""
+        plan, target = self.plan, self.plan.graph.output
+        count, conditions, _ = spec.coef.shape
+        coef = spec.coef.reshape(count * conditions, *plan.graph.nodes[target].shape)
+        row = torch.arange(count * conditions, device=coef.device)
+        if self.settings.method == "frown" and target in self.warm.theta:
+            rows, keys = gather_rows(
+                plan, self.region, target, coef, row // conditions, row, self.layers.frames
+            )
+            table = self.warm.theta[target]
+            form, lines = replay(plan, rows, table.view(-1, table.shape[-1])[keys])
+            slopes = {i: c.slope for i, c in lines.items()}
+        else:
+            index = shared(row // conditions)
+            form = fixed_form(plan, target, coef, index, self.layers.frames)
+            slopes = {}
+        shape = plan.graph.input_shape
+        folded = LinearForm(
+            form.coef.view(count, conditions, *shape), form.const.view(count, conditions)
+        )
+        return folded, {
+            self.name(i): _numpy(s.reshape(count, conditions, *s.shape[1:]))
+            for i, s in slopes.items()
+        }
+
+    def neuron_rows(self, layer: str) -> NeuronRows:
+        node = self.node(layer)
+        source = self.plan.sources[node]
+        if source not in self.warm.theta:
+            raise InvalidInput(
+                f"layer {layer!r} has no optimised rows: its bounds are exact, or the method is "
+                f"{self.settings.method}"
+            )
+        target = self.plan.graph.nodes[source]
+        table = self.warm.theta[source]  # (N, 2 * blocks, slots)
+        blocks = table.shape[1] // 2
+        per = self.settings.group or target.size
+        tried = ~torch.isnan(table).any(-1)
+        neuron = torch.arange(target.size, device=table.device)
+        picks = []
+        for side in (0, 1):
+            place = side * blocks + neuron // per
+            sample, which = tried[:, place].nonzero(as_tuple=True)
+            picks.append((sample, which, torch.full_like(which, side)))
+        sample, which, side = (torch.cat(t) for t in zip(*picks, strict=True))
+        slot = side * blocks + which // per
+        key = sample * (2 * blocks) + slot
+        order = torch.argsort(key, stable=True)
+        sample, which, side, key = (t[order] for t in (sample, which, side, key))
+        sign = 1.0 - 2.0 * side.to(table.dtype)
+        coef = one_hot(which, sign, target.size, target.shape)
+        rows, keys = gather_rows(
+            self.plan, self.region, source, coef, sample, key, self.layers.frames
+        )
+        form, lines = replay(self.plan, rows, table.view(-1, table.shape[-1])[keys])
+        bound = rows.region.minimise(form.coef).value + form.const
+        return NeuronRows(
+            sample.cpu().numpy(),
+            which.cpu().numpy(),
+            _numpy(sign),
+            _numpy(bound),
+            {self.name(i): _numpy(c.slope) for i, c in lines.items()},
+        )
+
+
+def _numpy(t: Tensor) -> Array:
+    return t.detach().cpu().double().numpy()
