@@ -41,8 +41,10 @@ def text_file(folder: Path, content: str, name: str = "data.csv") -> Path:
 def test_npz_with_labels_and_targets(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=X, y=[0, 1, 2], target=[1, 2, 0])
     data = read_data(tmp_path / "d.npz")
-    assert np.array_equal(data.x, X) and data.x.dtype == np.float64
-    assert data.y.tolist() == [0, 1, 2] and data.target.tolist() == [1, 2, 0]
+    assert np.array_equal(data.x, X)
+    assert data.x.dtype == np.float64
+    assert data.y.tolist() == [0, 1, 2]
+    assert data.target.tolist() == [1, 2, 0]
     assert data.indices.tolist() == [0, 1, 2]
 
 
@@ -51,7 +53,9 @@ def test_labels_are_optional(tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", X)
     for name in ("d.npz", "d.npy"):
         data = read_data(tmp_path / name)
-        assert data.y is None and data.target is None and len(data) == 3
+        assert data.y is None
+        assert data.target is None
+        assert len(data) == 3
 
 
 def test_bytes_are_cast_and_not_rescaled(tmp_path: Path) -> None:
@@ -65,7 +69,8 @@ def test_selected_inputs_keep_their_place_in_the_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=X, y=[5, 6, 7], target=[1, 2, 3])
     chosen = read_data(tmp_path / "d.npz").select(np.array([2, 0]))
     assert chosen.indices.tolist() == [2, 0]
-    assert chosen.y.tolist() == [7, 5] and chosen.target.tolist() == [3, 1]
+    assert chosen.y.tolist() == [7, 5]
+    assert chosen.target.tolist() == [3, 1]
     assert np.array_equal(chosen.x, X[[2, 0]])
 
 
@@ -134,14 +139,16 @@ def test_a_file_under_the_other_name(tmp_path: Path) -> None:
 
 def test_csv_without_header_is_inputs_only(tmp_path: Path) -> None:
     data = read_data(text_file(tmp_path, "1,2,3\n4,5,6\n\n"))
-    assert data.x.tolist() == [[1, 2, 3], [4, 5, 6]] and data.y is None
+    assert data.x.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert data.y is None
 
 
 @pytest.mark.parametrize("name", ["y", "label", "Label"])
 def test_csv_header_names_the_labels(tmp_path: Path, name: str) -> None:
     data = read_data(text_file(tmp_path, f'a,{name},"b c",target\n1,0,3,2\n4,1,6,0\n'))
     assert data.x.tolist() == [[1, 3], [4, 6]]
-    assert data.y.tolist() == [0, 1] and data.target.tolist() == [2, 0]
+    assert data.y.tolist() == [0, 1]
+    assert data.target.tolist() == [2, 0]
 
 
 def test_csv_label_column_by_place_or_name(tmp_path: Path) -> None:
@@ -231,7 +238,8 @@ def test_memory_in_powers_of_1024() -> None:
 
 
 def test_groups_and_numbers() -> None:
-    assert parse_group("layer") == 0 and parse_group("8") == 8
+    assert parse_group("layer") == 0
+    assert parse_group("8") == 8
     refused(parse_group, "some")
     assert parse_numbers("0.5", "--mean").shape == ()
     assert parse_numbers("1,2", "--mean").tolist() == [1, 2]
@@ -246,6 +254,8 @@ def test_one_number_per_channel_broadcasts() -> None:
 
 def test_targets(tmp_path: Path) -> None:
     path = text_file(tmp_path, "1\n", "targets.txt")
-    assert parse_target("3") == 3 and parse_target("+2") == "+2"
-    assert parse_target("all") is None and parse_target(str(path)) == path
+    assert parse_target("3") == 3
+    assert parse_target("+2") == "+2"
+    assert parse_target("all") is None
+    assert parse_target(str(path)) == path
     assert "class (3)" in refused(parse_target, "three")

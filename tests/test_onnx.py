@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx_models import integers, model, node, saved, weights
 
 from frown.frontends.model import Model
 from frown.frontends.onnx import load_onnx
 from frown.graph.graph import Graph
 from frown.graph.op import Affine, Nonlinear
+from onnx_models import integers, model, node, saved, weights
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from onnx_models import integers, model, node, number, refused, saved, weights
-from test_onnx import assert_same
 
 from frown.errors import InvalidModel, ModelMismatch, UnsupportedModel
 from frown.frontends.onnx import load_onnx
+from onnx_models import integers, model, node, number, refused, saved, weights
+from test_onnx import assert_same
 
 DENSE = {"w": weights(6, 4), "b": weights(4)}
 

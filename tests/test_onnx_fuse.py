@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import pi, sqrt
 
 import pytest
-from onnx_models import model, node, number, refused, saved
-from test_onnx import assert_same
 
 from frown.frontends.onnx import load_onnx
+from onnx_models import model, node, number, refused, saved
+from test_onnx import assert_same
 
 HALF, ONE, ROOT = number(0.5), number(1.0), number(sqrt(2))
 TANH = number(sqrt(2 / pi))

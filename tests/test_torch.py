@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_modules import CASES, REFUSED, Fn, branching
 
 from frown.errors import InvalidInput, InvalidModel, UnsupportedModel
 from frown.frontends.torch import load_torch
 from frown.graph.simplify import simplify
 from frown.relax.table import Relu, Silu
+from torch_modules import CASES, REFUSED, Fn, branching
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=")

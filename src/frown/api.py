@@ -21,7 +21,15 @@ from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.graph.simplify import simplify
 from frown.memory import half_of_free
-from frown.query.inputs import inputs_of, labels_of, norm_of, radii_of, range_of, scale_of, targets_of
+from frown.query.inputs import (
+    inputs_of,
+    labels_of,
+    norm_of,
+    radii_of,
+    range_of,
+    scale_of,
+    targets_of,
+)
 from frown.query.query import Query
 from frown.results import Certification, Row
 from frown.version import __version__
@@ -205,7 +213,8 @@ def bound(
     radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
     with torch.no_grad():
         functions = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
-        return bounded(plan, query.region(graph).with_radius(radius), functions, settings)
+        ball = query.region(graph).with_radius(radius)
+        return bounded(plan, ball, functions, settings, model.input_shape)
 
 
 def _ascent(steps: int | None) -> Ascent:
@@ -255,9 +264,7 @@ class _Run:
         self.size, self.progress, self.on_rows = size, progress, on_rows
         self.rows: list[Row] = []
         self.counterexamples: dict[int, NDArray[np.float64]] = {}
-        self.parts = [
-            np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)
-        ]
+        self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
 
     def all(self, anytime: bool) -> None:
         """With `anytime`, every input gets its cheap radius before any is optimised."""

@@ -84,8 +84,14 @@ class Bounded:
         return self._work.neuron_rows(layer)
 
 
-def bounded(plan: Plan, region: Region, coef: Tensor, settings: Settings) -> Bounded:
-    """Bound coef (K, outputs) . outputs over each ball of the region."""
+def bounded(
+    plan: Plan, region: Region, coef: Tensor, settings: Settings, shape: tuple[int, ...]
+) -> Bounded:
+    """Bound coef (K, outputs) . outputs over each ball of the region.
+
+    `shape` is that of an input as the user sees it; arrays drop the model's own batch axis
+    alike.
+    """
     count, functions = len(region.radius), len(coef)
     both = Spec(torch.cat([coef, -coef]).expand(count, -1, -1))
     warm = Warm(count)
@@ -96,7 +102,7 @@ def bounded(plan: Plan, region: Region, coef: Tensor, settings: Settings) -> Bou
     else:
         layers = fixed_layers(plan, region, settings)
         least = fixed_margins(plan, region, both, layers, settings)
-    work = _Work(plan, region, settings, layers, warm)
+    work = _Work(plan, region, settings, layers, warm, shape)
     lower_form = upper_form = None
     slopes: dict[str, Array] = {}
     if settings.method != "interval":
@@ -126,6 +132,12 @@ class _Work:
     settings: Settings
     layers: Layers
     warm: Warm
+    shape: tuple[int, ...]  # of one input
+
+    def tidy(self, t: Tensor) -> Array:
+        """(rows, ...) without the model's own batch axis of 1."""
+        inner = len(self.plan.graph.input_shape) - len(self.shape)
+        return _numpy(t.squeeze(1) if inner and t.dim() > 2 and t.shape[1] == 1 else t)
 
     def name(self, node: int) -> str:
         """The node's own name, made unique by its number where nodes share one."""
@@ -143,16 +155,16 @@ class _Work:
         result = {}
         for i in self.plan.relaxed:
             box = self.plan.carry(i, self.layers.values[self.plan.sources[i]])
-            result[self.name(i)] = Interval(_numpy(box.lower), _numpy(box.upper))
+            result[self.name(i)] = Interval(self.tidy(box.lower), self.tidy(box.upper))
         return result
 
     def line_pairs(self) -> dict[str, LinePair]:
         return {
             self.name(i): LinePair(
-                _numpy(frame.lines.slopes.lower),
-                _numpy(frame.lines.lower),
-                _numpy(frame.lines.slopes.upper),
-                _numpy(frame.lines.upper),
+                self.tidy(frame.lines.slopes.lower),
+                self.tidy(frame.lines.lower),
+                self.tidy(frame.lines.slopes.upper),
+                self.tidy(frame.lines.upper),
             )
             for i, frame in self.layers.frames.items()
         }
@@ -174,12 +186,11 @@ class _Work:
             index = shared(row // conditions)
             form = fixed_form(plan, target, coef, index, self.layers.frames)
             slopes = {}
-        shape = plan.graph.input_shape
         folded = LinearForm(
-            form.coef.view(count, conditions, *shape), form.const.view(count, conditions)
+            form.coef.reshape(count, conditions, *self.shape), form.const.view(count, conditions)
         )
         return folded, {
-            self.name(i): _numpy(s.reshape(count, conditions, *s.shape[1:]))
+            self.name(i): self.tidy(s).reshape(count, conditions, *self.tidy(s).shape[1:])
             for i, s in slopes.items()
         }
 
@@ -197,12 +208,10 @@ class _Work:
         per = self.settings.group or target.size
         tried = ~torch.isnan(table).any(-1)
         neuron = torch.arange(target.size, device=table.device)
-        picks = []
-        for side in (0, 1):
-            place = side * blocks + neuron // per
-            sample, which = tried[:, place].nonzero(as_tuple=True)
-            picks.append((sample, which, torch.full_like(which, side)))
-        sample, which, side = (torch.cat(t) for t in zip(*picks, strict=True))
+        first, second = (tried[:, place * blocks + neuron // per].nonzero() for place in (0, 1))
+        pairs = torch.cat([first, second])  # (rows, 2): sample, neuron
+        sample, which = pairs[:, 0], pairs[:, 1]
+        side = torch.cat([torch.zeros_like(first[:, 0]), torch.ones_like(second[:, 0])])
         slot = side * blocks + which // per
         key = sample * (2 * blocks) + slot
         order = torch.argsort(key, stable=True)
@@ -219,7 +228,7 @@ class _Work:
             which.cpu().numpy(),
             _numpy(sign),
             _numpy(bound),
-            {self.name(i): _numpy(c.slope) for i, c in lines.items()},
+            {self.name(i): self.tidy(c.slope) for i, c in lines.items()},
         )
 
 

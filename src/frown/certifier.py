@@ -56,7 +56,9 @@ class Certifier:
     attack: Attack | None
     clock: Clock
 
-    def start(self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None) -> Batch:
+    def start(
+        self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None
+    ) -> Batch:
         """Predictions, the attack, and brackets with nothing proved yet."""
         began = monotonic()
         graph = self.plan.graph
@@ -236,16 +238,15 @@ class Certifier:
         """Record the point if the original model errs on it."""
         query = batch.query
         label = int(query.label[n])
-        fixed_features = None if query.scale is None else query.scale[0] == 0
-        if fixed_features is not None:
-            point = np.where(fixed_features, query.x[n], point)
+        still = np.zeros(query.x[n].shape, bool) if query.scale is None else query.scale[0] == 0
+        point = np.where(still, query.x[n], point)
         output = self.model.run(point[None])[0]
         rival = np.delete(output, label).max() if query.target is None else output[query.target[n]]
         if not output[label] <= rival:
             return False
         step = point - query.x[n]
         if query.scale is not None:
-            step = np.where(fixed_features, 0.0, step / np.where(fixed_features, 1.0, query.scale[0]))
+            step = step / np.where(still, 1.0, query.scale[0])
         distance = float(np.linalg.norm(step.ravel(), ord=query.p))
         if fixed and distance > float(batch.limit[k]):
             return False

@@ -70,7 +70,10 @@ def nearest(
         move = ball.with_radius(radius * (0.5 * pace + 0.02)).descent(slope)
         x = ball.with_radius(radius).project(x + move)
     where, best = _pull_in(graph, ball, coef, where, best)
-    best, where = best.view(attack.restarts, count), where.view(attack.restarts, count, *x.shape[1:])
+    best, where = (
+        best.view(attack.restarts, count),
+        where.view(attack.restarts, count, *x.shape[1:]),
+    )
     which = best.argmin(0)
     lane = torch.arange(count, device=which.device)
     return Found(where[which, lane], best[which, lane])

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.frame import Frame, frame
 from frown.engines.forms import Chosen, LinearForm, one_hot, pull_back
+from frown.engines.frame import Frame, frame
 from frown.engines.plan import Plan, spread_box
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -64,9 +64,7 @@ def walk(
     return Layers(values, frames)
 
 
-def fixed_layers(
-    plan: Plan, region: Region, settings: Settings, clock: Clock = NO_LIMIT
-) -> Layers:
+def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = NO_LIMIT) -> Layers:
     """All layers by the settings' fixed rule."""
     if settings.method == "interval":
         return walk(plan, region, lambda source, box, frames: box, settings)

@@ -141,18 +141,14 @@ class _Engine:
         bound = torch.empty_like(sign)
         for piece in self._whole_groups(source, sample, slot):
             coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
-            bound[piece] = self._rows(
-                source, coef, sample[piece], slot[piece], 2 * blocks, frames
-            )
+            bound[piece] = self._rows(source, coef, sample[piece], slot[piece], 2 * blocks, frames)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
         below = side == 0
         low[sample[below], neuron[below]] = bound[below]
         high[sample[~below], neuron[~below]] = -bound[~below]
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
-    def margins(
-        self, spec: Spec, frames: dict[int, Frame], floor: Tensor
-    ) -> Tensor:
+    def margins(self, spec: Spec, frames: dict[int, Frame], floor: Tensor) -> Tensor:
         """(N, T) lower bounds of the conditions, never below `floor`."""
         count, conditions, _ = spec.coef.shape
         target = self.plan.graph.output

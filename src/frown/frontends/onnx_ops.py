@@ -11,6 +11,7 @@ from torch import Tensor
 
 from frown.frontends.onnx_call import Call, axis_of, handles, without
 from frown.graph.builder import Operand, Unsupported, Value
+from frown.graph.op import broadcast
 from frown.relax.table import (
     Abs,
     Arctan,
@@ -166,7 +167,7 @@ def leaky_relu(call: Call) -> Value:
 @handles("PRelu")
 def prelu(call: Call) -> Value:
     x, slope = call.value(), call.constant(1, "slopes")
-    if torch.broadcast_shapes(x.shape, slope.shape) != x.shape:
+    if broadcast(x.shape, slope.shape) != x.shape:
         raise Unsupported(f"slopes of shape {tuple(slope.shape)} for an input of {x.shape}")
     return call.build.add(PRelu(slope.double()), x)
 
@@ -298,7 +299,7 @@ def _value_and_bound(
         raise Unsupported("of two computed tensors")
     if any(not bool((c == c.flatten()[0]).all()) for c in constants):
         raise Unsupported("with a constant that is not one number")
-    shape = torch.broadcast_shapes(*(x.shape for x in operands))
+    shape = broadcast(*(x.shape for x in operands))
     x = call.build.expand(values[0], tuple(shape))
     if not constants:
         return x, -inf if strictest is max else inf

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from frown.frontends.onnx_call import Call, axis_of, handles, without
 from frown.graph.builder import Operand, Unsupported, Value
-from frown.graph.op import Shape
+from frown.graph.op import Shape, broadcast
 
 
 @handles("Identity")
@@ -193,5 +193,5 @@ def pad(call: Call) -> Value:
 @handles("Expand")
 def expand(call: Call) -> Value:
     x = call.value()
-    target = torch.broadcast_shapes(x.shape, call.integers(1, "a shape"))
+    target = broadcast(x.shape, call.integers(1, "a shape"))
     return call.build.expand(x, tuple(target))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from frown.frontends.torch_ops import computed, constant, handles, neg, operand
 from frown.graph.builder import Builder, Operand, Unsupported, Value
-from frown.graph.op import Op
+from frown.graph.op import Op, broadcast
 from frown.relax.table import (
     Abs,
     Arctan,
@@ -158,7 +157,7 @@ def maximum(b: Builder, x: Operand, y: Operand) -> Value:
     if isinstance(x, Tensor) or isinstance(y, Tensor):
         value, floor = (y, x) if isinstance(x, Tensor) else (x, y)
         return clamp(b, value, floor)
-    shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
+    shape = broadcast(x.shape, y.shape)
     sides = [b.reshape(b.expand(v, shape), (*shape, 1)) for v in (x, y)]
     return b.add(Max(), computed(b.concat(sides, -1), "input"))
 

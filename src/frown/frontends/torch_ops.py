@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Unsupported, Value
+from frown.graph.op import broadcast
 from frown.relax.table import Sigmoid, Silu
 
 Handler = Callable[..., Any]
@@ -188,7 +189,7 @@ def _stacked(b: Builder, x: Value, matrices: Tensor) -> Value:
     """x @ matrices with a matrix of its own for each stack entry: a grouped convolution."""
     row = x.rank == 1
     x = b.reshape(x, (1, *x.shape)) if row else x
-    lead = tuple(torch.broadcast_shapes(x.shape[:-2], matrices.shape[:-2]))
+    lead = broadcast(x.shape[:-2], matrices.shape[:-2])
     (n, k), m, count = x.shape[-2:], matrices.shape[-1], math.prod(lead)
     flat = b.reshape(b.expand(x, (*lead, n, k)), (count, n, k))
     columns = b.reshape(b.permute(flat, (0, 2, 1)), (1, count * k, n))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import Nonlinear, Op, Shape
+from frown.graph.op import Nonlinear, Op, Shape, broadcast
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 
 
@@ -159,8 +159,7 @@ class Builder:
     def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float = 0.0) -> Value:
         """factor * x + offset with numpy's broadcasting (x may grow)."""
         a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (factor, offset))
-        shape = torch.broadcast_shapes(x.shape, a.shape, b.shape)
-        x = self.expand(x, tuple(shape))
+        x = self.expand(x, broadcast(x.shape, tuple(a.shape), tuple(b.shape)))
         return self.add(Scale(a, b), x)
 
     def combine(self, x: Operand, y: Operand, weight: float) -> Operand:
@@ -172,7 +171,7 @@ class Builder:
             return self.scale(x, 1.0, weight * y.double())
         if isinstance(x, Tensor):
             return self.scale(y, weight, x)
-        shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
+        shape = broadcast(x.shape, y.shape)
         return self.add(Combine((1.0, weight)), self.expand(x, shape), self.expand(y, shape))
 
     def multiply(self, x: Operand, y: Operand) -> Operand:
@@ -180,9 +179,11 @@ class Builder:
             return x * y
         if isinstance(x, Value) and isinstance(y, Value):
             raise Unsupported("product of two computed tensors")
-        value, factor = (x, y) if isinstance(x, Value) else (y, x)
-        assert isinstance(value, Value)
-        return self.scale(value, factor)
+        if isinstance(x, Value):
+            assert isinstance(y, Tensor)
+            return self.scale(x, y)
+        assert isinstance(y, Value)
+        return self.scale(y, x)
 
     def divide(self, x: Operand, y: Operand) -> Operand:
         if isinstance(y, Value):
@@ -254,7 +255,7 @@ class Builder:
         if dims not in (1, 2, 3) or x.rank < dims + 1:
             raise Unsupported(f"convolution over {dims} axes of a tensor of rank {x.rank}")
         if any(a != b for a, b in pads):
-            x = self.pad(x, [(0, 0)] * (x.rank - dims) + [tuple(p) for p in pads])
+            x = self.pad(x, [(0, 0)] * (x.rank - dims) + [(a, b) for a, b in pads])
             pads = [(0, 0)] * dims
         offset = torch.zeros(weight.shape[0]) if bias is None else bias
         op = Conv(

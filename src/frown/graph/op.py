@@ -83,6 +83,11 @@ class Nonlinear(Op):
     __slots__ = ()
 
 
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that numpy's rules give tensors of these shapes together."""
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
 def inner(coef: Tensor, value: Tensor) -> Tensor:
     """Row-wise inner product of coef (rows, *shape) with a value of shape `shape`."""
     return (coef * value)[..., None].flatten(1).sum(1)

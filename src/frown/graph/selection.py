@@ -120,7 +120,7 @@ class Concat(Affine):
         return torch.cat(xs, self.axis + 1)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
-        return coef.split(list(self.sizes), self.axis + 1)
+        return torch.split(coef, list(self.sizes), self.axis + 1)
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self.apply(*radii)

@@ -45,7 +45,7 @@ def inputs_of(x: ArrayLike, shape: Shape) -> Array:
                 f"the inputs have shape {array.shape[1:]} each, the model takes {tuple(shape)}"
             )
         array = array.reshape(len(array), *shape)
-    bad = ~np.isfinite(array).reshape(len(array), -1).all(1)
+    bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
     if bad.any():
         raise InvalidInput(f"inputs {_some(bad)} hold NaN or infinity")
     return array
@@ -74,9 +74,7 @@ def labels_of(y: ArrayLike, count: int, classes: int, name: str = "labels") -> N
     return whole.astype(np.int64)
 
 
-def targets_of(
-    target: object, label: NDArray[np.int64], classes: int
-) -> NDArray[np.int64] | None:
+def targets_of(target: object, label: NDArray[np.int64], classes: int) -> NDArray[np.int64] | None:
     """(N,) one target class per input, or None for every other class."""
     if target is None:
         return None
@@ -108,7 +106,7 @@ def range_of(bounds: object, x: Array) -> Range | None:
     if bounds is None:
         return None
     try:
-        low, high = bounds  # type: ignore[misc]
+        low, high = tuple(bounds)  # type: ignore[arg-type, var-annotated]
     except (TypeError, ValueError):
         raise InvalidInput("bounds must be a pair (lo, hi)") from None
     lower, upper = (_feature_array(v, x.shape[1:], "bounds") for v in (low, high))
@@ -155,8 +153,8 @@ def _feature_array(value: object, shape: Shape, name: str) -> Array:
         raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
 
 
-def _some(mask: NDArray[np.bool_]) -> str:
+def _some(mask: object) -> str:
     """The first few indices of a mask."""
-    index = np.flatnonzero(mask)
+    index = np.flatnonzero(np.asarray(mask))
     shown = ", ".join(map(str, index[:5]))
     return shown if len(index) <= 5 else f"{shown}, ... ({len(index)} in all)"

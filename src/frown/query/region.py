@@ -105,7 +105,7 @@ class Region:
             step = flat.sign() * (flat.abs() >= bar) * (flat != 0)
             step = step / step.abs().sum(1, keepdim=True).clamp(min=1)
         else:
-            norm = torch.linalg.vector_norm(flat, ord=self.dual, dim=1, keepdim=True)
+            norm = _norm(flat, self.dual)[:, None]
             share = flat.abs() / norm.clamp(min=torch.finfo(flat.dtype).tiny)
             step = share ** (self.dual - 1) * flat.sign()
         step = -step.view_as(slope) * self._over(self.radius)
@@ -115,7 +115,7 @@ class Region:
         """Least and greatest value of every form (K, *shape) for every sample: (N, K)."""
         if self.p != inf and not self.clipped and (self.scale is None or len(self.scale) == 1):
             gain = coef if self.scale is None else coef * self.scale
-            norm = torch.linalg.vector_norm(gain.flatten(1), ord=self.dual, dim=1)
+            norm = _norm(gain.flatten(1), self.dual)
             middle = self.centre.flatten(1) @ coef.flatten(1).T
             reach = self.radius[:, None] * norm
             return Box(middle - reach, middle + reach)
@@ -146,7 +146,7 @@ class Region:
         if self.scale is not None:
             moved = torch.where(step == 0, torch.zeros_like(step), torch.full_like(step, inf))
             step = torch.where(self.scale > 0, step / self.scale, moved)
-        return torch.linalg.vector_norm(step.flatten(1), ord=self.p, dim=1)
+        return _norm(step.flatten(1), self.p)
 
     def limit(self) -> Tensor:
         """(N,) the radius beyond which the valid range leaves nothing to gain; inf without."""
@@ -155,7 +155,7 @@ class Region:
         far = (self.centre - self.lower).maximum(self.upper - self.centre)
         if self.scale is not None:
             far = torch.where(self.scale > 0, far / self.scale, torch.zeros_like(far))
-        return torch.linalg.vector_norm(far.expand_as(self.centre).flatten(1), ord=self.p, dim=1)
+        return _norm(far.expand_as(self.centre).flatten(1), self.p)
 
     # -- one case each ------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Region:
     def _minimise_ball(self, coef: Tensor) -> Minimum:
         gain = coef if self.scale is None else coef * self.scale
         flat = gain.flatten(1)
-        norm = torch.linalg.vector_norm(flat, ord=self.dual, dim=1)
+        norm = _norm(flat, self.dual)
         value = _dot(coef, self.centre) - self.radius * norm
         if self.p == 1:
             step = torch.zeros_like(flat)
@@ -202,6 +202,11 @@ class Region:
 
     def _over(self, t: Tensor) -> Tensor:
         return t.view(-1, *([1] * (self.centre.dim() - 1)))
+
+
+def _norm(rows: Tensor, p: float) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(rows, ord=p, dim=1)
+    return norm
 
 
 def _dot(coef: Tensor, point: Tensor) -> Tensor:
@@ -262,7 +267,7 @@ def _project_ball(step: Tensor, radius: Tensor, p: float) -> Tensor:
     r = radius[:, None]
     if p == inf:
         return step.maximum(-r).minimum(r)
-    norm = torch.linalg.vector_norm(step, ord=p, dim=1, keepdim=True)
+    norm = _norm(step, p)[:, None]
     inside = norm <= r
     if p == 1:
         ordered = step.abs().sort(1, descending=True).values

@@ -62,9 +62,7 @@ class Hump(Elementwise):
             box.clip(torch.lerp(piece[index], piece[index + 1], reach - place)) for piece in points
         )
 
-    def _solve(
-        self, slope: Tensor, table: tuple[Tensor, Tensor], mirrored: bool = False
-    ) -> Tensor:
+    def _solve(self, slope: Tensor, table: tuple[Tensor, Tensor], mirrored: bool = False) -> Tensor:
         """z with f'(z) = slope on one monotone piece; the piece's end for other slopes.
 
         `mirrored` pieces are stored by -z.
@@ -171,7 +169,7 @@ class GeluTanh(Hump):
 
 
 def _normal(z: Tensor) -> Tensor:
-    return torch.special.erfc(z * (-1 / sqrt(2))) / 2
+    return torch.erfc(z * (-1 / sqrt(2))) / 2
 
 
 def _density(z: Tensor) -> Tensor:

@@ -54,7 +54,9 @@ class SShaped(Elementwise):
 @lru_cache(maxsize=8)
 def _tangent_table(f: SShaped) -> Tensor:
     """d / a on a logarithmic grid of a: the tangent at d > 0 passes through (-a, f(-a))."""
-    a = torch.logspace(log(_FIRST), log(_LAST), _ENTRIES, base=2.718281828459045, dtype=torch.float64)
+    a = torch.logspace(
+        log(_FIRST), log(_LAST), _ENTRIES, base=2.718281828459045, dtype=torch.float64
+    )
     left, right = torch.zeros_like(a), a.clone()
     start = f.apply(-a)
     for _ in range(80):

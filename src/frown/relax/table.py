@@ -38,13 +38,8 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "abs": Abs(),
 }
 
-SUPPORTED: dict[str, type[Relaxation]] = {
-    cls.__name__: cls
-    for cls in (
-        *(type(f) for f in ELEMENTWISE.values()),
-        Max,
-    )
-}
+_CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max]
+SUPPORTED: dict[str, type[Relaxation]] = {cls.__name__: cls for cls in _CLASSES}
 
 __all__ = [
     "ELEMENTWISE",

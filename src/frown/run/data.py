@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -173,7 +174,7 @@ def _read_npz(path: Path) -> Mapping[str, NDArray[Any]]:
             continue
         try:
             arrays[name] = loaded[name]
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zipfile.zlib.error) as error:
+        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise InvalidInput(_damaged(path, error)) from None
     return arrays
 

@@ -202,7 +202,8 @@ def _bounds(request: Request, model: Model) -> Any:
 
 
 def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:
-    return np.asarray(model.run(inputs_of(data.x, model.input_shape))).argmax(1)
+    outputs = model.run(inputs_of(data.x, model.input_shape))
+    return np.array(outputs.argmax(1), dtype=np.int64)
 
 
 def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     table.add_column(Text("[proved, broken]"))
     table.add_column("seconds", justify="right")
     for row in rows[:most]:
-        early = "" if row.complete else "*"
+        early = "*" if _ended_early(row) else ""
         table.add_row(
             str(row.index),
             str(row.label),
@@ -62,8 +62,9 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
     right = [row.radius for row in rows if row.status != "misclassified"]
     finite = [r for r in right if math.isfinite(r)]
     if eps is None and finite:
-        others = len(rows) - len(finite)
-        left_out = f" (without {others} misclassified or unlimited)" if others else ""
+        others = {"misclassified": len(rows) - len(right), "unlimited": len(right) - len(finite)}
+        named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
+        left_out = f" (without {named})" if named else ""
         lines.append(
             f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
         )
@@ -76,7 +77,7 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         text = ", ".join(f"{share:.0%} at {r:g}" for r, share in shares.items())
         against = "" if all(row.target is None for row in rows) else " against the targets"
         lines.append(f"certified accuracy{against}: {text}")
-    if not all(row.complete for row in rows):
+    if any(map(_ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
     return lines
 
@@ -91,6 +92,10 @@ def round_radii(largest: float, count: int = 4) -> list[float]:
     steps = min(int(largest / step + 1e-9), 2 * count)
     every = -(-steps // (count + 1))
     return [float(f"{i * step:.6g}") for i in range(every, steps + 1, every)]
+
+
+def _ended_early(row: Row) -> bool:
+    return not row.complete and row.status != "misclassified"
 
 
 def _accuracy(rows: Sequence[Row], radius: float) -> float:
