@@ -110,16 +110,17 @@ def certify(
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
     p = norm_of(norm)
-    inputs = inputs_of(x, model.input_shape)
-    label = labels_of(y, len(inputs), model.classes)
+    numbers = None if indices is None else np.asarray(indices, dtype=np.int64)
+    inputs = inputs_of(x, model.input_shape, numbers)
+    label = labels_of(y, len(inputs), model.classes, numbers=numbers)
     if model.classes < 2:
         raise InvalidInput("the model has one output; a classifier has at least two classes")
     query = Query(
         inputs,
         label,
-        targets_of(target, label, model.classes),
+        targets_of(target, label, model.classes, numbers),
         p,
-        range_of(bounds, inputs),
+        range_of(bounds, inputs, numbers),
         scale_of(scale, model.input_shape),
     )
     radii = None if eps is None else radii_of(eps, len(inputs))
@@ -127,6 +128,7 @@ def certify(
         raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
     if time_limit is not None and not time_limit > 0:
         raise InvalidInput("time_limit must be positive")
+    plan = plan_for(model, dtype, device)
     settings = Settings(
         method=method,
         group=group,
@@ -135,11 +137,11 @@ def certify(
         ascent=_ascent(steps),
         memory=memory or half_of_free(device),
     )
-    plan = plan_for(model, dtype, device)
     search = Attack() if attack is True else attack or None
     certifier = Certifier(model, plan, settings, tol, search, Clock.lasting(time_limit))
     size = batch or _batch_size(plan, settings, len(inputs))
-    numbers = np.arange(len(inputs)) if indices is None else np.asarray(indices, dtype=np.int64)
+    if numbers is None:
+        numbers = np.arange(len(inputs))
     if numbers.shape != (len(inputs),):
         raise InvalidInput(f"indices have shape {numbers.shape}; there are {len(inputs)} inputs")
     run = _Run(certifier, query, radii, numbers, size, progress, on_rows)
@@ -197,6 +199,7 @@ def bound(
         range_of(bounds, inputs),
         scale_of(scale, model.input_shape),
     )
+    plan = plan_for(model, dtype, device)
     settings = Settings(
         method=method,
         group=group,
@@ -205,7 +208,6 @@ def bound(
         ascent=_ascent(30 if steps is None else steps),
         memory=memory or half_of_free(device),
     )
-    plan = plan_for(model, dtype, device)
     graph = plan.graph
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():

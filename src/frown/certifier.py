@@ -71,8 +71,7 @@ class Certifier:
         keep = torch.from_numpy(right).to(graph.device)
         limit = query.limits(graph)[keep]
         if eps is not None:
-            asked = torch.from_numpy(eps[right]).to(limit)
-            limit = torch.minimum(asked, limit)
+            limit = torch.minimum(_rounded_up(eps[right], limit), limit)
         batch = Batch(
             query,
             index,
@@ -130,11 +129,13 @@ class Certifier:
             if n in place:
                 k = place[n]
                 radius = float(bracket.proved[k])
+                if eps is not None:
+                    radius = min(radius, float(eps[n]))
                 top = float(bracket.failed[k])
                 failed = None if np.isinf(top) else top
                 values = bracket.at_proved[k].tolist()
                 margins = dict(zip(targets[n].tolist(), values, strict=True))
-                whole = radius >= float(batch.limit[k])
+                whole = float(bracket.proved[k]) >= float(batch.limit[k])
                 status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
             elif batch.prediction[n] == query.label[n]:
                 status = "unknown"  # a tie, or too close to one for this precision
@@ -258,6 +259,14 @@ class Certifier:
 
 def _conditions(spec: Spec, outputs: Tensor) -> Tensor:
     return (spec.coef @ outputs[:, :, None]).squeeze(-1)
+
+
+def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:
+    """In the precision of the engines, and not a hair less than what was asked for."""
+    exact = torch.from_numpy(radius)
+    cast = exact.to(like.dtype)
+    above = torch.nextafter(cast, torch.full_like(cast, torch.inf))
+    return torch.where(cast.double() < exact, above, cast).to(like.device)
 
 
 def _status(radius: float, whole: bool, broken: float, eps: float | None) -> str:

@@ -12,6 +12,7 @@ from frown.errors import InvalidInput
 from frown.graph.op import Shape
 
 Array = NDArray[np.float64]
+Numbers = NDArray[np.int64] | None  # what the user calls the inputs, for messages
 
 
 def norm_of(norm: str | float) -> float:
@@ -26,7 +27,7 @@ def norm_of(norm: str | float) -> float:
     return p
 
 
-def inputs_of(x: ArrayLike, shape: Shape) -> Array:
+def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
     """x as (N, *shape), finite; flat inputs of the right size are folded."""
     try:
         array = np.asarray(x, dtype=np.float64)
@@ -47,11 +48,13 @@ def inputs_of(x: ArrayLike, shape: Shape) -> Array:
         array = array.reshape(len(array), *shape)
     bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
     if bad.any():
-        raise InvalidInput(f"inputs {_some(bad)} hold NaN or infinity")
+        raise InvalidInput(f"inputs {_some(bad, numbers)} hold NaN or infinity")
     return array
 
 
-def labels_of(y: ArrayLike, count: int, classes: int, name: str = "labels") -> NDArray[np.int64]:
+def labels_of(
+    y: ArrayLike, count: int, classes: int, name: str = "labels", numbers: Numbers = None
+) -> NDArray[np.int64]:
     """y as (N,) class numbers in range."""
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
@@ -68,13 +71,15 @@ def labels_of(y: ArrayLike, count: int, classes: int, name: str = "labels") -> N
     if bad.any():
         first = array[int(np.argmax(bad))]
         raise InvalidInput(
-            f"{name} {_some(bad)} out of range: the model has classes 0 to {classes - 1}, "
+            f"{name} {_some(bad, numbers)} out of range: the model has classes 0 to {classes - 1}, "
             f"found {first}"
         )
     return whole.astype(np.int64)
 
 
-def targets_of(target: object, label: NDArray[np.int64], classes: int) -> NDArray[np.int64] | None:
+def targets_of(
+    target: object, label: NDArray[np.int64], classes: int, numbers: Numbers = None
+) -> NDArray[np.int64] | None:
     """(N,) one target class per input, or None for every other class."""
     if target is None:
         return None
@@ -86,10 +91,10 @@ def targets_of(target: object, label: NDArray[np.int64], classes: int) -> NDArra
         chosen = (label + step) % classes
     else:
         values = int(target) if isinstance(target, str) and target.isdigit() else target
-        chosen = labels_of(values, len(label), classes, "targets")  # type: ignore[arg-type]
+        chosen = labels_of(values, len(label), classes, "targets", numbers)  # type: ignore[arg-type]
     same = chosen == label
     if same.any():
-        raise InvalidInput(f"target equals the label for inputs {_some(same)}")
+        raise InvalidInput(f"target equals the label for inputs {_some(same, numbers)}")
     return chosen
 
 
@@ -101,7 +106,7 @@ class Range:
     upper: Array
 
 
-def range_of(bounds: object, x: Array) -> Range | None:
+def range_of(bounds: object, x: Array, numbers: Numbers = None) -> Range | None:
     """(lo, hi), numbers or arrays, checked to contain all inputs; None: no range."""
     if bounds is None:
         return None
@@ -115,7 +120,7 @@ def range_of(bounds: object, x: Array) -> Range | None:
     flat = ((x < lower) | (x > upper)).reshape(len(x), -1).any(1)
     if flat.any():
         raise InvalidInput(
-            f"inputs {_some(flat)} lie outside the bounds "
+            f"inputs {_some(flat, numbers)} lie outside the bounds "
             f"[{float(lower.min()):g}, {float(upper.max()):g}]"
         )
     return Range(lower[None], upper[None])
@@ -153,8 +158,10 @@ def _feature_array(value: object, shape: Shape, name: str) -> Array:
         raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
 
 
-def _some(mask: object) -> str:
-    """The first few indices of a mask."""
+def _some(mask: object, numbers: Numbers) -> str:
+    """The first few inputs that a mask marks."""
     index = np.flatnonzero(np.asarray(mask))
+    if numbers is not None and len(numbers) == np.size(mask):  # type: ignore[arg-type]
+        index = numbers[index]
     shown = ", ".join(map(str, index[:5]))
     return shown if len(index) <= 5 else f"{shown}, ... ({len(index)} in all)"
