@@ -108,6 +108,12 @@ def test_tiles_show_accuracy_gain_and_means(tmp_path):
     assert "0.0300" in text  # the attack's mean over the same inputs
 
 
+def test_means_leave_out_misclassified_inputs():
+    comparison = Comparison.of(results(4, wrong=(3,)))
+    assert comparison.mean("frown") == pytest.approx(0.9 * 0.02)
+    assert comparison.mean_broken() == pytest.approx(0.02)
+
+
 def test_the_page_loads_nothing(tmp_path):
     page = written(tmp_path, results(3), np.full((3, 4, 4), 0.5))
     for tag, attributes in page.tags:

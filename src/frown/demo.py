@@ -58,8 +58,7 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
     page = _report(comparison, model, digits, requests["frown"], out / PAGE)
     console.print(_table(comparison))
     console.print(
-        "\nmean radius proved (attack: broken), and share of the digits proved right (attack: not\n"
-        "broken) within a radius\n",
+        "\nat r: share of the digits proved right within r; attack: share not broken\n",
         style="dim",
         highlight=False,
     )
@@ -194,12 +193,12 @@ def _report(
 
 def _table(comparison: Comparison) -> Table:
     """Per method: mean radius, certified accuracy at round radii, time."""
-    radii = round_radii(max((comparison.mean(m) or 0.0) for m in METHODS) * 1.5, 3)[:4]
+    radii = round_radii(max((comparison.mean(m) or 0.0) for m in METHODS) * 1.5, 3)[:3]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method")
     table.add_column("mean radius", justify="right")
     for radius in radii:
-        table.add_column(f"within {radius:g}", justify="right")
+        table.add_column(f"at {radius:g}", justify="right")
     table.add_column("seconds", justify="right")
     for method in METHODS:
         mean = comparison.mean(method)

@@ -6,7 +6,7 @@ and dark; each chart is drawn at two sizes, so that text stays readable on a pho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import floor, isfinite, log10
@@ -194,8 +194,8 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         .replace('text-anchor="middle">most', 'text-anchor="end">most'),
     ]
 
-    def points(value: Callable[[Entry], float | None], shift: float, mark: str) -> str:
-        places = ((plane.x(i + 0.5) + shift, value(e)) for i, e in enumerate(entries))
+    def points(values: Iterable[float | None], shift: float, mark: str) -> str:
+        places = ((plane.x(i + 0.5) + shift, v) for i, v in enumerate(values))
         return "".join(f"M{x:.1f} {plane.y(v):.1f}{mark}" for x, v in places if v is not None)
 
     stems = "".join(
@@ -206,12 +206,13 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
     parts.append(f'<path class="stem" d="{stems}" stroke-width="{min(slot * 0.5, 3):.2f}"/>')
     if comparison.attacked:
         half = min(max(slot * 0.32, 1.0), 7.0)
-        ends = points(lambda e: e.broken if e.correct else None, -half, f"h{2 * half:.1f}")
+        limits = (e.broken if e.correct else None for e in entries)
+        ends = points(limits, -half, f"h{2 * half:.1f}")
         parts.append(f'<path class="broken" d="{ends}"/>')
     size_of_dot = min(max(slot * 0.42, 2.4), 7.0)
     for method in comparison.methods:
         grown = size_of_dot * (1.2 if method == comparison.main else 0.9)
-        marks = points(lambda e, m=method: e.radius(m), 0, "h0")
+        marks = points((e.radius(method) for e in entries), 0, "h0")
         parts.append(
             f'<path class="dot {method_class(comparison, method)}" d="{marks}" '
             f'stroke-width="{grown:.2f}"/>'

@@ -62,12 +62,13 @@ class Pictures:
         return data_uri(self._bytes(values.reshape(shape)))
 
     def _bytes(self, pixels: Pixels) -> NDArray[np.uint8]:
-        share = (np.nan_to_num(pixels.astype(np.float64)) - self.black) / (self.white - self.black)
-        return np.rint(255 * share.clip(0, 1)).astype(np.uint8)
+        values: NDArray[np.float64] = np.nan_to_num(pixels.astype(np.float64))
+        share = ((values - self.black) / (self.white - self.black)).clip(0, 1)
+        return np.asarray(np.rint(255 * share), dtype=np.uint8)
 
 
 def chosen(comparison: Comparison) -> list[Entry]:
-    """The inputs to show: all, or the least and the most robust, by falling radius."""
+    """The inputs to show by growing radius: all, or the least and the most robust."""
     order = sorted(comparison.entries, key=lambda e: (e.proved, e.limit))
     if len(order) > MOST:
         order = order[: MOST // 2] + order[-MOST // 2 :]

@@ -1,0 +1,17 @@
+"""Property tests draw the same examples everywhere, on one thread."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "frown",
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("frown")
+torch.set_num_threads(1)

@@ -1,0 +1,301 @@
+"""Lines enclose their functions, for every slope, side and hostile box."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import zoo
+from frown.graph.box import Box
+from frown.relax.elementwise import Elementwise
+from frown.relax.relaxation import Slopes
+from frown.relax.s_shaped import SShaped
+from frown.relax.table import ELEMENTWISE
+
+every_function = pytest.mark.parametrize("name", ELEMENTWISE)
+every_dtype = pytest.mark.parametrize("dtype", zoo.DTYPES)
+
+
+def eps_of(t: Tensor) -> float:
+    return torch.finfo(t.dtype).eps
+
+
+def column(t: Tensor) -> zoo.Array:
+    return t.double().numpy()[:, None]
+
+
+def side_mask(box: Box, below: bool) -> Tensor:
+    return torch.full(box.lower.shape, below)
+
+
+def size_of(slope: Tensor, intercept: Tensor, box: Box) -> zoo.Array:
+    """|t| + |s| max|z|: what one rounding error of a line is measured in."""
+    reach = box.lower.double().abs().maximum(box.upper.double().abs())
+    return (intercept.double().abs() + slope.double().abs() * reach).numpy()
+
+
+def assert_encloses(name: str, slope: Tensor, intercept: Tensor, box: Box, below: bool) -> None:
+    """f - line has the right sign everywhere, but for float64's own rounding and underflow."""
+    z = zoo.grid(box)
+    gap = zoo.REFERENCE[name](z) - (column(slope) * z + column(intercept))
+    gap = gap if below else -gap
+    allowed = 4 * np.finfo(np.float64).eps * size_of(slope, intercept, box)
+    allowed += 4 * torch.finfo(slope.dtype).tiny
+    worst = gap.min(1) + allowed
+    k = int(worst.argmin())
+    assert worst[k] >= 0, (
+        f"{name}: line {float(slope[k])!r} z + {float(intercept[k])!r} crosses f by "
+        f"{-gap.min(1)[k]:.3g} at z = {z[k, gap[k].argmin()]!r} "
+        f"on [{float(box.lower[k])!r}, {float(box.upper[k])!r}], below={below}"
+    )
+
+
+@every_function
+@every_dtype
+@given(data=st.data())
+def test_every_line_encloses_its_function(name: str, dtype: str, data: st.DataObject) -> None:
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    for below in (True, False):
+        line = op.line(slope, side_mask(box, below), op.anchors(box))
+        assert_encloses(name, slope, line.intercept, box, below)
+
+
+@every_function
+@every_dtype
+@given(data=st.data())
+def test_every_intercept_is_attained_where_the_line_touches(
+    name: str, dtype: str, data: st.DataObject
+) -> None:
+    """With enclosure this is Theorem 3: no smaller intercept is valid at this slope."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    for below in (True, False):
+        line = op.line(slope, side_mask(box, below), op.anchors(box))
+        assert (line.touch >= box.lower).all()
+        assert (line.touch <= box.upper).all()
+        z = line.touch.double().numpy()
+        miss = zoo.REFERENCE[name](z) - slope.double().numpy() * z - line.intercept.double().numpy()
+        miss = miss if below else -miss
+        allowed = 32 * eps_of(slope) * size_of(slope, line.intercept, box)
+        assert (miss <= allowed + 8 * torch.finfo(slope.dtype).tiny).all(), (name, box, slope, miss)
+
+
+@every_function
+@given(data=st.data())
+def test_a_larger_intercept_below_or_smaller_above_is_never_valid(
+    name: str, data: st.DataObject
+) -> None:
+    """Theorem 3 by brute force: the intercept equals the extreme of f(z) - s z on a grid."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    slope = data.draw(zoo.slopes(torch.float64))
+    z = zoo.grid(box, 4001)
+    gap = zoo.REFERENCE[name](z) - column(slope) * z
+    width = (box.upper - box.lower).numpy()
+    resolution = (1 + np.abs(slope.numpy())) * (width / 4000) ** 2 + 1e-12 * (1 + np.abs(gap).max(1))
+    for below, truth in ((True, gap.min(1)), (False, gap.max(1))):
+        found = op.line(slope, side_mask(box, below), op.anchors(box)).intercept.numpy()
+        assert (np.abs(found - truth) <= resolution).all(), (name, below, found - truth)
+
+
+@every_function
+@given(data=st.data())
+def test_touching_point_is_minus_the_derivative_of_the_intercept(
+    name: str, data: st.DataObject
+) -> None:
+    """The intercept is concave in s below (convex above) and -touch a supergradient."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    slope = data.draw(zoo.slopes(torch.float64))
+    other = data.draw(zoo.slopes(torch.float64))
+    for below, sign in ((True, 1), (False, -1)):
+        mask, anchors = side_mask(box, below), op.anchors(box)
+        here, there = op.line(slope, mask, anchors), op.line(other, mask, anchors)
+        tangent = here.intercept - here.touch * (other - slope)
+        size = 1e-12 * (1 + (slope.abs() + other.abs()) * box.lower.abs().maximum(box.upper.abs()))
+        assert (sign * (tangent - there.intercept) >= -size).all(), name
+
+
+@every_function
+@given(data=st.data())
+def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataObject) -> None:
+    """Below: inf over p of the chord from l to p, sup over p of the chord from p to u."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    wide = (box.upper - box.lower) > 1e-3
+    box = box.rows(wide)
+    if not len(box.lower):
+        return
+    low, high = column(box.lower), column(box.upper)
+    # Quadratic spacing reaches the limits at both ends: one-sided derivatives.
+    t = np.linspace(0, 1, 6001)[1:-1]
+    share = np.unique(np.concatenate([t, t**3, 1 - t**3, 1e-5 * t, 1 - 1e-5 * t]))[None, :]
+    share = share[:, (share[0] > 1e-7) & (share[0] < 1 - 1e-7)]
+    z = low + (high - low) * share
+    kinks = [k for k in (0.0, 1.0, -1.0, 6.0, -0.5)]
+    inside = np.clip(np.array(kinks)[None, :], low + 1e-7 * (high - low), high - 1e-7 * (high - low))
+    z = np.concatenate([z, inside], 1)
+    f, at_low, at_high = (zoo.REFERENCE[name](v) for v in (z, low, high))
+    whole = (at_high - at_low) / (high - low)
+    from_low = np.concatenate([(f - at_low) / (z - low), whole], 1)
+    to_high = np.concatenate([(at_high - f) / (high - z), whole], 1)
+    found = op.tightest(box)
+    for name_of, mine, truth in (
+        ("lower.lower", found.lower.lower, from_low.min(1)),
+        ("lower.upper", found.lower.upper, to_high.max(1)),
+        ("upper.lower", found.upper.lower, to_high.min(1)),
+        ("upper.upper", found.upper.upper, from_low.max(1)),
+    ):
+        miss = np.abs(mine.numpy() - truth)
+        k = int(miss.argmax())
+        assert miss[k] <= 3e-6 * (1 + abs(truth[k])), (
+            f"{name} {name_of}: {float(mine[k])!r}, chords say {truth[k]!r} on "
+            f"[{float(box.lower[k])!r}, {float(box.upper[k])!r}]"
+        )
+
+
+@every_function
+@given(data=st.data())
+def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.DataObject) -> None:
+    """Another valid line that is nowhere looser must be the same line."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    place = data.draw(zoo.slopes(torch.float64)).abs() % 1
+    other = data.draw(zoo.slopes(torch.float64))
+    found = op.tightest(box)
+    width = box.upper - box.lower
+    for below, sign, side in ((True, 1, found.lower), (False, -1, found.upper)):
+        slope = side.lower + place * (side.upper - side.lower)
+        mask, anchors = side_mask(box, below), op.anchors(box)
+        rival = slope + (other - slope) * 0.1
+        mine = op.line(slope, mask, anchors).intercept
+        theirs = op.line(rival, mask, anchors).intercept
+        ends = [sign * ((rival - slope) * z + theirs - mine) for z in (box.lower, box.upper)]
+        size = 1e-10 + 1e-5 * width * (rival - slope).abs()
+        # Nowhere looser at both ends and tighter somewhere by more than the ends' accuracy.
+        dominated = (ends[0] >= 0) & (ends[1] >= 0) & (torch.maximum(*ends) > size)
+        assert not dominated.any(), (name, below, box.rows(dominated), slope[dominated])
+
+
+@every_function
+@given(data=st.data())
+def test_crowns_rule_encloses_the_least_area(name: str, data: st.DataObject) -> None:
+    """Area under a line is its height at the middle: no sampled slope is better."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    rule, found = op.crown(box), op.tightest(box)
+    for below, sign, slope, side in (
+        (True, 1, rule.lower, found.lower),
+        (False, -1, rule.upper, found.upper),
+    ):
+        mask, anchors = side_mask(box, below), op.anchors(box)
+        best = sign * (slope * box.middle + op.line(slope, mask, anchors).intercept)
+        for t in np.linspace(0, 1, 41):
+            rival = side.lower + float(t) * (side.upper - side.lower)
+            height = sign * (rival * box.middle + op.line(rival, mask, anchors).intercept)
+            size = 1e-6 * (box.upper - box.lower) + 1e-9
+            assert (best >= height - size).all(), (name, below, float(t), (height - best).max())
+
+
+@every_function
+@every_dtype
+@given(data=st.data())
+def test_rules_and_ranges_are_finite_and_give_valid_lines(
+    name: str, dtype: str, data: st.DataObject
+) -> None:
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    found = op.tightest(box)
+    ends = (found.lower.lower, found.lower.upper, found.upper.lower, found.upper.upper)
+    for end in ends:
+        assert torch.isfinite(end).all(), (name, box)
+    assert (found.lower.lower <= found.lower.upper).all()
+    assert (found.upper.lower <= found.upper.upper).all()
+    for rule in (op.crown(box), op.paper(box), op.parallel(box), Slopes(ends[0], ends[3])):
+        for below, slope in ((True, rule.lower), (False, rule.upper)):
+            assert torch.isfinite(slope).all(), (name, box)
+            line = op.line(slope, side_mask(box, below), op.anchors(box))
+            assert_encloses(name, slope, line.intercept, box, below)
+
+
+@pytest.mark.parametrize("name", [n for n, op in ELEMENTWISE.items() if isinstance(op, SShaped)])
+@given(data=st.data())
+def test_the_papers_rule_for_s_shaped_functions(name: str, data: st.DataObject) -> None:
+    """Appendix A.4: tangent at the middle off 0; across 0 the tangent through the far end,
+    or the chord where that tangent would touch beyond the box."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    f = zoo.REFERENCE[name]
+    rule = op.paper(box)
+    for k in range(len(box.lower)):
+        l, u = float(box.lower[k]), float(box.upper[k])
+        if u - l < 1e-3:
+            continue
+        middle = (l + u) / 2
+        h = 1e-5
+        tangent = (f(middle + h) - f(middle - h)) / (2 * h)
+        chord = (f(u) - f(l)) / (u - l)
+        # The line above through (l, f(l)): the steepest chord from l; below: towards u.
+        z = np.linspace(l, u, 20001)[1:-1]
+        steepest_from_l = max(((f(z) - f(l)) / (z - l)).max(), chord)
+        steepest_to_u = max(((f(u) - f(z)) / (u - z)).max(), chord)
+        upper = tangent if l >= 0 else steepest_from_l
+        lower = tangent if u <= 0 else steepest_to_u
+        assert float(rule.upper[k]) == pytest.approx(upper, abs=2e-5), (l, u)
+        assert float(rule.lower[k]) == pytest.approx(lower, abs=2e-5), (l, u)
+
+
+@every_function
+@every_dtype
+@given(data=st.data())
+def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    f = zoo.REFERENCE[name](zoo.grid(box))
+    image = op.image(box)
+    eps, tiny = eps_of(box.lower), 8 * torch.finfo(box.lower.dtype).tiny
+    low, high = image.lower.double().numpy(), image.upper.double().numpy()
+    rounding = 4e-16 * np.abs(f).max(1) + tiny
+    assert (low <= f.min(1) + rounding).all(), (name, box)
+    assert (high >= f.max(1) - rounding).all(), (name, box)
+    allowed = 64 * eps * np.abs(f).max(1) + tiny + 1e-6 * (np.abs(f).max(1) < 1)  # the grid's
+    assert (low >= f.min(1) - allowed).all(), (name, low - f.min(1))
+    assert (high <= f.max(1) + allowed).all(), (name, high - f.max(1))
+
+
+@every_function
+@given(data=st.data())
+def test_tightening_a_settled_box_tightens_no_line(name: str, data: st.DataObject) -> None:
+    """On settled boxes the rule's lines agree with f, so smaller boxes give nothing."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    settled = op.settled(box)
+    box = box.rows(settled)
+    z = zoo.grid(box)
+    for below in (True, False):
+        rule = op.crown(box)
+        slope = rule.lower if below else rule.upper
+        line = op.line(slope, side_mask(box, below), op.anchors(box))
+        gap = np.abs(zoo.REFERENCE[name](z) - column(slope) * z - column(line.intercept))
+        assert (gap <= 1e-12 * (1 + np.abs(z))).all(), name
+
+
+def test_the_table_and_its_references_agree() -> None:
+    assert set(zoo.REFERENCE) == set(ELEMENTWISE)
+    z = torch.linspace(-12, 12, 999, dtype=torch.float64)
+    for name, op in ELEMENTWISE.items():
+        assert isinstance(op, Elementwise)
+        assert np.allclose(op.apply(z).numpy(), zoo.REFERENCE[name](z.numpy()), atol=1e-14)
+        h = 1e-6
+        smooth = torch.ones_like(z, dtype=torch.bool)
+        for kink in op.kinks():
+            smooth &= (z - kink).abs() > 0.01
+        slope = (zoo.REFERENCE[name](z.numpy() + h) - zoo.REFERENCE[name](z.numpy() - h)) / (2 * h)
+        assert np.allclose(op.derivative(z).numpy()[smooth], slope[smooth], atol=1e-8), name

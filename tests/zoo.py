@@ -1,0 +1,286 @@
+"""One table of functions, hostile boxes and small networks for the property tests.
+
+`REFERENCE` gives every elementwise function again, in float64 and from other libraries, so
+that tests never compare the code with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.graph.builder import Builder, Value
+from frown.graph.graph import Graph
+from frown.query.region import Region
+from frown.relax.relaxation import Relaxation
+from frown.relax.table import ELEMENTWISE, Max, Relu, Tanh
+
+Array = NDArray[np.float64]
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+# -- functions --------------------------------------------------------------------------
+
+
+def _elu(alpha: float, scale: float = 1.0) -> Callable[[Array], Array]:
+    return lambda z: scale * np.where(z > 0, z, alpha * np.expm1(np.minimum(z, 0)))
+
+
+def _gelu_tanh(z: Array) -> Array:
+    z3 = np.clip(z, -1e3, 1e3) ** 3
+    return z * special.expit(2 * np.sqrt(2 / np.pi) * (z + 0.044715 * z3))
+
+
+REFERENCE: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda z: np.maximum(z, 0),
+    "leaky_relu": lambda z: np.where(z > 0, z, 0.1 * z),
+    "leaky_relu_steep": lambda z: np.where(z > 0, z, 1.7 * z),
+    "leaky_relu_falling": lambda z: np.where(z > 0, z, -0.3 * z),
+    "prelu": lambda z: np.where(z > 0, z, 0.25 * z),
+    "sigmoid": special.expit,
+    "tanh": np.tanh,
+    "arctan": np.arctan,
+    "softplus": lambda z: np.logaddexp(z, 0),
+    "elu": _elu(1.0),
+    "elu_steep": _elu(2.5),
+    "elu_shallow": _elu(0.3),
+    "selu": _elu(1.6732632423543772, 1.0507009873554805),
+    "silu": lambda z: z * special.expit(z),
+    "gelu": lambda z: z * special.ndtr(z),
+    "gelu_tanh": _gelu_tanh,
+    "hard_tanh": lambda z: np.clip(z, -1, 1),
+    "relu6": lambda z: np.clip(z, 0, 6),
+    "clip_from_below": lambda z: np.maximum(z, -0.5),
+    "abs": np.abs,
+}
+
+SMOOTH = [n for n in ELEMENTWISE if not ELEMENTWISE[n].kinks()]
+
+
+# -- hostile boxes ----------------------------------------------------------------------
+
+_COUNT = 12  # boxes per example: hypothesis draws them, torch bounds them at once
+
+_ordinary = st.floats(-8, 8)
+_special = st.sampled_from([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 6.0, 1e-3, -1e-3, 20.0, -20.0])
+_tiny = st.sampled_from([1e-45, -1e-45, 1e-38, -1e-38, 3e-41, 1e-30, -1e-30])
+_huge = st.sampled_from([1e4, -1e4, 88.0, -88.0, 104.0, -104.0, 1e8, -1e8, 1e15, -1e15])
+
+
+@st.composite
+def _pair(draw: st.DrawFn, dtype: torch.dtype, extreme: bool) -> tuple[float, float]:
+    kinds = (_ordinary, _ordinary, _special, _tiny, _huge) if extreme else (_ordinary, _special)
+    number = st.one_of(*kinds)
+    numpy = np.float32 if dtype == torch.float32 else np.float64
+    a = numpy(draw(number))
+    match draw(st.sampled_from(["point", "ulp", "narrow", "wide", "across"])):
+        case "point":
+            b = a
+        case "ulp":
+            b = np.nextafter(a, numpy(inf))
+        case "narrow":
+            b = numpy(a + abs(a) * numpy(draw(st.sampled_from([1e-6, 1e-4, 1e-2]))))
+        case "wide":
+            b = numpy(draw(number))
+        case _:
+            b = numpy(-a * numpy(draw(st.floats(0.01, 3))))
+    return (float(min(a, b)), float(max(a, b)))
+
+
+def boxes(dtype: torch.dtype, extreme: bool = True) -> st.SearchStrategy[Box]:
+    """Boxes of (count,) entries: points, one ulp wide, across 0, tiny, denormal, huge."""
+
+    def stack(pairs: list[tuple[float, float]]) -> Box:
+        ends = torch.tensor(pairs, dtype=torch.float64).to(dtype)
+        return Box(ends[:, 0], ends[:, 1])
+
+    pair = _pair(dtype, extreme)
+    return st.lists(pair, min_size=_COUNT, max_size=_COUNT).map(stack)
+
+
+def slopes(dtype: torch.dtype) -> st.SearchStrategy[Tensor]:
+    """Any slopes: ordinary, steep, flat, negative, and those where derivatives end."""
+    edge = st.sampled_from([0.0, 1.0, 0.25, 0.5, -0.1, 1.1, 1e-7, 1 - 1e-6, 0.249999, 1e-20, -2.0])
+    one = st.one_of(st.floats(-1.5, 1.5), edge, st.floats(-100, 100))
+    many = st.lists(one, min_size=_COUNT, max_size=_COUNT)
+    return many.map(lambda s: torch.tensor(s, dtype=torch.float64).to(dtype))
+
+
+def grid(box: Box, points: int = 301) -> Array:
+    """(entries, points) numbers of each box in float64: even, and crowded about 0 and ends."""
+    low, high = box.lower.double().numpy()[:, None], box.upper.double().numpy()[:, None]
+    even = low + (high - low) * np.linspace(0, 1, points)[None, :]
+    crowd = np.concatenate([[0.0], np.logspace(-6, 2.5, 60), -np.logspace(-6, 2.5, 60)])[None, :]
+    z = np.concatenate([low, high, even, np.tile(crowd, (len(low), 1)), low - crowd, high - crowd], 1)
+    return np.clip(z, low, high)
+
+
+# -- networks ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Random weights of a size that keeps signals alive."""
+
+    generator: torch.Generator
+
+    @classmethod
+    def seeded(cls, seed: int) -> Weights:
+        return cls(torch.Generator().manual_seed(seed))
+
+    def __call__(self, *shape: int) -> Tensor:
+        draw = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        fan = int(np.prod(shape[1:])) if len(shape) > 1 else 4
+        return draw * (1.4 / fan**0.5)
+
+
+def mlp(op: Relaxation, widths: tuple[int, ...] = (4, 6, 6, 5, 3), seed: int = 0) -> Graph:
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, widths[0]))
+    for i, (n, m) in enumerate(zip(widths, widths[1:])):
+        x = b.linear(x, weights(m, n), weights(m))
+        if i < len(widths) - 2:
+            x = b.add(op, x)
+    return b.graph(x)
+
+
+def _head(b: Builder, x: Value, weights: Weights, classes: int = 3) -> Graph:
+    flat = b.reshape(x, (1, int(np.prod(x.shape))))
+    return b.graph(b.linear(flat, weights(classes, flat.shape[1]), weights(classes)))
+
+
+def _conv(b: Builder, x: Value, weights: Weights, out: int, stride: int = 1) -> Value:
+    kernel = weights(out, x.shape[-3], 3, 3)
+    return b.conv(x, kernel, weights(out), (stride, stride), ((1, 1), (1, 1)), (1, 1), 1)
+
+
+def conv_max(seed: int = 1) -> Graph:
+    """Convolution, relu, overlapping padded max pooling, convolution, tanh."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 1, 4, 4))
+    x = b.add(Relu(), _conv(b, x, weights, 2))
+    x = b.add(Max(), b.windows(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False))
+    x = b.add(Tanh(), _conv(b, x, weights, 2))
+    return _head(b, x, weights)
+
+
+def max_first(seed: int = 2) -> Graph:
+    """Max pooling straight on the convolution, overlapping, then relu on the maximum."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2)
+    x = b.add(Max(), b.windows(x, (2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), False))
+    x = b.add(Relu(), _conv(b, x, weights, 2, stride=2))
+    return _head(b, x, weights)
+
+
+def max_on_input(seed: int = 3) -> Graph:
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 1, 4, 4))
+    x = b.add(Max(), b.windows(x, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1), False))
+    return _head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
+
+
+def average_pool(seed: int = 4) -> Graph:
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.add(Relu(), _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2))
+    x = b.average_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False, False)
+    return _head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
+
+
+def residual(op: Relaxation, seed: int = 5) -> Graph:
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.add(op, b.linear(b.input("x", (1, 4)), weights(5, 4), weights(5)))
+    for _ in range(2):
+        inner = b.linear(b.add(op, b.linear(x, weights(5, 5), weights(5))), weights(5, 5))
+        x = b.add(op, _value(b.combine(x, inner, 1.0)))
+    return _head(b, x, weights)
+
+
+def branches(seed: int = 6) -> Graph:
+    """Two branches of different depth: subtracted, concatenated with the input, read twice."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 4))
+    left = b.add(Relu(), b.linear(x, weights(4, 4), weights(4)))
+    right = b.add(Tanh(), b.linear(left, weights(4, 4), weights(4)))
+    gap = _value(b.combine(left, right, -1.0))
+    joined = _value(b.concat([b.add(Relu(), gap), b.add(Tanh(), gap), x], 1))
+    hidden = b.add(Relu(), b.linear(joined, weights(5, 12), weights(5)))
+    return _head(b, hidden, weights)
+
+
+def sliced(seed: int = 7) -> Graph:
+    """Selections between a layer and its nonlinearities: slices, a gather that repeats."""
+    weights, b = Weights.seeded(seed), Builder()
+    h = b.linear(b.input("x", (1, 4)), weights(6, 4), weights(6))
+    first = b.add(Relu(), b.slice(h, 1, 0, 4))
+    second = b.add(Tanh(), b.gather(h, 1, torch.tensor([5, 3, 3, 4])))
+    mixed = b.linear(_value(b.combine(first, second, 1.0)), weights(5, 4), weights(5))
+    return _head(b, b.add(Relu(), b.add(Relu(), mixed)), weights)
+
+
+def _value(x: object) -> Value:
+    assert isinstance(x, Value)
+    return x
+
+
+NETWORKS: dict[str, Graph] = {
+    **{f"mlp {name}": mlp(op, seed=i) for i, (name, op) in enumerate(ELEMENTWISE.items())},
+    "conv_max": conv_max(),
+    "max_first": max_first(),
+    "max_on_input": max_on_input(),
+    "average_pool": average_pool(),
+    "residual relu": residual(Relu()),
+    "residual tanh": residual(Tanh(), 8),
+    "branches": branches(),
+    "sliced": sliced(),
+}
+
+NORMS = (1.0, 2.0, 3.0, inf)
+
+
+def region(
+    graph: Graph,
+    p: float,
+    radius: float = 0.3,
+    count: int = 2,
+    clipped: bool = False,
+    scaled: bool = False,
+    seed: int = 0,
+) -> Region:
+    """Balls in the network's input space; some features near the range's ends, some fixed."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, *graph.input_shape)
+    centre = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+    features = centre[0].numel()
+    reach = radius * (1.0 if p == inf else features ** (1 / p) * 0.7)
+    scale = lower = upper = None
+    if scaled:
+        scale = torch.rand((1, *graph.input_shape), generator=generator, dtype=torch.float64) + 0.5
+        scale.view(-1)[0] = 0
+    if clipped:
+        lower = torch.full((1, *graph.input_shape), -0.9, dtype=torch.float64)
+        upper = torch.full((1, *graph.input_shape), 0.8, dtype=torch.float64)
+        centre = centre.clamp(-0.9, 0.8)
+    radii = torch.linspace(0.5, 1, count, dtype=torch.float64) * reach
+    cast = [t if t is None else t.to(graph.dtype) for t in (centre, radii, scale, lower, upper)]
+    assert cast[0] is not None and cast[1] is not None
+    return Region(cast[0], cast[1], p, cast[2], cast[3], cast[4])
+
+
+def samples(ball: Region, count: int = 200, seed: int = 0) -> Tensor:
+    """(count, N, *shape) points of each ball, many on its surface and at its corners."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, *ball.centre.shape)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    peaks = noise.sign() * torch.rand(shape, generator=generator, dtype=torch.float64).round()
+    single = noise * (noise.abs() == noise.abs().flatten(2).amax(2).view(*shape[:2], *[1] * (len(shape) - 2)))
+    mixed = torch.cat([noise[: count // 3], 99 * peaks[count // 3 : 2 * count // 3], 99 * single[2 * count // 3 :]])
+    return torch.stack([ball.project(ball.centre + step.to(ball.centre) * 9) for step in mixed])
