@@ -141,8 +141,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def circumstances() -> str:
     """What a figure depends on, in one line."""
     return (
-        f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} thread, {platform.machine()}, python {platform.python_version()}"
+        f"{time.strftime('%Y-%m-%d')}, python {platform.python_version()}, "
+        f"torch {torch.__version__}, {torch.get_num_threads()} thread, {platform.machine()}"
     )
 
 

@@ -10,32 +10,41 @@ columns marked "other machine" are constants.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import io
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
+from typing import Any
 
-import lirpa
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import frown
 from common import (
     NETWORKS,
     Problem,
     alternating,
     circumstances,
+    sequential,
     shared_folder,
     short,
     table,
 )
-from numpy.typing import NDArray
-
-import frown
+from frown.radius import Bracket, search
 from frown.version import __version__
 
 Radii = NDArray[np.float64]
+Margins = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> margins (n, 1)
 TOL = 0.01
+ITERATIONS = 20  # of alpha-CROWN, per radius
 
 # The authors' released code, neuron by neuron: mean radius, CPU seconds per sample. Measured
 # once on some other machine: an orientation, never a result of this run.
@@ -80,7 +89,7 @@ def main() -> None:
     args = _arguments()
     torch.set_num_threads(1)
     shared = shared_folder(args.shared)
-    peer = f"auto_LiRPA {lirpa.version()}" if lirpa.installed() else "auto_LiRPA not installed"
+    peer = f"auto_LiRPA {_lirpa().__version__}" if _installed() else "auto_LiRPA not installed"
     print(f"frown {__version__}, {peer}; {circumstances()}")
     if args.single:
         print(f"one sample at a time, the first {args.single}; median of {args.repeat}")
@@ -120,7 +129,8 @@ def measure(
             rival = "frown FROWN" if "alpha" in method else "frown CROWN"
         ours = None if rival is None else found[rival][0] / count
         entries.append(Entry(name, p, method, float(radii.mean()), seconds / count, ours))
-    entries += _published(name, p, single, found["frown FROWN"][0] / count)
+    if single or len(problem) == len(NETWORKS[name].samples):
+        entries += _published(name, p, single, found["frown FROWN"][0] / count)
     return entries
 
 
@@ -150,14 +160,14 @@ def contestants(
         return work
 
     work = {"frown CROWN": ours("crown"), "frown FROWN": ours("frown")}
-    if not lirpa.installed():
+    if not _installed():
         return work
-    peers = [lirpa.Peer.of(part, p) for part in parts]
+    peers = [Peer.of(part, p) for part in parts]
 
     def theirs(how: str, alpha: bool) -> Callable[[], Radii]:
         def work() -> Radii:
             run = (peer.alpha_crown if alpha else peer.crown for peer in peers)
-            return np.concatenate([radii(TOL, how) for radii in run])
+            return np.concatenate([radii(how) for radii in run])
 
         return work
 
@@ -165,6 +175,114 @@ def contestants(
         work[f"auto_LiRPA CROWN, {how}"] = theirs(how, alpha=False)
         work[f"auto_LiRPA alpha-CROWN, {how}"] = theirs(how, alpha=True)
     return work
+
+
+@dataclass(frozen=True)
+class Peer:
+    """auto_LiRPA as a careful user drives it: margins as C, all inputs in one batch.
+
+    Radii come from one of two searches. `bisection` is what users write: from the radius
+    that CROWN proves, grow until it fails, then halve the bracket. `shared` is frown's own
+    search, so that only the bounds themselves are compared.
+    """
+
+    module: Any  # BoundedModule
+    x: Tensor  # (N, features)
+    margin: Tensor  # (N, 1, classes)
+    p: float
+
+    @classmethod
+    def of(cls, problem: Problem, p: float) -> Peer:
+        network = sequential(problem.path)
+        x = torch.tensor(problem.x, dtype=torch.float32)
+        every = torch.arange(len(x))
+        margin = torch.zeros(len(x), 1, network(x).shape[1])
+        margin[every, 0, torch.from_numpy(problem.y)] = 1
+        margin[every, 0, torch.from_numpy(problem.target)] = -1
+        # With the default fix_interm_bounds=True only the last layer would be optimised and
+        # the radii would fall short; learning rate and schedule are the library's own.
+        options = {"iteration": ITERATIONS, "fix_interm_bounds": False}
+        with _quiet():
+            module = _lirpa().BoundedModule(
+                network,
+                torch.zeros_like(x),
+                bound_opts={"optimize_bound_args": options},
+                device="cpu",
+            )
+        return cls(module, x, margin, p)
+
+    def crown(self, how: str) -> Radii:
+        """(N,) radii by CROWN."""
+        if how == "bisection":
+            return bisect(self._bounds("CROWN"), 0.3 * self._guess(), TOL).numpy()
+        return self._shared_crown(TOL).proved.numpy()
+
+    def alpha_crown(self, how: str) -> Radii:
+        """(N,) radii by alpha-CROWN, upwards from CROWN's to 3 %."""
+        bounds = self._bounds("CROWN-Optimized")
+        if how == "bisection":
+            start = bisect(self._bounds("CROWN"), 0.3 * self._guess(), 0.03)
+            return bisect(bounds, 1.2 * start, TOL, start).numpy()
+        bracket = self._shared_crown(0.03)
+        bracket = replace(
+            bracket,
+            failed=torch.full_like(bracket.failed, inf),
+            power=bracket.growth(),
+            streak=torch.zeros_like(bracket.streak),
+        )
+        return search(bracket, bounds, 1.2 * bracket.proved, TOL).proved.numpy()
+
+    def _bounds(self, method: str) -> Margins:
+        lirpa = _lirpa()
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            ball = lirpa.perturbations.PerturbationLpNorm(norm=self.p, eps=radius[:, None])
+            x = lirpa.BoundedTensor(self.x[sample], ball)
+            with torch.set_grad_enabled(method != "CROWN"), _quiet():
+                lower, _ = self.module.compute_bounds(
+                    x=(x,), C=self.margin[sample], method=method, bound_upper=False
+                )
+            return lower.detach()
+
+        return evaluate
+
+    def _shared_crown(self, tol: float) -> Bracket:
+        guess = self._guess()
+        with torch.no_grad():
+            clean = (self.margin @ self.module(self.x)[:, :, None]).squeeze(-1)
+        bracket = Bracket.start(clean, torch.full_like(guess, inf))
+        return search(bracket, self._bounds("CROWN"), 0.3 * guess, tol)
+
+    def _guess(self) -> Tensor:
+        """Where the margin would vanish if the network were linear at the input."""
+        x = self.x.clone().requires_grad_()
+        margin = (self.margin @ self.module(x)[:, :, None]).flatten()
+        (slope,) = torch.autograd.grad(margin.sum(), x)
+        dual = 1.0 if self.p == inf else inf if self.p == 1 else self.p / (self.p - 1)
+        return margin.detach() / torch.linalg.vector_norm(slope, ord=dual, dim=1)
+
+
+def bisect(margins: Margins, first: Tensor, tol: float, proved: Tensor | None = None) -> Tensor:
+    """The largest radius, within `tol`, with a positive margin; every sample its own bracket.
+
+    Doubling or halving until there is a bracket (by a fifth from a proved radius), then its
+    geometric middle. Decided samples leave the batch.
+    """
+    low = torch.zeros_like(first) if proved is None else proved.clone()
+    high = torch.full_like(first, torch.inf)
+    grow = 2.0 if proved is None else 1.2
+    here = first
+    for _ in range(60):
+        index = (high > low * (1 + tol)).nonzero().flatten()
+        if not len(index):
+            break
+        radius = here[index]
+        holds = (margins(index, radius) > 0).all(1)
+        low[index[holds]] = radius[holds]
+        high[index[~holds]] = radius[~holds]
+        both = (low > 0) & torch.isfinite(high)
+        here = torch.where(both, torch.sqrt(low * high), torch.where(low > 0, low * grow, high / 2))
+    return low
 
 
 def _published(name: str, p: float, single: int, ours: float) -> list[Entry]:
@@ -175,6 +293,24 @@ def _published(name: str, p: float, single: int, ours: float) -> list[Entry]:
     if (name, p) not in PUBLISHED:
         return []
     return [Entry(name, p, label, *PUBLISHED[name, p], ours)]
+
+
+def _installed() -> bool:
+    return find_spec("auto_LiRPA") is not None
+
+
+def _lirpa() -> Any:
+    with _quiet():
+        import auto_LiRPA
+        import auto_LiRPA.perturbations
+    return auto_LiRPA
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _write(path: Path, entries: list[Entry], text: str) -> None:

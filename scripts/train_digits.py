@@ -10,6 +10,7 @@ same versions writes the same bytes.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def train(x: Tensor, y: Tensor) -> nn.Sequential:
     torch.manual_seed(SEED)
     generator = torch.Generator().manual_seed(SEED)
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(WIDTHS, WIDTHS[1:], strict=False):
+    for inputs, outputs in pairwise(WIDTHS):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=1e-2)

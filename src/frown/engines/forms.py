@@ -37,34 +37,62 @@ class Chosen:
 Choose = Callable[[int, Tensor], Chosen]
 
 
-def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
-    """Bound coef . target below by a form at the input.
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A form on its way: coefficients at nodes still to be passed, all before `stop`."""
+
+    pending: dict[int, Tensor]
+    const: Tensor  # (rows,)
+    stop: int
+
+
+def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
+    """Pull coef . target back to the last nonlinearity; the part no choice of lines changes."""
+    return _descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
+
+
+def finish(plan: Plan, target: int, start: Partial, choose: Choose) -> LinearForm:
+    """Pull a form back to the input.
 
     `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
     take a line below, others one above.
     """
-    graph = plan.graph
-    const = coef.new_zeros(coef.shape[0])
-    pending: dict[int, Tensor] = {target: coef}
+    end = _descend(plan, target, start, choose)
+    if 0 in end.pending:
+        return LinearForm(end.pending[0], end.const)
+    return LinearForm(end.const.new_zeros(len(end.const), *plan.graph.input_shape), end.const)
+
+
+def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
+    """Bound coef . target below by a form at the input, with the lines that `choose` gives."""
+    return finish(plan, target, begin(plan, target, coef), choose)
+
+
+def _descend(plan: Plan, target: int, start: Partial, choose: Choose | None) -> Partial:
+    """Pass nodes in reverse order, down to the input or, without `choose`, to a nonlinearity."""
+    const, pending = start.const, dict(start.pending)
     for i in reversed(plan.ancestors(target)):
-        here = pending.pop(i, None)
-        if here is None:
+        if i > start.stop or i not in pending:
             continue
-        node = graph.nodes[i]
+        node = plan.graph.nodes[i]
         if isinstance(node.op, Input):
-            return LinearForm(here, const)
+            break
         if isinstance(node.op, Affine):
+            here = pending.pop(i)
             shift = node.op.shift(here)
             if shift is not None:
                 const = const + shift
             back = node.op.pull_back(here)
+        elif choose is None:
+            return Partial(pending, const, i)
         else:
+            here = pending.pop(i)
             lines = choose(i, here)
             const = const + (here * lines.intercept).flatten(1).sum(1)
             back = (plan.relaxation(i).expand(here) * lines.slope,)
         for j, part in zip(node.inputs, back, strict=True):
             pending[j] = part if j not in pending else pending[j] + part
-    return LinearForm(coef.new_zeros(coef.shape[0], *graph.input_shape), const)
+    return Partial(pending, const, 0)
 
 
 def push_forward(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.forms import Chosen, LinearForm, pull_back, push_forward
+from frown.engines.forms import Chosen, LinearForm, begin, finish, push_forward
 from frown.engines.frame import Frame
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent
@@ -97,6 +97,7 @@ class _Search:
         self.plan, self.rows, self.theta = plan, rows, theta
         self.places, _ = plan.slots(rows.target)
         self.fresh = bool(torch.isnan(theta).any())
+        self.head = begin(plan, rows.target, rows.coef)
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Every row's bound at its slopes, and the groups' ascent direction."""
@@ -133,7 +134,7 @@ class _Search:
             lines[i] = Chosen(slope, line.intercept)
             return lines[i]
 
-        form = pull_back(self.plan, self.rows.target, self.rows.coef, choose)
+        form = finish(self.plan, self.rows.target, self.head, choose)
         self.fresh = False
         return form, lines, rates
 

@@ -28,7 +28,8 @@ class Linear(Affine):
         return (coef @ self.weight,)
 
     def shift(self, coef: Tensor) -> Tensor | None:
-        return (coef @ self.bias).flatten(1).sum(1) if coef.dim() > 2 else coef @ self.bias
+        terms = coef.reshape(len(coef), -1, coef.shape[-1]) @ self.bias
+        return terms[:, 0] if terms.shape[1] == 1 else terms.sum(1)
 
     def spread(self, *radii: Tensor) -> Tensor:
         return F.linear(radii[0], self.weight.abs())

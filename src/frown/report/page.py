@@ -362,9 +362,9 @@ def _command(comparison: Comparison) -> str:
 
 def _duration(seconds: float) -> str:
     if seconds < 1:
-        return f"{seconds:.2f} s"
+        return f"{seconds:.2f}\N{NO-BREAK SPACE}s"
     if seconds < 100:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f}\N{NO-BREAK SPACE}s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
