@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import alternating, circumstances, short, table
 from numpy.typing import NDArray
 from torch import nn
 
 import frown
+from common import alternating, circumstances, short, table
 
 FEATURES, CLASSES = 784, 10
 DEPTHS, WIDTHS, BATCHES = (5, 10, 20), (20, 100, 500), (1, 2, 4, 8, 16, 32, 64)

@@ -175,12 +175,20 @@ class _Work:
         count, conditions, _ = spec.coef.shape
         coef = spec.coef.reshape(count * conditions, *plan.graph.nodes[target].shape)
         row = torch.arange(count * conditions, device=coef.device)
+        wide = self.settings.wide
         if self.settings.method == "frown" and target in self.warm.theta:
             rows, keys = gather_rows(
-                plan, self.region, target, coef, row // conditions, row, self.layers.frames
+                plan,
+                self.region,
+                target,
+                coef,
+                row // conditions,
+                row,
+                self.layers.frames,
+                False,
+                wide,
             )
-            table = self.warm.theta[target]
-            form, lines = replay(plan, rows, table.view(-1, table.shape[-1])[keys])
+            form, lines = replay(plan, rows, self.warm.theta[target][keys])
             slopes = {i: c.slope for i, c in lines.items()}
         else:
             index = shared(row // conditions)
@@ -203,10 +211,10 @@ class _Work:
                 f"{self.settings.method}"
             )
         target = self.plan.graph.nodes[source]
-        table = self.warm.theta[source]  # (N, 2 * blocks, slots)
-        blocks = table.shape[1] // 2
+        table = self.warm.theta[source]  # (N * 2 * blocks, lanes, slots)
         per = self.settings.group or target.size
-        tried = ~torch.isnan(table).any(-1)
+        blocks = -(-target.size // per)
+        tried = ~torch.isnan(table).flatten(1).any(1).view(-1, 2 * blocks)
         neuron = torch.arange(target.size, device=table.device)
         first, second = (tried[:, place * blocks + neuron // per].nonzero() for place in (0, 1))
         pairs = torch.cat([first, second])  # (rows, 2): sample, neuron
@@ -219,9 +227,17 @@ class _Work:
         sign = 1.0 - 2.0 * side.to(table.dtype)
         coef = one_hot(which, sign, target.size, target.shape)
         rows, keys = gather_rows(
-            self.plan, self.region, source, coef, sample, key, self.layers.frames
+            self.plan,
+            self.region,
+            source,
+            coef,
+            sample,
+            key,
+            self.layers.frames,
+            grouped=self.settings.group != 1,
+            wide=self.settings.wide,
         )
-        form, lines = replay(self.plan, rows, table.view(-1, table.shape[-1])[keys])
+        form, lines = replay(self.plan, rows, table[keys])
         bound = rows.region.minimise(form.coef).value + form.const
         return NeuronRows(
             sample.cpu().numpy(),

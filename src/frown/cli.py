@@ -163,7 +163,12 @@ def certify(
         ),
     ] = True,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads.", rich_help_panel=_MACHINE)
+        int | None,
+        typer.Option(
+            min=1,
+            help="CPU threads (default: one for small networks, else all cores).",
+            rich_help_panel=_MACHINE,
+        ),
     ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_MACHINE)

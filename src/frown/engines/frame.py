@@ -35,6 +35,7 @@ class Frame:
     anchors: Anchors
     lines: Lines
     range: SlopeRange
+    excess: Tensor | None = None  # how far beyond the range a wide search may go
 
     @property
     def box(self) -> Box:
@@ -42,7 +43,11 @@ class Frame:
 
     def rows(self, index: Tensor | slice) -> Frame:
         return Frame(
-            self.op, self.anchors.rows(index), self.lines.rows(index), self.range.rows(index)
+            self.op,
+            self.anchors.rows(index),
+            self.lines.rows(index),
+            self.range.rows(index),
+            None if self.excess is None else self.excess[index],
         )
 
 
@@ -63,20 +68,10 @@ def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
         op.line(slopes.upper, ~below, anchors).intercept,
     )
     spread = op.tightest(box)
-    return Frame(op, anchors, lines, widened(spread) if settings.wide else spread)
+    return Frame(op, anchors, lines, spread, widest(spread) if settings.wide else None)
 
 
-def widened(spread: SlopeRange) -> SlopeRange:
-    """Appendix A.8: slopes beyond the tightest lines, by the width of all of them.
-
-    A line outside the tightest range is worth more than it seems: its surplus is the
-    multiplier of the constraint l <= z <= u.
-    """
+def widest(spread: SlopeRange) -> Tensor:
+    """Appendix A.8: how far slopes may leave the tightest range, the width of all of it."""
     least = torch.minimum(spread.lower.lower, spread.upper.lower)
-    most = torch.maximum(spread.lower.upper, spread.upper.upper)
-    margin = most - least
-
-    def grow(box: Box) -> Box:
-        return Box(box.lower - margin, box.upper + margin)
-
-    return SlopeRange(grow(spread.lower), grow(spread.upper))
+    return torch.maximum(spread.lower.upper, spread.upper.upper) - least

@@ -31,8 +31,8 @@ from frown.query.spec import Spec
 class Warm:
     """Where ascents ended, for the next radius to start from.
 
-    Per bounded node a table (samples, groups, slots) of theta, NaN where nothing has
-    been tried; of the last node, the output, one group per condition.
+    Per bounded node a table (samples * groups, lanes, slots) of theta, NaN where nothing
+    has been tried; of the last node, the output, one group per condition.
     """
 
     samples: int
@@ -40,12 +40,11 @@ class Warm:
     theta: dict[int, Tensor] = field(default_factory=dict)
     tight: Warm | None = None  # of the narrow search that a wide one builds on
 
-    def table(self, target: int, groups: int, slots: int, like: Tensor) -> Tensor:
-        known = self.theta.get(target)
-        if known is None or known.shape != (self.samples, groups, slots):
-            known = like.new_full((self.samples, groups, slots), torch.nan)
-            self.theta[target] = known
-        return known
+    def table(self, target: int, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
+        if target not in self.theta:
+            shape = (self.samples * groups, lanes, slots)
+            self.theta[target] = like.new_full(shape, torch.nan)
+        return self.theta[target]
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,13 @@ def gather_rows(
     sample: Tensor,
     key: Tensor,
     frames: dict[int, Frame],
+    grouped: bool,
+    wide: bool,
 ) -> tuple[Rows, Tensor]:
-    """Rows of these samples with what they need; rows of one key, which stand together,
-    share their slopes. Returns the keys in order, too."""
+    """Rows of these samples with what they need, and their keys in order.
+
+    If `grouped`, rows of one key, which stand together, share their slopes.
+    """
     index = shared(sample)
     keys, group = torch.unique_consecutive(key, return_inverse=True)
     rows = Rows(
@@ -109,9 +112,17 @@ def gather_rows(
         coef,
         region.rows(index),
         {i: frames[i].rows(index) for i in plan.below(target)},
-        None if len(keys) == len(key) else group,
+        group if grouped else None,
+        wide,
     )
     return rows, keys
+
+
+def _continue(theta: Tensor, tight: Warm, target: int, keys: Tensor) -> Tensor:
+    """A wide search starts where the narrow one ended, with nothing beyond the range."""
+    narrow = tight.theta[target][keys]
+    start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
+    return torch.where(torch.isnan(theta), start, theta)
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,15 @@ class _Engine:
         bound = torch.empty_like(sign)
         for piece in self._whole_groups(source, sample, slot):
             coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
-            bound[piece] = self._rows(source, coef, sample[piece], slot[piece], 2 * blocks, frames)
+            bound[piece] = self._rows(
+                source,
+                coef,
+                sample[piece],
+                slot[piece],
+                2 * blocks,
+                frames,
+                grouped=self.settings.group != 1,
+            )
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
         below = side == 0
         low[sample[below], neuron[below]] = bound[below]
@@ -164,6 +183,7 @@ class _Engine:
                 slot[piece],
                 conditions,
                 frames,
+                grouped=False,
             )
             best[piece] = torch.maximum(best[piece], found)
         return best.view(count, conditions)
@@ -176,16 +196,20 @@ class _Engine:
         slot: Tensor,
         slots: int,
         frames: dict[int, Frame],
+        grouped: bool,
     ) -> Tensor:
         """Optimise rows, starting from and saving to the warm table."""
+        key = self.sample[sample] * slots + slot
         rows, keys = gather_rows(
-            self.plan, self.region, target, coef, sample, self.sample[sample] * slots + slot, frames
+            self.plan, self.region, target, coef, sample, key, frames, grouped, self.settings.wide
         )
-        table = self.warm.table(target, slots, self.plan.slots(target)[1], coef)
-        flat = table.view(-1, table.shape[-1])
+        flat = self.warm.table(target, slots, rows.lanes, self.plan.slots(target)[1], coef)
+        theta = flat[keys]
+        if self.warm.tight is not None:
+            theta = _continue(theta, self.warm.tight, target, keys)
         ascent = self.settings.ascent
         steps = ascent.more if self.warm.rounds else ascent.steps
-        found = optimise(self.plan, rows, flat[keys], ascent, steps, self.clock)
+        found = optimise(self.plan, rows, theta, ascent, steps, self.clock)
         flat[keys] = found.theta
         return found.bound
 

@@ -22,6 +22,7 @@ from frown.engines.frame import Frame
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent
 from frown.query.region import Region
+from frown.relax.relaxation import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +30,34 @@ class Optimised:
     """The best bound of every row and where it was found."""
 
     bound: Tensor  # (rows,)
-    theta: Tensor  # (groups, slots) the best iterate
+    theta: Tensor  # (groups, lanes, slots) the best iterate
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Quantities to bound below: coef . target over each row's region.
 
-    `group` says which theta a row uses (None: each row its own). Frames and region are
-    per row, or shared by all.
+    `group` says which theta a row uses. None: each row its own, and then one number per
+    neuron is enough, because a row needs one side of it only. The rows of a group may need
+    different sides, so a group has two lanes of theta: for lines below and above. A wide
+    search doubles the lanes: how far each slope leaves the tightest range, in [-1, 1].
+    Frames and region are per row, or shared by all.
     """
 
     target: int
     coef: Tensor  # (rows, *target shape)
     region: Region
     frames: dict[int, Frame]
-    group: Tensor | None
+    group: Tensor | None  # (rows,)
+    wide: bool = False
+
+    @property
+    def sides(self) -> int:
+        return 1 if self.group is None else 2
+
+    @property
+    def lanes(self) -> int:
+        return self.sides * (2 if self.wide else 1)
 
 
 def optimise(
@@ -52,7 +65,7 @@ def optimise(
 ) -> Optimised:
     """Maximise every row's bound; with groups, the mean bound of each group.
 
-    Starts at theta (groups, slots), where NaN means CROWN's slope, and takes a fixed
+    Starts at theta (groups, lanes, slots), where NaN means CROWN's slope, and takes a fixed
     number of steps, so results do not depend on which rows share a batch. Keeps the best
     value of each row and the best theta of each group.
     """
@@ -69,7 +82,7 @@ def optimise(
         best = torch.maximum(best, bound)
         mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
         better = mean > best_mean
-        best_theta = torch.where(better[:, None], search.theta, best_theta)
+        best_theta = torch.where(better[:, None, None], search.theta, best_theta)
         best_mean = torch.maximum(mean, best_mean)
         if gradient is None or not gradient.numel():
             break
@@ -79,15 +92,27 @@ def optimise(
             first.lerp_(gradient, 1 - ascent.momentum)
             second.lerp_(gradient.square(), 1 - ascent.memory)
         pace = first / second.sqrt().add_(torch.finfo(best.dtype).tiny)
-        search.theta = (search.theta + rate * pace).clamp_(0, 1)
+        search.move(rate * pace)
         rate *= ascent.decay
     return Optimised(best, best_theta)
 
 
 def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
     """The forms and lines of rows at given slopes."""
-    form, lines, _ = _Search(plan, rows, theta.clone()).form()
-    return form, lines
+    search = _Search(plan, rows, theta.clone())
+    form = search.form()
+    return form, {i: Chosen(n.slope, n.line.intercept) for i, n in search.notes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What a pass did at a node."""
+
+    coef: Tensor  # A, laid over the node's input
+    width: Tensor  # of the slope range
+    slope: Tensor
+    line: Line
+    beyond: Tensor | None  # a wide search's place outside the range
 
 
 class _Search:
@@ -98,65 +123,109 @@ class _Search:
         self.places, _ = plan.slots(rows.target)
         self.fresh = bool(torch.isnan(theta).any())
         self.head = begin(plan, rows.target, rows.coef)
+        self.notes: dict[int, _Note] = {}
+
+    def move(self, step: Tensor) -> None:
+        sides = self.rows.sides
+        self.theta = self.theta + step
+        self.theta[:, :sides].clamp_(0, 1)
+        self.theta[:, sides:].clamp_(-1, 1)
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Every row's bound at its slopes, and the groups' ascent direction."""
-        form, lines, rates = self.form()
+        form = self.form()
         least = self.rows.region.minimise(form.coef)
         bound = least.value + form.const
         if not gradient:
             return bound, None
-        uphill = form.const.new_zeros(len(bound), self.theta.shape[1])
+        uphill = form.const.new_zeros(len(bound), *self.theta.shape[1:])
+        lines = {i: Chosen(n.slope, n.line.intercept) for i, n in self.notes.items()}
 
         def see(i: int, z: Tensor) -> None:
-            gain, touch = rates[i]
-            torch.mul(gain.flatten(1), (z - touch).flatten(1), out=uphill[:, self.places[i]])
+            note = self.notes[i]
+            self._add(uphill, 0, i, note.coef * note.width * (z - note.line.touch))
+            frame = self.rows.frames[i]
+            if note.beyond is not None and frame.excess is not None:
+                # At the range's end a line touches f all over the box: only a z* that
+                # has left the box gains from a slope beyond.
+                resting = z - frame.box.clip(z)
+                away = torch.where(note.beyond == 0, resting, z - note.line.touch)
+                self._add(uphill, self.rows.sides, i, note.coef * away * frame.excess)
 
         push_forward(self.plan, self.rows.target, least.point, lines, see)
         if self.rows.group is not None:
             uphill = torch.zeros_like(self.theta).index_add_(0, self.rows.group, uphill)
         return bound, uphill
 
-    def form(self) -> tuple[LinearForm, dict[int, Chosen], dict[int, tuple[Tensor, Tensor]]]:
-        """The rows' forms at the input, the lines used, and per node A times the width of
-        the slope range, with the touching points."""
-        rates: dict[int, tuple[Tensor, Tensor]] = {}
-        lines: dict[int, Chosen] = {}
+    def form(self) -> LinearForm:
+        """The rows' forms at the input; `notes` keeps what was chosen on the way."""
 
         def choose(i: int, here: Tensor) -> Chosen:
             frame, below = self.rows.frames[i], here >= 0
             laid = frame.op.expand(below)
             low, width = frame.range.at(laid)
-            place = self._theta(i, low, width, laid, frame)
-            slope = frame.op.project(torch.addcmul(low, place, width), below)
+            if self.fresh:
+                self._begin(i, low, width, laid, frame)
+            slope = torch.addcmul(low, self._pick(0, i, laid), width)
+            beyond = None
+            if self.rows.wide:
+                assert frame.excess is not None
+                beyond = self._pick(self.rows.sides, i, laid)
+                slope = torch.addcmul(slope, beyond, frame.excess)
+            else:
+                slope = frame.op.project(slope, below)
             line = frame.op.line(slope, below, frame.anchors)
-            rates[i] = (frame.op.expand(here) * width, line.touch)
-            lines[i] = Chosen(slope, line.intercept)
-            return lines[i]
+            self.notes[i] = _Note(frame.op.expand(here), width, slope, line, beyond)
+            return Chosen(slope, line.intercept)
 
         form = finish(self.plan, self.rows.target, self.head, choose)
         self.fresh = False
-        return form, lines, rates
+        return form
 
-    def _theta(self, i: int, low: Tensor, width: Tensor, below: Tensor, frame: Frame) -> Tensor:
-        """This node's theta per row; places never visited start at CROWN's slope."""
-        part, group = self.theta[:, self.places[i]], self.rows.group
-        if self.fresh:
-            rule = frame.lines.slopes
-            crown = torch.where(below, rule.lower, rule.upper)
-            start = (crown - low) / torch.where(width > 0, width, torch.ones_like(width))
-            start = start.clamp(0, 1).flatten(1).expand(len(self.rows.coef), -1)
-            if group is not None:
-                start = _group_mean(start, group, len(part))
-            part = torch.where(torch.isnan(part), start, part)
-            self.theta[:, self.places[i]] = part
-        if group is not None:
-            part = part[group]
+    def _shape(self, i: int) -> tuple[int, ...]:
         (source,) = self.plan.graph.nodes[i].inputs
-        return part.view(-1, *self.plan.graph.nodes[source].shape)
+        return self.plan.graph.nodes[source].shape
+
+    def _pick(self, lane: int, i: int, below: Tensor) -> Tensor:
+        """A node's numbers per row, from the lane (of a group: the two lanes) given."""
+        shape, place = self._shape(i), self.places[i]
+        own = self.theta[:, lane, place]
+        if self.rows.group is None:
+            return own.view(-1, *shape)
+        other = self.theta[:, lane + 1, place]
+        mask = below.expand(-1, *shape).flatten(1)
+        return torch.where(mask, own[self.rows.group], other[self.rows.group]).view(-1, *shape)
+
+    def _add(self, uphill: Tensor, lane: int, i: int, slope: Tensor) -> None:
+        """Write a node's derivatives into the lanes that its rows read."""
+        flat, place = slope.flatten(1), self.places[i]
+        if self.rows.group is None:
+            uphill[:, lane, place] = flat
+        else:
+            below = (self.notes[i].coef >= 0).expand_as(slope).flatten(1)
+            uphill[:, lane, place] = flat * below
+            uphill[:, lane + 1, place] = flat * ~below
+
+    def _begin(self, i: int, low: Tensor, width: Tensor, below: Tensor, frame: Frame) -> None:
+        """Places never visited start at CROWN's slope, inside the range."""
+        place, rule, group = self.places[i], frame.lines.slopes, self.rows.group
+        if group is None:
+            crown = torch.where(below, rule.lower, rule.upper)
+            starts = [((crown - low) / width).flatten(1)]
+        else:
+            starts = []
+            for slope, box in ((rule.lower, frame.range.lower), (rule.upper, frame.range.upper)):
+                start = ((slope - box.lower) / (box.upper - box.lower)).flatten(1)
+                # The rows of a group share a sample, hence its boxes: any row's will do.
+                blank = torch.zeros_like(self.theta[:, 0, place])
+                starts.append(blank.index_copy_(0, group, start.expand(len(group), -1)))
+        starts += [torch.zeros_like(self.theta[:, 0, place])] * (self.rows.lanes - len(starts))
+        for lane, start in enumerate(starts):
+            part = self.theta[:, lane, place]
+            start = torch.nan_to_num(start, nan=0.0).clamp(0, 1)  # no width, no choice
+            self.theta[:, lane, place] = torch.where(torch.isnan(part), start, part)
 
 
 def _group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:
-    total = values.new_zeros(count, *values.shape[1:]).index_add_(0, group, values)
-    members = torch.bincount(group, minlength=count).clamp(min=1).to(values.dtype)
-    return total / members.view(-1, *([1] * (values.dim() - 1)))
+    total = values.new_zeros(count).index_add_(0, group, values)
+    return total / torch.bincount(group, minlength=count).clamp(min=1).to(values.dtype)

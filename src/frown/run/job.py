@@ -66,6 +66,9 @@ class Request:
     command: tuple[str, ...] = ()
 
 
+SMALL = 300_000  # weights; below this one thread is fastest
+
+
 def certify_files(request: Request, screen: Screen) -> bool:
     """Certify what `request` names; True when done, False when interrupted.
 
@@ -77,6 +80,8 @@ def certify_files(request: Request, screen: Screen) -> bool:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     model = _model(request)
+    if request.threads is None and model.graph.parameters() < SMALL:
+        torch.set_num_threads(1)  # more would only wait for each other
     y = data.y
     if y is None:
         y = _predictions(model, data)
