@@ -23,7 +23,7 @@ with as_file(files("frown") / "assets") as assets:
 
 out = frown.bound(model, x, EPS, method="frown", bounds=(0, 1))
 
-print(f"Image 0 shows a {label}. When every pixel moves by up to {EPS}, the ten outputs stay in")
+print(f"Image 0 shows the digit {label}. When every pixel moves by up to {EPS}, the ten outputs stay in")
 for digit in range(model.classes):
     print(f"  {digit}: [{out.lower[0, digit]:8.3f}, {out.upper[0, digit]:8.3f}]")
 
@@ -39,8 +39,8 @@ neuron = int(np.argmax((box.lower < 0) & (box.upper > 0)))
 print(
     f"\nThe fixed rule's lines of neuron {neuron} of {last} on "
     f"[{box.lower[0, neuron]:.3f}, {box.upper[0, neuron]:.3f}]:\n"
-    f"  {lines.lower_slope[0, neuron]:.3f} z + {lines.lower_intercept[0, neuron]:.3f} below,\n"
-    f"  {lines.upper_slope[0, neuron]:.3f} z + {lines.upper_intercept[0, neuron]:.3f} above"
+    f"  {lines.lower_slope[0, neuron]:.3f} z {lines.lower_intercept[0, neuron]:+.3f} below,\n"
+    f"  {lines.upper_slope[0, neuron]:.3f} z {lines.upper_intercept[0, neuron]:+.3f} above"
 )
 
 # A difference of outputs bounded as one function beats the difference of two bounds.

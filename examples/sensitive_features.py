@@ -3,7 +3,8 @@
     python examples/sensitive_features.py
 
 `scale` gives every feature its own share of the radius, 0 for features that may not move.
-Here each quarter of the digit moves alone, and then all of it.
+Here all of the digit may move, and then each quarter alone; "any" means that no change of it
+within [0, 1] alters the answer.
 """
 
 from __future__ import annotations
@@ -50,4 +51,3 @@ for name, place in QUARTERS.items():
     for index, point in part.counterexamples.items():
         if not np.array_equal(point[still], x[index][still].astype(float)):
             sys.exit(f"{name}: a pixel that may not move has moved")
-print("\n'any': no change of that quarter alone, within [0, 1], alters the answer")

@@ -93,9 +93,8 @@ class Certifier:
         if not len(batch.right):
             return
         began = monotonic()
-        coarse = 0.03 if self.settings.method == "frown" else self.tol
         first = batch.limit if eps else self._guess(batch) * 0.3
-        self._search(batch, self._fixed(batch), first, coarse, 1 if eps else 60)
+        self._search(batch, self._fixed(batch), first, 0.6 * self.tol, 1 if eps else 60)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool) -> None:

@@ -23,8 +23,8 @@ from frown.query.spec import Spec
 class Attack:
     """How hard to look."""
 
-    steps: int = 60
-    restarts: int = 3
+    steps: int = 100
+    restarts: int = 8
     seed: int = 0
 
 
@@ -49,8 +49,10 @@ def nearest(
     generator = torch.Generator(device="cpu").manual_seed(attack.seed)
     every = torch.arange(count).repeat(attack.restarts).to(region.centre.device)
     ball, coef = region.rows(every), spec.coef[every]
-    radius = torch.minimum(guess[every], ball.radius)
+    lane = torch.arange(len(every), device=every.device) // count  # which restart
+    radius = torch.minimum(guess[every] * 2.0 ** (lane - 1), ball.radius)
     x = _scatter(ball.with_radius(radius), count, generator)
+    spread = 0.3 * 0.2 ** (lane % 4).to(x)
     best = torch.full_like(radius, inf)
     where = ball.centre.clone()
     for step in range(attack.steps):
@@ -67,7 +69,7 @@ def nearest(
         ratio = 1 + 0.25 * pace + 0.01
         radius = torch.where(hit, torch.minimum(distance, radius) / ratio, radius * ratio)
         radius = radius.minimum(best / 1.005).minimum(ball.radius)
-        move = ball.with_radius(radius * (0.5 * pace + 0.02)).descent(slope)
+        move = ball.with_radius(radius * (0.5 * pace + 0.02)).descent(slope, spread)
         x = ball.with_radius(radius).project(x + move)
     where, best = _pull_in(graph, ball, coef, where, best)
     best, where = (
@@ -75,8 +77,8 @@ def nearest(
         where.view(attack.restarts, count, *x.shape[1:]),
     )
     which = best.argmin(0)
-    lane = torch.arange(count, device=which.device)
-    return Found(where[which, lane], best[which, lane])
+    column = torch.arange(count, device=which.device)
+    return Found(where[which, column], best[which, column])
 
 
 def _worst(graph: Graph, x: Tensor, coef: Tensor) -> tuple[Tensor, Tensor]:

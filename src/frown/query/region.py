@@ -90,18 +90,18 @@ class Region:
             return self._minimise_clipped(coef)
         return self._minimise_ball(coef)
 
-    def descent(self, slope: Tensor) -> Tensor:
+    def descent(self, slope: Tensor, spread: Tensor) -> Tensor:
         """The steepest step of this radius against a gradient, the range left aside.
 
-        For p = 1 the step is spread over the steepest tenth of the features: along one at a
-        time an attack would crawl.
+        For p = 1 the step is shared by the steepest features, a part `spread` (rows,) of
+        all: along one at a time an attack would crawl.
         """
         flat = (slope if self.scale is None else slope * self.scale).flatten(1)
         if self.p == inf:
             step = flat.sign()
         elif self.p == 1:
-            most = max(1, flat.shape[1] // 10)
-            bar = flat.abs().topk(most, 1).values[:, -1:]
+            rank = (spread * flat.shape[1]).long().clamp(1, flat.shape[1]) - 1
+            bar = flat.abs().sort(1, descending=True).values.gather(1, rank[:, None])
             step = flat.sign() * (flat.abs() >= bar) * (flat != 0)
             step = step / step.abs().sum(1, keepdim=True).clamp(min=1)
         else:
