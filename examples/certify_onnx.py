@@ -24,9 +24,8 @@ result = frown.certify(model, x, y, norm="inf", bounds=(0, 1))
 print("Every pixel lies in [0, 1] and may move by the radius, up or down.\n")
 for row in result.rows:
     broken = "nothing found" if row.broken is None else f"broken at {row.broken:.4f}"
-    print(
-        f"image {row.index} (digit {row.label}): {row.status}, proved up to {row.radius:.4f}, {broken}"
-    )
+    proved = f"proved up to {row.radius:.4f}"
+    print(f"image {row.index} (digit {row.label}): {row.status}, {proved}, {broken}")
 print(f"\nmean proved radius {result.radius.mean():.4f}")
 print(f"certified accuracy at 0.03: {result.certified_accuracy(0.03):.0%}")
 

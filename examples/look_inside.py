@@ -23,7 +23,7 @@ with as_file(files("frown") / "assets") as assets:
 
 out = frown.bound(model, x, EPS, method="frown", bounds=(0, 1))
 
-print(f"Image 0 shows the digit {label}. When every pixel moves by up to {EPS}, the ten outputs stay in")
+print(f"Image 0 shows the digit {label}. While pixels move by up to {EPS}, the outputs stay in")
 for digit in range(model.classes):
     print(f"  {digit}: [{out.lower[0, digit]:8.3f}, {out.upper[0, digit]:8.3f}]")
 

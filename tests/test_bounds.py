@@ -68,8 +68,8 @@ def descend(graph: Graph, ball: Region, spec: Spec, t: int) -> Tensor:
             value = conditions(graph, x, spec)[:, t]
             (slope,) = torch.autograd.grad(value.sum(), x)
             best = torch.minimum(best, value.detach())
-            move = ball.with_radius(ball.radius / (1 + step)).descent(slope)
-            x = ball.project(x.detach() + move)
+            pace = ball.radius / (1 + step) / slope.flatten(1).norm(dim=1).clamp(min=1e-30)
+            x = ball.project(x.detach() - pace.view(-1, *[1] * (x.dim() - 1)) * slope)
     return best
 
 

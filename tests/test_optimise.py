@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from frown.engines.backward import fixed_layers
+from frown.engines.backward import fixed_form, fixed_layers
 from frown.engines.frame import Frame
 from frown.engines.optimise import Rows, _Search, optimise, replay
 from frown.engines.plan import Plan
@@ -20,16 +20,21 @@ from frown.query.region import Region
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 
 
-def problem(graph: Graph, ball: Region, group: Tensor | None = None, wide: bool = False) -> tuple[Plan, Rows]:
+def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Plan, Rows]:
     """Two rows per ball on the output, with CROWN's frames."""
     plan = Plan(graph)
-    layers = fixed_layers(plan, ball, Settings("crown", wide=wide))
+    layers = fixed_layers(plan, ball, Settings("crown"))
     index = torch.arange(len(ball.radius)).repeat_interleave(2)
     generator = torch.Generator().manual_seed(1)
     shape = graph.nodes[-1].shape
     coef = torch.randn(len(index), *shape, generator=generator, dtype=graph.dtype)
     frames: dict[int, Frame] = {i: layers.frames[i].rows(index) for i in plan.below(graph.output)}
     return plan, Rows(graph.output, coef, ball.rows(index), frames, group)
+
+
+def unvisited(plan: Plan, rows: Rows, groups: int) -> Tensor:
+    slots = plan.slots(rows.target)[1]
+    return torch.full((groups, rows.lanes, slots), torch.nan, dtype=rows.coef.dtype)
 
 
 def bound(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
@@ -40,9 +45,7 @@ def bound(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
 def autograd(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
     """The bounds' gradient by autograd, through everything but the touching points."""
     theta = theta.clone().requires_grad_()
-    search = _Search(plan, rows, theta)
-    search.theta = theta
-    form, _, _ = search.form()
+    form = _Search(plan, rows, theta).form()
     value = rows.region.minimise(form.coef).value + form.const
     (gradient,) = torch.autograd.grad(value.sum(), theta)
     return gradient
@@ -55,7 +58,7 @@ def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
     plan, rows = problem(graph, zoo.region(graph, p, clipped=p == 2.0))
     generator = torch.Generator().manual_seed(2)
     slots = plan.slots(graph.output)[1]
-    theta = torch.rand(len(rows.coef), slots, generator=generator, dtype=torch.float64)
+    theta = torch.rand(len(rows.coef), 1, slots, generator=generator, dtype=torch.float64)
     theta = 0.1 + 0.15 * theta  # window weights stay where no projection acts
     _, uphill = _Search(plan, rows, theta.clone()).evaluate(gradient=True)
     assert uphill is not None
@@ -66,7 +69,7 @@ def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
     direction = torch.randn(theta.shape, generator=generator, dtype=torch.float64)
     h = 1e-6
     rise = (bound(plan, rows, theta + h * direction) - bound(plan, rows, theta - h * direction)) / (2 * h)
-    expected = (uphill * direction).sum(1)
+    expected = (uphill * direction).sum((1, 2))
     close = (rise - expected).abs() <= 1e-4 * (1 + expected.abs())
     assert close.to(torch.float64).mean() >= 0.75  # a row may stand at a kink
 
@@ -76,14 +79,14 @@ def test_rows_of_a_group_add_up() -> None:
     ball = zoo.region(graph, inf)
     plan, rows = problem(graph, ball)
     slots = plan.slots(graph.output)[1]
-    theta = torch.full((2, slots), 0.3, dtype=torch.float64)
+    theta = torch.full((2, 2, slots), 0.3, dtype=torch.float64)
     group = torch.tensor([0, 0, 1, 1])
     shared = Rows(rows.target, rows.coef, rows.region, rows.frames, group)
-    each = _Search(plan, rows, theta[group].clone()).evaluate(gradient=True)
+    each = _Search(plan, rows, theta[group][:, :1].clone()).evaluate(gradient=True)
     both = _Search(plan, shared, theta.clone()).evaluate(gradient=True)
     assert torch.allclose(each[0], both[0])
     assert each[1] is not None and both[1] is not None
-    assert torch.allclose(each[1].view(2, 2, -1).sum(1), both[1])
+    assert torch.allclose(each[1].view(2, 2, slots).sum(1), both[1].sum(1))
 
 
 @pytest.mark.parametrize("name", ["mlp relu", "mlp sigmoid", "mlp gelu", "conv_max", "branches"])
@@ -92,7 +95,7 @@ def test_the_best_iterate_is_kept(name: str, rate: float) -> None:
     """Never below the start, never below a shorter run, and replay gives the same bound."""
     graph = zoo.NETWORKS[name]
     plan, rows = problem(graph, zoo.region(graph, inf))
-    fresh = torch.full((len(rows.coef), plan.slots(graph.output)[1]), torch.nan, dtype=torch.float64)
+    fresh = unvisited(plan, rows, len(rows.coef))
     last = None
     for steps in range(0, 13, 3):
         found = optimise(plan, rows, fresh, Ascent(rate=rate), steps)
@@ -108,12 +111,10 @@ def test_a_fresh_start_is_crowns_bound(name: str) -> None:
     graph = zoo.NETWORKS[name]
     ball = zoo.region(graph, inf)
     plan, rows = problem(graph, ball)
-    fresh = torch.full((len(rows.coef), plan.slots(graph.output)[1]), torch.nan, dtype=torch.float64)
+    fresh = unvisited(plan, rows, len(rows.coef))
     found = optimise(plan, rows, fresh, Ascent(), 0)
-    from frown.engines.backward import fixed_form
-
-    frames = {i: f for i, f in rows.frames.items()}
-    form = fixed_form(plan, graph.output, rows.coef, torch.arange(len(rows.coef)), frames)
+    every = torch.arange(len(rows.coef))
+    form = fixed_form(plan, graph.output, rows.coef, every, rows.frames)
     crown = rows.region.minimise(form.coef).value + form.const
     assert torch.allclose(found.bound, crown, atol=1e-9)
 
@@ -122,7 +123,7 @@ def test_with_groups_the_mean_of_each_group_rises() -> None:
     graph = zoo.NETWORKS["mlp relu"]
     group = torch.tensor([0, 0, 1, 1])
     plan, rows = problem(graph, zoo.region(graph, inf), group)
-    fresh = torch.full((2, plan.slots(graph.output)[1]), torch.nan, dtype=torch.float64)
+    fresh = unvisited(plan, rows, 2)
     start, end = (optimise(plan, rows, fresh, Ascent(), n) for n in (0, 30))
     assert (end.bound >= start.bound - 1e-12).all()
     at_end = bound(plan, rows, end.theta).view(2, 2).mean(1)

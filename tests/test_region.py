@@ -76,7 +76,7 @@ def truth(ball: Region, n: int, coef: np.ndarray) -> float:
     top = 2 * radius / shape[shape > 0].min() if (shape > 0).any() else 0.0
     if surplus(top) <= 0:
         return start - float(gain @ amount(top))
-    return start - float(gain @ amount(brentq(surplus, 0, top, xtol=1e-300, rtol=1e-15)))
+    return start - float(gain @ amount(brentq(surplus, 0, top, xtol=1e-18 * top, rtol=1e-14, maxiter=2000)))
 
 
 @every_norm

@@ -21,6 +21,7 @@ from frown.engines.clock import Clock, OutOfTime
 from frown.engines.frown import Warm, frown
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
+from frown.errors import ModelMismatch
 from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.query.region import Region
@@ -65,7 +66,9 @@ class Certifier:
         outputs = self.model.run(query.x)
         prediction = outputs.argmax(1)
         spec, region = query.spec(graph), query.region(graph)
-        clean = _conditions(spec, graph.apply(region.centre).flatten(1))
+        ours = graph.apply(region.centre).flatten(1)
+        _agree(self.model.name, outputs, ours.double().cpu().numpy())
+        clean = _conditions(spec, ours)
         holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label)
         right = np.flatnonzero(holds)
         keep = torch.from_numpy(right).to(graph.device)
@@ -136,6 +139,9 @@ class Certifier:
                 margins = dict(zip(targets[n].tolist(), values, strict=True))
                 whole = float(bracket.proved[k]) >= float(batch.limit[k])
                 status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
+                if broken <= radius:
+                    # A proof and a counterexample: rounding has fooled one of them.
+                    radius, margins, status = 0.0, {}, "unknown"
             elif batch.prediction[n] == query.label[n]:
                 status = "unknown"  # a tie, or too close to one for this precision
             rows.append(
@@ -258,6 +264,18 @@ class Certifier:
 
 def _conditions(spec: Spec, outputs: Tensor) -> Tensor:
     return (spec.coef @ outputs[:, :, None]).squeeze(-1)
+
+
+def _agree(name: str, theirs: NDArray[np.floating], ours: NDArray[np.float64]) -> None:
+    """The graph and the original model must answer alike on the inputs themselves."""
+    gap = np.abs(theirs - ours).max(1)
+    bad = ~(gap <= 1e-3 * (1 + np.abs(theirs).max(1)))
+    if bad.any():
+        n = int(np.argmax(bad))
+        raise ModelMismatch(
+            f"{name}: the imported graph and the original model disagree by {gap[n]:.3g} on "
+            f"an input (place {n} of its batch); nothing is certified"
+        )
 
 
 def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:

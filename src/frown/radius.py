@@ -37,9 +37,13 @@ class Bracket:
         return cls(clean, zero, clean, zero + torch.inf, clean, limit, growth, zero)
 
     def open(self, tol: float) -> Tensor:
-        """Indices of the samples not yet decided to `tol`."""
+        """Indices of the samples not yet decided to `tol`.
+
+        A radius that fails at a millionth of a millionth of the limit is decided: it is 0.
+        """
         top = torch.minimum(self.failed, self.limit)
-        return (top > self.proved * (1 + tol)).nonzero().flatten()
+        loose = (top > self.proved * (1 + tol)) & (self.failed > 1e-12 * self.limit)
+        return loose.nonzero().flatten()
 
     def growth(self) -> Tensor:
         """(N,) the exponent of D between the two ends, where both are known."""
