@@ -45,11 +45,11 @@ def network() -> nn.Module:
     )
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 15) -> None:
+def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 10) -> None:
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     model.train()
     for _ in range(epochs):
-        for rows in torch.randperm(len(x)).split(64):
+        for rows in torch.randperm(len(x)).split(50):
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
             optimiser.step()

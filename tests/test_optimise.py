@@ -55,11 +55,11 @@ def autograd(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
 @pytest.mark.parametrize("p", [2.0, inf])
 def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
     graph = zoo.NETWORKS[name]
-    plan, rows = problem(graph, zoo.region(graph, p, clipped=p == 2.0))
+    plan, rows = problem(graph, zoo.region(graph, p))
     generator = torch.Generator().manual_seed(2)
     slots = plan.slots(graph.output)[1]
     theta = torch.rand(len(rows.coef), 1, slots, generator=generator, dtype=torch.float64)
-    theta = 0.1 + 0.15 * theta  # window weights stay where no projection acts
+    theta = 0.02 + 0.08 * theta  # window weights stay where no projection acts
     _, uphill = _Search(plan, rows, theta.clone()).evaluate(gradient=True)
     assert uphill is not None
     truth = autograd(plan, rows, theta)

@@ -104,7 +104,7 @@ def certify(
     ] = None,
     samples: Annotated[
         str | None,
-        typer.Option(help="Which inputs: 5, 0:100, 0:100:10, 1,5,9.", rich_help_panel=_DATA),
+        typer.Option(help="Which inputs: 5, 0:100 or 1,5,9.", rich_help_panel=_DATA),
     ] = None,
     divide: Annotated[
         float | None,
@@ -121,6 +121,14 @@ def certify(
     bounds: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="LO HI", help="The valid range of inputs.", rich_help_panel=_DATA),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NUMBERS",
+            help="Radius factor per feature (.npy, or numbers between commas); 0: may not move.",
+            rich_help_panel=_DATA,
+        ),
     ] = None,
     norm: Annotated[
         str, typer.Option(help="inf, 1, 2 or any p >= 1.", rich_help_panel=_SEARCH)
@@ -219,6 +227,7 @@ def certify(
             mean=mean,
             std=std,
             bounds=bounds,
+            scale=scale,
             norm=norm,
             method=method,
             target=target,
@@ -255,7 +264,7 @@ def info(model: ModelFile, json: Json = False) -> None:
         if json:
             typer.echo(dumps(about))
             return
-        console = Console()
+        console = Console(emoji=False)
         console.print(info_table(about))
         console.print()
         for line in info_summary(about):
@@ -273,7 +282,7 @@ def demo(
     with reported():
         from frown.demo import run
 
-        code = run(out, samples, Console())
+        code = run(out, samples, Console(emoji=False))
         raise typer.Exit(code or 0)
 
 

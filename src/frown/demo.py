@@ -37,7 +37,7 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
     page. Raises InvalidInput for a number of samples that there are not, OutputError where
     `out` cannot be written.
     """
-    console = console or Console()
+    console = console or Console(emoji=False)
     model, data = _unpack(out)
     digits = read_data(data)
     if not 1 <= samples <= len(digits):

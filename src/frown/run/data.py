@@ -122,6 +122,11 @@ def read_classes(path: Path, name: str) -> Integers:
     return _classes(values, str(path))
 
 
+def read_array(path: Path) -> NDArray[np.float64]:
+    """The numbers of an .npy file."""
+    return _floats(_read_npy(path), path)
+
+
 def digest(path: Path) -> str:
     """SHA-256 of a file, so that a result names the data it is about."""
     with path.open("rb") as file:

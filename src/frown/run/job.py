@@ -19,7 +19,7 @@ from frown import api
 from frown.frontends.model import Model
 from frown.query.inputs import inputs_of
 from frown.results import Row
-from frown.run.data import Dataset, digest, read_classes, read_data
+from frown.run.data import Dataset, digest, read_array, read_classes, read_data
 from frown.run.files import Origin, ResultFiles
 from frown.run.options import (
     parse_group,
@@ -46,6 +46,7 @@ class Request:
     mean: str | None = None
     std: str | None = None
     bounds: tuple[str, str] | None = None
+    scale: str | None = None
     norm: str = "inf"
     method: str = "frown"
     target: str | None = None
@@ -111,6 +112,7 @@ def certify_files(request: Request, screen: Screen) -> bool:
                 y,
                 target=target,
                 bounds=_bounds(request, model),
+                scale=_scale(request, model),
                 indices=data.indices,
                 progress=progress,
                 on_rows=finished,
@@ -168,6 +170,7 @@ def _settings(request: Request, options: dict[str, Any]) -> dict[str, Any]:
         "mean": request.mean,
         "std": request.std,
         "bounds": request.bounds,
+        "scale": request.scale,
         "target": request.target,
         "threads": request.threads,
     }
@@ -204,6 +207,14 @@ def _bounds(request: Request, model: Model) -> Any:
         return None
     low, high = (parse_numbers(text, "--bounds") for text in request.bounds)
     return per_feature(low, model.input_shape), per_feature(high, model.input_shape)
+
+
+def _scale(request: Request, model: Model) -> Any:
+    if request.scale is None:
+        return None
+    if request.scale.endswith(".npy"):
+        return read_array(Path(request.scale))
+    return per_feature(parse_numbers(request.scale, "--scale"), model.input_shape)
 
 
 def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:

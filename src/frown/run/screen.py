@@ -25,8 +25,8 @@ class Screen(ABC):
     """Where a run talks to the user."""
 
     def __init__(self) -> None:
-        self.out = Console(highlight=False)
-        self.err = Console(stderr=True, highlight=False)
+        self.out = Console(highlight=False, emoji=False)
+        self.err = Console(stderr=True, highlight=False, emoji=False)
 
     @abstractmethod
     def note(self, text: str) -> None:

@@ -1,0 +1,418 @@
+"""The Python interface: answers that hold in the original runtime, and errors that help."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import frown
+from frown.errors import FrownError, InvalidInput
+from frown.frontends.model import Model
+from frown.results import Certification, Row
+
+NORMS = (1, 2, 3, "inf")
+BALL = {1: 1.0, 2: 2.0, 3: 3.0, "inf": inf}
+
+
+def network(seed: int = 0, act: nn.Module | None = None, classes: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    act = act or nn.ReLU()
+    net = nn.Sequential(nn.Linear(4, 8), act, nn.Linear(8, 8), act, nn.Linear(8, classes))
+    with torch.no_grad():
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                layer.weight.mul_(2)
+    return net.eval()
+
+
+def affine(weight: list[list[float]], bias: list[float]) -> Model:
+    net = nn.Linear(len(weight[0]), len(weight))
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor(weight))
+        net.bias.copy_(torch.tensor(bias))
+    return frown.load(net, torch.zeros(1, len(weight[0])))
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    return network()
+
+
+@pytest.fixture(scope="module")
+def model(module: nn.Module) -> Model:
+    return frown.load(module, torch.zeros(1, 4))
+
+
+@pytest.fixture(scope="module")
+def data(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).uniform(-0.9, 0.9, (5, 4))
+    return x, model.run(x).argmax(1)
+
+
+def distance(step: np.ndarray, p: float) -> float:
+    return float(np.linalg.norm(step.ravel(), ord=p))
+
+
+def assert_no_sample_breaks(model: Model, x: np.ndarray, y: np.ndarray, rows: tuple[Row, ...], p: float,
+                            lo: float = -inf, hi: float = inf) -> None:
+    """Random points of every proved ball keep the label in the original runtime."""
+    rng = np.random.default_rng(1)
+    for row, centre, label in zip(rows, x, y):
+        step = rng.normal(size=(300, *centre.shape))
+        if p == inf:
+            step = np.sign(step)
+        norms = np.array([distance(s, p) for s in step]).reshape(-1, *[1] * centre.ndim)
+        points = np.clip(centre + 0.999 * row.radius * step / norms, lo, hi)
+        assert (model.run(points).argmax(1) == label).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("bounds", [None, (-1.0, 0.95)], ids=["open", "bounded"])
+def test_every_row_is_a_bracket_that_holds(
+    model: Model, data: tuple[np.ndarray, np.ndarray], norm: object, bounds: tuple[float, float] | None
+) -> None:
+    x, y = data
+    p = BALL[norm]  # type: ignore[index]
+    result = frown.certify(model, x, y, norm=norm, bounds=bounds)
+    lo, hi = bounds or (-inf, inf)
+    assert_no_sample_breaks(model, x, y, result.rows, p, lo, hi)
+    for row in result.rows:
+        assert row.status in ("certified", "robust")
+        assert row.radius > 0
+        if row.failed is not None:
+            assert row.radius < row.failed <= row.radius * 1.0101
+        if row.broken is not None:
+            assert row.radius <= row.broken
+            point = result.counterexamples[row.index]
+            assert distance(point - x[row.index], p) == pytest.approx(row.broken, rel=1e-9)
+            assert point.min() >= lo
+            assert point.max() <= hi
+            output = model.run(point[None])[0]
+            assert np.delete(output, row.label).max() >= output[row.label]
+        assert min(row.margins.values()) > 0
+    assert set(result.counterexamples) == {r.index for r in result.rows if r.broken is not None}
+
+
+def test_methods_are_ordered(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    radius = {
+        m: frown.certify(model, x, y, method=m, attack=False, tol=1e-3).radius
+        for m in ("interval", "fastlin", "crown", "frown")
+    }
+    assert (radius["crown"] >= radius["interval"] * 0.998).all()
+    assert (radius["frown"] >= radius["crown"] * 0.998).all()
+    assert radius["frown"].mean() > radius["crown"].mean() > radius["interval"].mean()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_an_affine_models_radius_is_exact(norm: object) -> None:
+    model = affine([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [0.3, 0.1, -1.0]], [1.0, 0.0, -3.0])
+    p = BALL[norm]  # type: ignore[index]
+    q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
+    rows = np.array([[1.0, -2.0, 0.5], [0.7, -2.1, 1.5]])
+    truth = min(m / distance(w, q) for m, w in zip((1.0, 4.0), rows))
+    for method in ("interval", "crown", "frown"):
+        result = frown.certify(model, np.zeros((1, 3)), [0], norm=norm, method=method, tol=0.001)
+        if method != "interval":
+            assert truth * 0.998 <= result.radius[0] <= truth * (1 + 1e-6)
+        assert result.radius[0] <= truth * (1 + 1e-6)
+        assert truth * (1 - 1e-6) <= result.broken[0] <= truth * 1.1
+
+
+def test_every_target_counts(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    """Untargeted radius = the least over targets; +K means label + K modulo the classes."""
+    x, y = data
+    whole = frown.certify(model, x, y, method="crown", tol=1e-3)
+    each = [frown.certify(model, x, y, method="crown", target=f"+{k}", tol=1e-3) for k in (1, 2)]
+    least = np.minimum(each[0].radius, each[1].radius)
+    assert whole.radius == pytest.approx(least, rel=3e-3)
+    given = frown.certify(model, x, y, method="crown", target=(y + 2) % 3, tol=1e-3)
+    assert np.array_equal(given.radius, each[1].radius)
+    assert [r.target for r in each[0].rows] == ((y + 1) % 3).tolist()
+    assert all(set(r.margins) == {r.target} for r in each[0].rows)
+    assert all(set(r.margins) == {0, 1, 2} - {r.label} for r in whole.rows)
+
+
+def test_misclassified_inputs_have_radius_0(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    wrong = y.copy()
+    wrong[1] = (wrong[1] + 1) % 3
+    result = frown.certify(model, x, wrong, method="crown")
+    assert result.status[1] == "misclassified"
+    assert result.radius[1] == 0
+    right = frown.certify(model, x, y, method="crown")
+    others = [0, 2, 3, 4]
+    assert result.radius[others] == pytest.approx(right.radius[others], rel=1e-5)
+    alone = frown.certify(model, x[1:2], wrong[1:2], method="frown")
+    assert alone.status == ["misclassified"]
+
+
+def test_a_small_range_is_proved_whole(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    low, high = x.min(0) - 1e-4, x.max(0) + 1e-4
+    for k in range(5):
+        box = (x[k] - 1e-3, x[k] + 1e-3)
+        result = frown.certify(model, x[k : k + 1], y[k : k + 1], bounds=box)
+        assert result.status == ["robust"]
+        assert result.radius[0] == pytest.approx(1e-3, rel=1e-2)
+        assert result.rows[0].broken is None
+    assert (low < high).all()
+
+
+def test_robust_needs_a_range() -> None:
+    """Without a range the search ends somewhere, which proves nothing about every radius."""
+    model = affine([[0.0, 0.0], [0.0, 1.0]], [5000.0, 0.0])
+    result = frown.certify(model, np.zeros((1, 2)), [0], method="crown")
+    assert result.status == ["certified"]
+
+
+@pytest.mark.parametrize("method", ["interval", "fastlin", "crown", "frown"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_radius_is_checked_at_that_radius(method: str, dtype: str) -> None:
+    """x0 - x1 at (0.7, 0): the answer changes at eps = 0.35 in the l_inf norm."""
+    model = affine([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
+    x = np.array([[0.7, 0.0]] * 4)
+    eps = np.array([0.1, 0.3, 0.34, 0.36])
+    result = frown.certify(model, x, [0] * 4, eps=eps, method=method, dtype=dtype)
+    assert result.status == ["certified"] * 3 + ["falsified"]
+    assert (result.radius[:3] == eps[:3]).all()
+    assert result.broken[3] <= 0.36
+    assert [result.certified_accuracy(e) for e in (0.1, 0.3, 0.34)] == [0.75, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("eps", [1500.0, 5000.0, 1e9])
+def test_a_radius_beyond_the_searchs_limit_is_not_taken_as_proved(eps: float) -> None:
+    """The answer changes at distance 2000; a search that ends at 1000 must not vouch for it."""
+    model = affine([[0.0], [1.0]], [2000.0, 0.0])
+    result = frown.certify(model, np.zeros((1, 1)), [0], eps=eps, attack=False)
+    assert (result.status == ["certified"]) == (eps < 2000)
+    if eps < 2000:
+        assert result.radius[0] >= eps * (1 - 1e-6)
+
+
+def test_eps_0_and_eps_of_the_whole_range(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    assert frown.certify(model, x, y, eps=0.0).status == ["certified"] * 5
+    box = (x.min(0) - 1e-4, x.max(0) + 1e-4)
+    wide = frown.certify(model, x[:1], y[:1], eps=100.0, bounds=(x[0] - 1e-3, x[0] + 1e-3))
+    assert wide.status == ["certified"]
+    assert box[0].shape == (4,)
+
+
+def test_features_that_may_not_move(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    scale = np.array([0.0, 1.0, 2.0, 0.5])
+    result = frown.certify(model, x, y, scale=scale, norm=2)
+    free = frown.certify(model, x, y, scale=np.maximum(scale, 0.3), norm=2)
+    assert (result.radius >= free.radius * 0.97).all()
+    for k, point in result.counterexamples.items():
+        assert point[0] == x[k, 0]
+        step = (point - x[k])[1:] / scale[1:]
+        assert distance(step, 2) == pytest.approx(result.rows[k].broken, rel=1e-9)
+    assert result.counterexamples
+
+
+@pytest.mark.parametrize("bounds", [(-0.7, 0.1), (0.1, 0.3)])
+def test_counterexamples_respect_a_range_that_floats_cannot_hold(bounds: tuple[float, float]) -> None:
+    """0.1 and 0.7 are not float32 numbers: a cast moves them out of the range."""
+    model = affine([[1.0, 1.0], [0.0, 0.0]], [0.0, 0.15 if bounds[0] < 0 else 0.5])
+    flip = affine([[0.0, 0.0], [1.0, 1.0]], [0.15 if bounds[0] < 0 else 0.5, 0.0])
+    x = np.full((1, 2), sum(bounds) / 2)
+    for one in (model, flip):
+        y = one.run(x).argmax(1)
+        result = frown.certify(one, x, y, bounds=bounds)
+        for point in result.counterexamples.values():
+            assert point.min() >= bounds[0]
+            assert point.max() <= bounds[1]
+
+
+def test_a_tie_is_not_a_counterexample_elsewhere() -> None:
+    """Equal outputs prove nothing and break nothing but the tie itself."""
+    model = affine([[1.0], [1.0]], [0.0, 0.0])
+    result = frown.certify(model, np.ones((1, 1)), [0])
+    assert result.status[0] in ("unknown", "misclassified")
+    assert result.radius[0] == 0
+
+
+def test_a_time_limit_returns_what_is_proved(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    best = frown.certify(model, x, y).radius
+    for seconds in (1e-9, 0.02, 0.1):
+        result = frown.certify(model, x, y, time_limit=seconds)
+        assert len(result) == 5
+        assert (result.radius <= best * 1.02).all()
+        assert all(r.complete or r.radius >= 0 for r in result.rows)
+    hurried = frown.certify(model, x, y, time_limit=1e-9)
+    assert not any(r.complete for r in hurried.rows)
+    assert set(hurried.status) <= {"unknown", "certified"}
+
+
+@pytest.mark.parametrize("time_limit", [None, 60.0])
+@pytest.mark.parametrize("when", ["crown", "frown"])
+def test_an_interrupt_hands_over_the_rows_so_far(
+    model: Model, data: tuple[np.ndarray, np.ndarray], time_limit: float | None, when: str
+) -> None:
+    x, y = data
+    rows: list[Row] = []
+    stages: list[str] = []
+
+    def progress(p: object) -> None:
+        stages.append(p.stage)  # type: ignore[attr-defined]
+        if stages.count(when) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        frown.certify(
+            model, x, y, batch=2, progress=progress, time_limit=time_limit,
+            on_rows=lambda r, _: rows.extend(r),
+        )
+    assert {r.index for r in rows} >= {0, 1}
+    assert len(rows) == len({r.index for r in rows})
+
+
+def test_rows_keep_their_numbers_and_order(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    whole = frown.certify(model, x, y, tol=1e-3)
+    numbers = np.array([40, 10, 30, 20, 50])
+    seen: list[int] = []
+    split = frown.certify(model, x, y, batch=2, indices=numbers, tol=1e-3,
+                          on_rows=lambda r, _: seen.extend(v.index for v in r))
+    assert [r.index for r in split.rows] == numbers.tolist() == seen
+    assert split.radius == pytest.approx(whole.radius, rel=5e-3)
+    assert set(split.counterexamples) <= set(numbers.tolist())
+    order = np.array([3, 1, 4, 0, 2])
+    turned = frown.certify(model, x[order], y[order], tol=1e-3, memory=1)
+    assert turned.radius == pytest.approx(whole.radius[order], rel=5e-3)
+
+
+def test_torch_and_onnx_imports_give_the_same_bounds(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+    from onnx_models import model as proto
+    from onnx_models import node, saved
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).eval()
+    weights = {
+        f"{kind}{i}": getattr(net[2 * i], full).detach().numpy()
+        for i in (0, 1)
+        for kind, full in (("w", "weight"), ("b", "bias"))
+    }
+    nodes = [
+        node("Gemm", "x w0 b0", "h", transB=1),
+        node("Tanh", "h", "a"),
+        node("Gemm", "a w1 b1", "y", transB=1),
+    ]
+    path = saved(tmp_path, proto(nodes, ["N", 4], weights))
+    ours = [frown.load(net, torch.zeros(1, 4)), frown.load(path)]
+    x = data[0]
+    for method in ("interval", "crown", "frown"):
+        a, b = (frown.bound(m, x, eps=0.2, norm=2, method=method, dtype="float64") for m in ours)
+        assert np.allclose(a.lower, b.lower, atol=1e-6)
+        assert np.allclose(a.upper, b.upper, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["interval", "fastlin", "crown", "frown"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_bounds_forms_and_layers_hold_on_samples(
+    model: Model, data: tuple[np.ndarray, np.ndarray], norm: object, method: str
+) -> None:
+    x = data[0]
+    p = BALL[norm]  # type: ignore[index]
+    out = frown.bound(model, x, eps=0.3, norm=norm, method=method, dtype="float64")
+    assert out.lower.shape == out.upper.shape == (5, 3)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        step = rng.normal(size=x.shape)
+        step = np.sign(step) if p == inf else step
+        step *= 0.3 / np.linalg.norm(step, ord=p, axis=1, keepdims=True)
+        value = model.run(x + step)
+        assert (value >= out.lower - 1e-5).all()
+        assert (value <= out.upper + 1e-5).all()
+        if out.lower_form is not None and out.upper_form is not None:
+            flat = (x + step)[:, None, :]
+            low = (out.lower_form.coef.reshape(5, 3, 4) * flat).sum(2) + out.lower_form.const
+            high = (out.upper_form.coef.reshape(5, 3, 4) * flat).sum(2) + out.upper_form.const
+            assert (value >= low - 1e-5).all()
+            assert (value <= high + 1e-5).all()
+            assert (low >= out.lower - 1e-5).all() or method == "frown"
+
+
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "norm below 1": ({"norm": 0.5}, "at least 1"),
+    "unknown norm": ({"norm": "two"}, "norm"),
+    "unknown method": ({"method": "magic"}, "crown"),
+    "unknown rule": ({"rule": "x"}, "paper"),
+    "unknown dtype": ({"dtype": "float16"}, "float32"),
+    "unknown device": ({"device": "toaster"}, "device"),
+    "wrong shape": ({"x": np.zeros((5, 3))}, "(4,)"),
+    "one input without its axis": ({"x": np.zeros(4)}, "first axis"),
+    "no inputs": ({"x": np.zeros((0, 4)), "y": []}, "empty"),
+    "inputs that are words": ({"x": [["a"] * 4] * 5}, "numbers"),
+    "NaN": ({"x": np.full((5, 4), np.nan)}, "NaN"),
+    "infinity": ({"x": np.full((5, 4), np.inf)}, "infinity"),
+    "label out of range": ({"y": [0, 1, 2, 3, 0]}, "0 to 2"),
+    "negative label": ({"y": [0, -1, 2, 1, 0]}, "0 to 2"),
+    "fractional label": ({"y": [0, 0.5, 2, 1, 0]}, "0 to 2"),
+    "too few labels": ({"y": [0, 1]}, "5 inputs"),
+    "labels that are words": ({"y": ["cat"] * 5}, "numbers"),
+    "target out of range": ({"target": 7}, "0 to 2"),
+    "target not a step": ({"target": "+x"}, "+K"),
+    "target is the label": ({"target": "+3"}, "label"),
+    "target is a word": ({"target": "cat"}, "numbers"),
+    "negative eps": ({"eps": -0.1}, "eps"),
+    "NaN eps": ({"eps": np.nan}, "eps"),
+    "infinite eps": ({"eps": np.inf}, "eps"),
+    "eps of a wrong shape": ({"eps": [0.1, 0.2]}, "5 inputs"),
+    "eps a word": ({"eps": "far"}, "eps"),
+    "bounds not a pair": ({"bounds": 3}, "pair"),
+    "bounds reversed": ({"bounds": (1, -1)}, "exceeds"),
+    "bounds without the inputs": ({"bounds": (-0.1, 0.1)}, "outside"),
+    "bounds of a wrong shape": ({"bounds": (np.zeros(3), np.ones(3))}, "bounds"),
+    "bounds of words": ({"bounds": ("a", "b")}, "bounds"),
+    "NaN bounds": ({"bounds": (np.nan, 1)}, "bounds"),
+    "negative scale": ({"scale": [-1, 1, 1, 1]}, "scale"),
+    "zero scale": ({"scale": 0}, "scale"),
+    "scale of a wrong shape": ({"scale": [1, 2]}, "scale"),
+    "scale a word": ({"scale": "big"}, "scale"),
+    "tol of 0": ({"tol": 0}, "tol"),
+    "tol of 1": ({"tol": 1.0}, "tol"),
+    "negative group": ({"group": -1}, "group"),
+    "negative memory": ({"memory": -5}, "memory"),
+    "no time": ({"time_limit": 0}, "time_limit"),
+    "negative batch": ({"batch": -1}, "batch"),
+    "negative steps": ({"steps": -1}, "steps"),
+    "indices of a wrong shape": ({"indices": [1, 2]}, "5 inputs"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(model: Model, data: tuple[np.ndarray, np.ndarray], name: str) -> None:
+    changed, hint = BAD[name]
+    arguments: dict[str, object] = {"x": data[0], "y": data[1], "method": "crown", "attack": False}
+    with pytest.raises(InvalidInput) as caught:
+        frown.certify(model, **{**arguments, **changed})  # type: ignore[arg-type]
+    assert hint in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_what_cannot_be_loaded() -> None:
+    with pytest.raises(InvalidInput, match="example"):
+        frown.load(nn.Linear(2, 2))
+    with pytest.raises(InvalidInput, match="path or a torch module"):
+        frown.load(3)  # type: ignore[arg-type]
+    with pytest.raises(FrownError):
+        frown.load("no such file.onnx")
+
+
+def test_results_summarise_their_rows(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    result = frown.certify(model, x, y, method="crown", attack=False)
+    assert isinstance(result, Certification)
+    assert result.certified_accuracy(0.0) == 1.0
+    assert result.certified_accuracy(float(np.median(result.radius))) == 0.6
+    assert np.isinf(result.broken).all()
+    assert result.version == frown.__version__

@@ -1,0 +1,135 @@
+"""The search for radii, on margins whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+
+import pytest
+import torch
+from torch import Tensor
+
+from frown.radius import Bracket, search
+
+Margin = Callable[[float], float]
+TOL = 0.01
+
+
+def power(root: float, exponent: float, clean: float = 1.0) -> Margin:
+    return lambda r: clean * (1 - (r / root) ** exponent)
+
+
+def jump(root: float, above: float) -> Margin:
+    return lambda r: 1.0 if r <= root else above
+
+
+# name: margin of the radius, the largest radius that holds
+MARGINS: dict[str, tuple[Margin, float]] = {
+    "linear": (power(0.37, 1), 0.37),
+    "square": (power(0.37, 2), 0.37),
+    "steep": (power(0.37, 9), 0.37),
+    "flat": (power(0.37, 0.2), 0.37),
+    "tiny": (power(3e-7, 1.5), 3e-7),
+    "very tiny": (power(1e-12, 1.2), 1e-12),
+    "huge": (power(700.0, 1.5), 700.0),
+    "large margin": (power(0.2, 1.5, 1e6), 0.2),
+    "small margin": (power(0.2, 1.5, 1e-6), 0.2),
+    "jump": (jump(0.11, -1.0), 0.11),
+    "jump to minus infinity": (jump(0.11, -inf), 0.11),
+    "jump to NaN": (jump(0.11, nan), 0.11),
+    "jump far down": (jump(1e-5, -1e30), 1e-5),
+    "always positive": (lambda r: 1.0, 1000.0),
+    "never positive": (lambda r: -1.0 if r > 0 else 1.0, 0.0),
+    "always NaN": (lambda r: nan if r > 0 else 1.0, 0.0),
+}
+
+
+class Counted:
+    """Margins of several samples; remembers every radius asked for, and what held."""
+
+    def __init__(self, margins: list[Margin], dtype: torch.dtype) -> None:
+        self.margins, self.dtype = margins, dtype
+        self.asked: list[list[float]] = [[] for _ in margins]
+        self.held: list[set[float]] = [set() for _ in margins]
+
+    def __call__(self, index: Tensor, radius: Tensor) -> Tensor:
+        assert len(index) == len(radius)
+        found = []
+        for k, r in zip(index.tolist(), radius.tolist()):
+            value = self.margins[k](r)
+            self.asked[k].append(r)
+            if value > 0:
+                self.held[k].add(r)
+            found.append([value, value + 1])
+        return torch.tensor(found, dtype=self.dtype)
+
+
+def run(margins: list[Margin], first: float, dtype: torch.dtype, limit: float = 1000.0) -> tuple[Bracket, Counted]:
+    count = len(margins)
+    evaluate = Counted(margins, dtype)
+    clean = torch.tensor([[m(0.0), m(0.0) + 1] for m in margins], dtype=dtype)
+    limits = torch.full((count,), limit, dtype=dtype)
+    start = torch.full((count,), first, dtype=dtype)
+    return search(Bracket.start(clean, limits), evaluate, start, TOL, 60), evaluate
+
+
+@pytest.mark.parametrize("name", MARGINS)
+@pytest.mark.parametrize("first", [1e-6, 0.01, 0.3, 100.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_radius_is_proved_and_nearly_the_largest(name: str, first: float, dtype: torch.dtype) -> None:
+    margin, root = MARGINS[name]
+    bracket, evaluate = run([margin], first, dtype)
+    proved, failed = float(bracket.proved[0]), float(bracket.failed[0])
+    assert proved == 0 or proved in evaluate.held[0]  # that very radius was evaluated
+    assert proved <= root * (1 + 1e-6)
+    assert proved < failed
+    if root == 0:
+        assert proved == 0
+        return
+    assert min(failed, 1000.0) <= proved * (1 + TOL) * (1 + 1e-6)
+    far = abs(torch.tensor(first / root).log10())
+    odd = {"flat": 30, "steep": 14}.get(name, 14 if "jump" in name else 0)
+    most = 12 + 4 * float(far) + odd
+    assert len(evaluate.asked[0]) <= most, evaluate.asked[0]
+
+
+def test_samples_do_not_disturb_each_other() -> None:
+    every = [m for m, _ in MARGINS.values()]
+    together, evaluate = run(every, 0.05, torch.float64)
+    for k, margin in enumerate(every):
+        alone, single = run([margin], 0.05, torch.float64)
+        assert float(alone.proved[0]) == float(together.proved[k])
+        assert single.asked[0] == evaluate.asked[k]
+
+
+def test_the_limit_is_tried_and_never_passed() -> None:
+    bracket, evaluate = run([lambda r: 1.0], 0.3, torch.float64, limit=0.75)
+    assert float(bracket.proved[0]) == 0.75
+    assert max(evaluate.asked[0]) == 0.75
+
+
+def test_stopping_keeps_what_was_proved() -> None:
+    margin, root = MARGINS["square"]
+    for rounds in range(6):
+        evaluate = Counted([margin], torch.float64)
+        left = [rounds]
+
+        def stop() -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        clean = torch.ones(1, 2, dtype=torch.float64)
+        start = Bracket.start(clean, torch.tensor([10.0], dtype=torch.float64))
+        bracket = search(start, evaluate, torch.tensor([0.1], dtype=torch.float64), TOL, stop=stop)
+        assert len(evaluate.asked[0]) == rounds or rounds > 3
+        proved = float(bracket.proved[0])
+        assert proved == max(evaluate.held[0], default=0.0) <= root
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+def test_nan_and_infinity_prove_nothing(value: float) -> None:
+    clean = torch.ones(1, 2)
+    bracket = Bracket.start(clean, torch.tensor([10.0]))
+    bracket.record(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([[value, 1.0]]))
+    assert float(bracket.proved[0]) == 0
+    assert float(bracket.failed[0]) == 1
