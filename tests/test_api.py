@@ -126,12 +126,12 @@ def test_an_affine_models_radius_is_exact(norm: object) -> None:
 
 def test_every_target_counts(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     """Untargeted radius = the least over targets; +K means label + K modulo the classes."""
-    x, y = data
-    whole = frown.certify(model, x, y, method="crown", tol=1e-3)
-    each = [frown.certify(model, x, y, method="crown", target=f"+{k}", tol=1e-3) for k in (1, 2)]
+    x, y = data  # plain intervals: their margins fall steadily, so roots are unique
+    whole = frown.certify(model, x, y, method="interval", tol=1e-3)
+    each = [frown.certify(model, x, y, method="interval", target=f"+{k}", tol=1e-3) for k in (1, 2)]
     least = np.minimum(each[0].radius, each[1].radius)
     assert whole.radius == pytest.approx(least, rel=3e-3)
-    given = frown.certify(model, x, y, method="crown", target=(y + 2) % 3, tol=1e-3)
+    given = frown.certify(model, x, y, method="interval", target=(y + 2) % 3, tol=1e-3)
     assert np.array_equal(given.radius, each[1].radius)
     assert [r.target for r in each[0].rows] == ((y + 1) % 3).tolist()
     assert all(set(r.margins) == {r.target} for r in each[0].rows)
@@ -154,14 +154,12 @@ def test_misclassified_inputs_have_radius_0(model: Model, data: tuple[np.ndarray
 
 def test_a_small_range_is_proved_whole(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = data
-    low, high = x.min(0) - 1e-4, x.max(0) + 1e-4
     for k in range(5):
         box = (x[k] - 1e-3, x[k] + 1e-3)
         result = frown.certify(model, x[k : k + 1], y[k : k + 1], bounds=box)
         assert result.status == ["robust"]
         assert result.radius[0] == pytest.approx(1e-3, rel=1e-2)
         assert result.rows[0].broken is None
-    assert (low < high).all()
 
 
 def test_robust_needs_a_range() -> None:
@@ -198,10 +196,8 @@ def test_a_radius_beyond_the_searchs_limit_is_not_taken_as_proved(eps: float) ->
 def test_eps_0_and_eps_of_the_whole_range(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = data
     assert frown.certify(model, x, y, eps=0.0).status == ["certified"] * 5
-    box = (x.min(0) - 1e-4, x.max(0) + 1e-4)
     wide = frown.certify(model, x[:1], y[:1], eps=100.0, bounds=(x[0] - 1e-3, x[0] + 1e-3))
     assert wide.status == ["certified"]
-    assert box[0].shape == (4,)
 
 
 def test_features_that_may_not_move(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
@@ -220,12 +216,13 @@ def test_features_that_may_not_move(model: Model, data: tuple[np.ndarray, np.nda
 @pytest.mark.parametrize("bounds", [(-0.7, 0.1), (0.1, 0.3)])
 def test_counterexamples_respect_a_range_that_floats_cannot_hold(bounds: tuple[float, float]) -> None:
     """0.1 and 0.7 are not float32 numbers: a cast moves them out of the range."""
-    model = affine([[1.0, 1.0], [0.0, 0.0]], [0.0, 0.15 if bounds[0] < 0 else 0.5])
-    flip = affine([[0.0, 0.0], [1.0, 1.0]], [0.15 if bounds[0] < 0 else 0.5, 0.0])
     x = np.full((1, 2), sum(bounds) / 2)
-    for one in (model, flip):
-        y = one.run(x).argmax(1)
-        result = frown.certify(one, x, y, bounds=bounds)
+    for sign, end in ((1.0, bounds[1]), (-1.0, bounds[0])):
+        # Only the outermost corner of the range changes the answer.
+        edge = 2 * sign * end - 1e-6
+        model = affine([[sign, sign], [0.0, 0.0]], [0.0, edge])
+        result = frown.certify(model, x, [1], bounds=bounds, method="crown")
+        assert result.counterexamples
         for point in result.counterexamples.values():
             assert point.min() >= bounds[0]
             assert point.max() <= bounds[1]
@@ -306,7 +303,7 @@ def test_torch_and_onnx_imports_give_the_same_bounds(tmp_path: Path, data: tuple
         node("Tanh", "h", "a"),
         node("Gemm", "a w1 b1", "y", transB=1),
     ]
-    path = saved(tmp_path, proto(nodes, ["N", 4], weights))
+    path = saved(proto(nodes, ["N", 4], weights), tmp_path)
     ours = [frown.load(net, torch.zeros(1, 4)), frown.load(path)]
     x = data[0]
     for method in ("interval", "crown", "frown"):

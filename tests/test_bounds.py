@@ -284,8 +284,8 @@ def test_a_form_is_the_relaxed_networks_value(name: str) -> None:
             if i in used:
                 (j,) = graph.nodes[i].inputs
                 assert torch.allclose(seen[i], values[j])
-                terms = plan.relaxation(i).contract(used[i].slope * values[j])
-                values[i] = terms + used[i].intercept
+                slope, intercept = used[i].slope, used[i].intercept
+                values[i] = plan.relaxation(i).along(slope, values[j], intercept)
             else:
                 values[i] = x if i == 0 else op.apply(*(values[j] for j in graph.nodes[i].inputs))
         value = (coef * values[target]).flatten(1).sum(1)

@@ -139,6 +139,8 @@ class Certifier:
                 margins = dict(zip(targets[n].tolist(), values, strict=True))
                 whole = float(bracket.proved[k]) >= float(batch.limit[k])
                 status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
+                if status == "robust" and query.range is None:
+                    status = "certified"  # up to the largest radius tried, not beyond
                 if broken <= radius:
                     # A proof and a counterexample: rounding has fooled one of them.
                     radius, margins, status = 0.0, {}, "unknown"

@@ -121,7 +121,7 @@ def push_forward(
             z = values[node.inputs[0]]
             see(i, z)
             chosen = lines[i]
-            values[i] = plan.relaxation(i).contract(chosen.slope * z) + chosen.intercept
+            values[i] = plan.relaxation(i).along(chosen.slope, z, chosen.intercept)
         else:
             # No row reads this node: its value reaches the target with coefficient 0.
             values[i] = node.op.apply(*(values[j] for j in node.inputs))

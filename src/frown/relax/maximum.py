@@ -104,8 +104,8 @@ class Max(Relaxation):
     def expand(self, coef: Tensor) -> Tensor:
         return coef.unsqueeze(-1)
 
-    def contract(self, terms: Tensor) -> Tensor:
-        return terms.sum(-1)
+    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
+        return (slope * z).sum(-1) + intercept
 
 
 def _one_hot(score: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from frown.graph.box import Box
@@ -123,6 +124,6 @@ class Relaxation(Nonlinear):
         """Output coefficients laid over the input's entries."""
         return coef
 
-    def contract(self, terms: Tensor) -> Tensor:
-        """Terms per input entry summed up per output entry."""
-        return terms
+    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
+        """The line's value at z."""
+        return torch.addcmul(intercept, slope, z)
