@@ -6,7 +6,7 @@
 Networks are trained on the fly on ten noisy patterns in 784 dimensions, always the same ones.
 One thread, float32, p = infinity, one target per sample. Next to the seconds stand units that
 do not depend on the machine: time relative to the first network of a series, and the
-multiplications that backward rows need there, counted.
+layers passed and multiplications that backward rows need there, counted.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ class Shape:
     def sizes(self) -> list[int]:
         return [FEATURES, *[self.width] * (self.depth - 1), CLASSES]
 
-    def work(self) -> int:
-        """Multiplications in the backward rows of one sample: two per neuron, one margin.
+    def visits(self) -> int:
+        """Layers passed on the way back from every layer: what narrow networks pay for,
+        where an operator costs its call. Intervals are exact in the first layer."""
+        return sum(range(2, self.depth + 1))
 
-        The first layer is not counted as a target: intervals are exact there.
-        """
+    def work(self) -> int:
+        """Multiplications in the backward rows of one sample: two per neuron, one margin;
+        what wide networks pay for."""
         weights = [a * b for a, b in pairwise(self.sizes)]
         down = np.cumsum(weights).tolist()
         hidden = sum(2 * self.width * cost for cost in down[1:-1])
@@ -86,6 +89,7 @@ class Point:
     method: str
     seconds: float  # per sample; of the whole batch in the batch series
     radius: float
+    visits: float
     work: float
 
 
@@ -114,7 +118,7 @@ def sizes(shape: Shape, at: int, count: int, repeat: int) -> list[Point]:
     methods = [m for m in METHODS if shape.width <= m.widest]
     found = alternating({m.name: lambda m=m: m.certify(model, data) for m in methods}, repeat)
     return [
-        Point(at, name, seconds / count, float(radii.mean()), shape.work())
+        Point(at, name, seconds / count, float(radii.mean()), shape.visits(), shape.work())
         for name, (seconds, radii) in found.items()
     ]
 
@@ -131,7 +135,7 @@ def growth(shape: Shape, batches: tuple[int, ...], repeat: int) -> list[Point]:
             if m.options.get("group") != GROUP
         }
         for name, (seconds, radii) in alternating(work, repeat).items():
-            points.append(Point(n, name, seconds, float(radii.mean()), n))
+            points.append(Point(n, name, seconds, float(radii.mean()), 1, n))
     return points
 
 
@@ -178,11 +182,12 @@ def series(axis: str, points: list[Point]) -> str:
                     short(p.radius),
                     f"{p.seconds:.3g}",
                     f"{p.seconds / mine[0].seconds:.1f}",
+                    f"{p.visits / mine[0].visits:.1f}",
                     f"{p.work / mine[0].work:.1f}",
                 )
             )
-    head = ("method", axis, "mean radius", "CPU s per sample", "relative time", "relative work")
-    return table(head, rows)
+    growth = ("relative time", "layers passed", "multiplications")
+    return table(("method", axis, "mean radius", "CPU s per sample", *growth), rows)
 
 
 def doubling(points: list[Point]) -> str:
@@ -197,7 +202,8 @@ def doubling(points: list[Point]) -> str:
 
 
 def draw(path: Path, deep: list[Point], wide: list[Point], many: list[Point]) -> None:
-    """Three panels, both axes logarithmic; dashed: growth in proportion to the work."""
+    """Three panels, both axes logarithmic; dashed: growth in proportion to the layers
+    passed (depth), the multiplications (width), the samples (batch)."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -207,11 +213,11 @@ def draw(path: Path, deep: list[Point], wide: list[Point], many: list[Point]) ->
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     figure, panels = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
     texts = (
-        ("Depth (layers of 20)", "layers", "CPU seconds per sample", deep),
-        ("Width (5 layers)", "neurons per layer", "CPU seconds per sample", wide),
-        ("Batch (10 layers of 20)", "samples in one batch", "CPU seconds for the batch", many),
+        ("Depth (layers of 20)", "layers", "CPU seconds per sample", deep, "visits"),
+        ("Width (5 layers)", "neurons per layer", "CPU seconds per sample", wide, "work"),
+        ("Batch (10 layers of 20)", "samples", "CPU seconds for the batch", many, "work"),
     )
-    for panel, (title, x, y, points) in zip(panels, texts, strict=True):
+    for panel, (title, x, y, points, unit) in zip(panels, texts, strict=True):
         for method in METHODS:
             mine = [p for p in points if p.method == method.name]
             if not mine:
@@ -221,7 +227,7 @@ def draw(path: Path, deep: list[Point], wide: list[Point], many: list[Point]) ->
             panel.plot(at, [p.seconds for p in mine], "o-", color=method.colour, linewidth=2)
             panel.plot(
                 at,
-                [first.seconds * p.work / first.work for p in mine],
+                [first.seconds * getattr(p, unit) / getattr(first, unit) for p in mine],
                 "--",
                 color=method.colour,
                 linewidth=1,

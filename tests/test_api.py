@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import frown
-from frown.errors import FrownError, InvalidInput
 from frown.frontends.model import Model
 from frown.results import Certification, Row
 
@@ -58,8 +57,15 @@ def distance(step: np.ndarray, p: float) -> float:
     return float(np.linalg.norm(step.ravel(), ord=p))
 
 
-def assert_no_sample_breaks(model: Model, x: np.ndarray, y: np.ndarray, rows: tuple[Row, ...], p: float,
-                            lo: float = -inf, hi: float = inf) -> None:
+def assert_no_sample_breaks(
+    model: Model,
+    x: np.ndarray,
+    y: np.ndarray,
+    rows: tuple[Row, ...],
+    p: float,
+    lo: float = -inf,
+    hi: float = inf,
+) -> None:
     """Random points of every proved ball keep the label in the original runtime."""
     rng = np.random.default_rng(1)
     for row, centre, label in zip(rows, x, y):
@@ -74,7 +80,10 @@ def assert_no_sample_breaks(model: Model, x: np.ndarray, y: np.ndarray, rows: tu
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("bounds", [None, (-1.0, 0.95)], ids=["open", "bounded"])
 def test_every_row_is_a_bracket_that_holds(
-    model: Model, data: tuple[np.ndarray, np.ndarray], norm: object, bounds: tuple[float, float] | None
+    model: Model,
+    data: tuple[np.ndarray, np.ndarray],
+    norm: object,
+    bounds: tuple[float, float] | None,
 ) -> None:
     x, y = data
     p = BALL[norm]  # type: ignore[index]
@@ -138,7 +147,9 @@ def test_every_target_counts(model: Model, data: tuple[np.ndarray, np.ndarray]) 
     assert all(set(r.margins) == {0, 1, 2} - {r.label} for r in whole.rows)
 
 
-def test_misclassified_inputs_have_radius_0(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_misclassified_inputs_have_radius_0(
+    model: Model, data: tuple[np.ndarray, np.ndarray]
+) -> None:
     x, y = data
     wrong = y.copy()
     wrong[1] = (wrong[1] + 1) % 3
@@ -193,7 +204,9 @@ def test_a_radius_beyond_the_searchs_limit_is_not_taken_as_proved(eps: float) ->
         assert result.radius[0] >= eps * (1 - 1e-6)
 
 
-def test_eps_0_and_eps_of_the_whole_range(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_eps_0_and_eps_of_the_whole_range(
+    model: Model, data: tuple[np.ndarray, np.ndarray]
+) -> None:
     x, y = data
     assert frown.certify(model, x, y, eps=0.0).status == ["certified"] * 5
     wide = frown.certify(model, x[:1], y[:1], eps=100.0, bounds=(x[0] - 1e-3, x[0] + 1e-3))
@@ -214,7 +227,9 @@ def test_features_that_may_not_move(model: Model, data: tuple[np.ndarray, np.nda
 
 
 @pytest.mark.parametrize("bounds", [(-0.7, 0.1), (0.1, 0.3)])
-def test_counterexamples_respect_a_range_that_floats_cannot_hold(bounds: tuple[float, float]) -> None:
+def test_counterexamples_respect_a_range_that_floats_cannot_hold(
+    bounds: tuple[float, float],
+) -> None:
     """0.1 and 0.7 are not float32 numbers: a cast moves them out of the range."""
     x = np.full((1, 2), sum(bounds) / 2)
     for sign, end in ((1.0, bounds[1]), (-1.0, bounds[0])):
@@ -236,7 +251,9 @@ def test_a_tie_is_not_a_counterexample_elsewhere() -> None:
     assert result.radius[0] == 0
 
 
-def test_a_time_limit_returns_what_is_proved(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_time_limit_returns_what_is_proved(
+    model: Model, data: tuple[np.ndarray, np.ndarray]
+) -> None:
     x, y = data
     best = frown.certify(model, x, y).radius
     for seconds in (1e-9, 0.02, 0.1):
@@ -265,20 +282,34 @@ def test_an_interrupt_hands_over_the_rows_so_far(
 
     with pytest.raises(KeyboardInterrupt):
         frown.certify(
-            model, x, y, batch=2, progress=progress, time_limit=time_limit,
+            model,
+            x,
+            y,
+            batch=2,
+            progress=progress,
+            time_limit=time_limit,
             on_rows=lambda r, _: rows.extend(r),
         )
     assert {r.index for r in rows} >= {0, 1}
     assert len(rows) == len({r.index for r in rows})
 
 
-def test_rows_keep_their_numbers_and_order(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_rows_keep_their_numbers_and_order(
+    model: Model, data: tuple[np.ndarray, np.ndarray]
+) -> None:
     x, y = data
     whole = frown.certify(model, x, y, tol=1e-3)
     numbers = np.array([40, 10, 30, 20, 50])
     seen: list[int] = []
-    split = frown.certify(model, x, y, batch=2, indices=numbers, tol=1e-3,
-                          on_rows=lambda r, _: seen.extend(v.index for v in r))
+    split = frown.certify(
+        model,
+        x,
+        y,
+        batch=2,
+        indices=numbers,
+        tol=1e-3,
+        on_rows=lambda r, _: seen.extend(v.index for v in r),
+    )
     assert [r.index for r in split.rows] == numbers.tolist() == seen
     assert split.radius == pytest.approx(whole.radius, rel=5e-3)
     assert set(split.counterexamples) <= set(numbers.tolist())
@@ -287,7 +318,9 @@ def test_rows_keep_their_numbers_and_order(model: Model, data: tuple[np.ndarray,
     assert turned.radius == pytest.approx(whole.radius[order], rel=5e-3)
 
 
-def test_torch_and_onnx_imports_give_the_same_bounds(tmp_path: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_torch_and_onnx_imports_give_the_same_bounds(
+    tmp_path: Path, data: tuple[np.ndarray, np.ndarray]
+) -> None:
     from onnx_models import model as proto
     from onnx_models import node, saved
 
@@ -336,73 +369,6 @@ def test_bounds_forms_and_layers_hold_on_samples(
             assert (value >= low - 1e-5).all()
             assert (value <= high + 1e-5).all()
             assert (low >= out.lower - 1e-5).all() or method == "frown"
-
-
-BAD: dict[str, tuple[dict[str, object], str]] = {
-    "norm below 1": ({"norm": 0.5}, "at least 1"),
-    "unknown norm": ({"norm": "two"}, "norm"),
-    "unknown method": ({"method": "magic"}, "crown"),
-    "unknown rule": ({"rule": "x"}, "paper"),
-    "unknown dtype": ({"dtype": "float16"}, "float32"),
-    "unknown device": ({"device": "toaster"}, "device"),
-    "wrong shape": ({"x": np.zeros((5, 3))}, "(4,)"),
-    "one input without its axis": ({"x": np.zeros(4)}, "first axis"),
-    "no inputs": ({"x": np.zeros((0, 4)), "y": []}, "empty"),
-    "inputs that are words": ({"x": [["a"] * 4] * 5}, "numbers"),
-    "NaN": ({"x": np.full((5, 4), np.nan)}, "NaN"),
-    "infinity": ({"x": np.full((5, 4), np.inf)}, "infinity"),
-    "label out of range": ({"y": [0, 1, 2, 3, 0]}, "0 to 2"),
-    "negative label": ({"y": [0, -1, 2, 1, 0]}, "0 to 2"),
-    "fractional label": ({"y": [0, 0.5, 2, 1, 0]}, "0 to 2"),
-    "too few labels": ({"y": [0, 1]}, "5 inputs"),
-    "labels that are words": ({"y": ["cat"] * 5}, "numbers"),
-    "target out of range": ({"target": 7}, "0 to 2"),
-    "target not a step": ({"target": "+x"}, "+K"),
-    "target is the label": ({"target": "+3"}, "label"),
-    "target is a word": ({"target": "cat"}, "numbers"),
-    "negative eps": ({"eps": -0.1}, "eps"),
-    "NaN eps": ({"eps": np.nan}, "eps"),
-    "infinite eps": ({"eps": np.inf}, "eps"),
-    "eps of a wrong shape": ({"eps": [0.1, 0.2]}, "5 inputs"),
-    "eps a word": ({"eps": "far"}, "eps"),
-    "bounds not a pair": ({"bounds": 3}, "pair"),
-    "bounds reversed": ({"bounds": (1, -1)}, "exceeds"),
-    "bounds without the inputs": ({"bounds": (-0.1, 0.1)}, "outside"),
-    "bounds of a wrong shape": ({"bounds": (np.zeros(3), np.ones(3))}, "bounds"),
-    "bounds of words": ({"bounds": ("a", "b")}, "bounds"),
-    "NaN bounds": ({"bounds": (np.nan, 1)}, "bounds"),
-    "negative scale": ({"scale": [-1, 1, 1, 1]}, "scale"),
-    "zero scale": ({"scale": 0}, "scale"),
-    "scale of a wrong shape": ({"scale": [1, 2]}, "scale"),
-    "scale a word": ({"scale": "big"}, "scale"),
-    "tol of 0": ({"tol": 0}, "tol"),
-    "tol of 1": ({"tol": 1.0}, "tol"),
-    "negative group": ({"group": -1}, "group"),
-    "negative memory": ({"memory": -5}, "memory"),
-    "no time": ({"time_limit": 0}, "time_limit"),
-    "negative batch": ({"batch": -1}, "batch"),
-    "negative steps": ({"steps": -1}, "steps"),
-    "indices of a wrong shape": ({"indices": [1, 2]}, "5 inputs"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(model: Model, data: tuple[np.ndarray, np.ndarray], name: str) -> None:
-    changed, hint = BAD[name]
-    arguments: dict[str, object] = {"x": data[0], "y": data[1], "method": "crown", "attack": False}
-    with pytest.raises(InvalidInput) as caught:
-        frown.certify(model, **{**arguments, **changed})  # type: ignore[arg-type]
-    assert hint in str(caught.value)
-    assert caught.value.exit_code == 2
-
-
-def test_what_cannot_be_loaded() -> None:
-    with pytest.raises(InvalidInput, match="example"):
-        frown.load(nn.Linear(2, 2))
-    with pytest.raises(InvalidInput, match="path or a torch module"):
-        frown.load(3)  # type: ignore[arg-type]
-    with pytest.raises(FrownError):
-        frown.load("no such file.onnx")
 
 
 def test_results_summarise_their_rows(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:

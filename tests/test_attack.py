@@ -57,7 +57,9 @@ def test_the_distance_to_a_plane(p: float) -> None:
 @pytest.mark.parametrize("clipped", [False, True], ids=["whole", "clipped"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
 @pytest.mark.parametrize("name", ["divided", "conv_max"])
-def test_points_are_inside_and_adversarial(name: str, p: float, clipped: bool, scaled: bool) -> None:
+def test_points_are_inside_and_adversarial(
+    name: str, p: float, clipped: bool, scaled: bool
+) -> None:
     graph = divided() if name == "divided" else zoo.NETWORKS[name]
     ball = zoo.region(graph, p, radius=3.0, count=4, clipped=clipped, scaled=scaled)
     label = graph.apply(ball.centre).argmax(1)

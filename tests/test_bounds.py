@@ -215,8 +215,15 @@ def test_frown_of_two_layers_reaches_the_linear_program(op: Relaxation, p: float
 
 
 def _triangles(
-    w: np.ndarray, b: np.ndarray, a: np.ndarray, x: np.ndarray, r: float, p: float,
-    low: np.ndarray, high: np.ndarray, leak: float,
+    w: np.ndarray,
+    b: np.ndarray,
+    a: np.ndarray,
+    x: np.ndarray,
+    r: float,
+    p: float,
+    low: np.ndarray,
+    high: np.ndarray,
+    leak: float,
 ) -> float:
     """min a . y over x in the ball, z = Wx + b in its box, y in the triangle over z.
 
@@ -241,7 +248,9 @@ def _triangles(
     free = [(None, None)]
     cost = np.concatenate([np.zeros(2 * inputs), a])
     found = linprog(
-        cost, A_ub=np.vstack(rows), b_ub=np.concatenate(ends),
+        cost,
+        A_ub=np.vstack(rows),
+        b_ub=np.concatenate(ends),
         bounds=free * inputs + reach + free * hidden,
     )
     assert found.success
@@ -262,7 +271,7 @@ def test_a_form_is_the_relaxed_networks_value(name: str) -> None:
         coef = torch.randn(2, *node.shape, generator=generator, dtype=torch.float64)
         used: dict[int, Chosen] = {}
 
-        def choose(i: int, here: Tensor) -> Chosen:
+        def choose(i: int, here: Tensor, used: dict[int, Chosen] = used) -> Chosen:
             frame, below = layers.frames[i], here >= 0
             slopes = frame.lines.slopes
             laid = frame.op.expand(below)
@@ -308,7 +317,10 @@ def test_results_do_not_depend_on_order_chunks_or_company(name: str, group: int)
     assert torch.allclose(chunked, margins, atol=1e-8)
     for i, box in layers.values.items():
         assert torch.allclose(again.values[i].lower, box.lower, atol=1e-8)
-    alone = [solve(graph, ball.rows(slice(n, n + 1)), spec.rows(slice(n, n + 1)), settings)[1] for n in range(4)]
+    alone = [
+        solve(graph, ball.rows(slice(n, n + 1)), spec.rows(slice(n, n + 1)), settings)[1]
+        for n in range(4)
+    ]
     assert torch.allclose(torch.cat(alone), margins, atol=1e-8)
 
 

@@ -25,8 +25,14 @@ LAYERS = (
     ("errors", "results", "memory", "version", "assets"),
 )
 # The engines know nothing of where a network came from; a front end nothing of queries.
-FORBIDDEN = (("engines", "frontends"), ("attacks", "frontends"), ("radius", "frontends"),
-             ("frontends", "query"), ("relax", "query"), ("query", "relax"))
+FORBIDDEN = (
+    ("engines", "frontends"),
+    ("attacks", "frontends"),
+    ("radius", "frontends"),
+    ("frontends", "query"),
+    ("relax", "query"),
+    ("query", "relax"),
+)
 
 
 def part(module: str) -> str:
@@ -48,7 +54,9 @@ def imports() -> Iterator[tuple[str, str]]:
                 source = node.module or ""
                 if source == "frown":  # a submodule by name is as good as its full path
                     for alias in node.names:
-                        inside = (ROOT / alias.name).exists() or (ROOT / f"{alias.name}.py").exists()
+                        inside = (ROOT / alias.name).exists() or (
+                            ROOT / f"{alias.name}.py"
+                        ).exists()
                         yield module, f"frown.{alias.name}" if inside else "frown"
                 elif source.split(".")[0] == "frown":
                     yield module, source

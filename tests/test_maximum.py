@@ -16,7 +16,9 @@ from frown.relax.table import Max
 seeds = st.integers(0, 2**32)
 
 
-def window_boxes(seed: int, count: int = 24, width: int = 3, dtype: torch.dtype = torch.float64) -> Box:
+def window_boxes(
+    seed: int, count: int = 24, width: int = 3, dtype: torch.dtype = torch.float64
+) -> Box:
     rng = np.random.default_rng(seed)
     middle = rng.normal(size=(count, width)) * rng.choice([1e-3, 1, 1e4], (count, 1))
     radius = rng.choice([0.0, 1e-9, 0.3, 2.0], (count, width)) * np.abs(middle)

@@ -68,7 +68,9 @@ def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
     # And autograd agrees with plain differences, so neither is blind to a dependence.
     direction = torch.randn(theta.shape, generator=generator, dtype=torch.float64)
     h = 1e-6
-    rise = (bound(plan, rows, theta + h * direction) - bound(plan, rows, theta - h * direction)) / (2 * h)
+    rise = (bound(plan, rows, theta + h * direction) - bound(plan, rows, theta - h * direction)) / (
+        2 * h
+    )
     expected = (uphill * direction).sum((1, 2))
     close = (rise - expected).abs() <= 1e-4 * (1 + expected.abs())
     assert close.to(torch.float64).mean() >= 0.75  # a row may stand at a kink

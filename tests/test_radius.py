@@ -64,7 +64,9 @@ class Counted:
         return torch.tensor(found, dtype=self.dtype)
 
 
-def run(margins: list[Margin], first: float, dtype: torch.dtype, limit: float = 1000.0) -> tuple[Bracket, Counted]:
+def run(
+    margins: list[Margin], first: float, dtype: torch.dtype, limit: float = 1000.0
+) -> tuple[Bracket, Counted]:
     count = len(margins)
     evaluate = Counted(margins, dtype)
     clean = torch.tensor([[m(0.0), m(0.0) + 1] for m in margins], dtype=dtype)
@@ -76,7 +78,9 @@ def run(margins: list[Margin], first: float, dtype: torch.dtype, limit: float = 
 @pytest.mark.parametrize("name", MARGINS)
 @pytest.mark.parametrize("first", [1e-6, 0.01, 0.3, 100.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_radius_is_proved_and_nearly_the_largest(name: str, first: float, dtype: torch.dtype) -> None:
+def test_the_radius_is_proved_and_nearly_the_largest(
+    name: str, first: float, dtype: torch.dtype
+) -> None:
     margin, root = MARGINS[name]
     bracket, evaluate = run([margin], first, dtype)
     proved, failed = float(bracket.proved[0]), float(bracket.failed[0])
@@ -112,15 +116,16 @@ def test_stopping_keeps_what_was_proved() -> None:
     margin, root = MARGINS["square"]
     for rounds in range(6):
         evaluate = Counted([margin], torch.float64)
-        left = [rounds]
-
-        def stop() -> bool:
-            left[0] -= 1
-            return left[0] < 0
-
+        asked = iter(range(100))
         clean = torch.ones(1, 2, dtype=torch.float64)
         start = Bracket.start(clean, torch.tensor([10.0], dtype=torch.float64))
-        bracket = search(start, evaluate, torch.tensor([0.1], dtype=torch.float64), TOL, stop=stop)
+        bracket = search(
+            start,
+            evaluate,
+            torch.tensor([0.1], dtype=torch.float64),
+            TOL,
+            stop=lambda asked=asked, rounds=rounds: next(asked) >= rounds,
+        )
         assert len(evaluate.asked[0]) == rounds or rounds > 3
         proved = float(bracket.proved[0])
         assert proved == max(evaluate.held[0], default=0.0) <= root

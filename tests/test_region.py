@@ -21,7 +21,9 @@ every_scale = pytest.mark.parametrize("scaled", [False, True], ids=["plain", "sc
 seeds = st.integers(0, 2**32)
 
 
-def draw(seed: int, p: float, clipped: bool, scaled: bool, features: int = 5) -> tuple[Region, Tensor]:
+def draw(
+    seed: int, p: float, clipped: bool, scaled: bool, features: int = 5
+) -> tuple[Region, Tensor]:
     """Three balls and three forms; ranges that touch the centre, fixed and ignored features."""
     rng = np.random.default_rng(seed)
     shape = (3, features)
@@ -37,7 +39,9 @@ def draw(seed: int, p: float, clipped: bool, scaled: bool, features: int = 5) ->
         scale[0, 0] = 0.7
     radius = rng.choice([0.01, 0.3, 2.0], 3)
     tensors = [None if v is None else torch.from_numpy(v) for v in (scale, lower, upper)]
-    return Region(torch.from_numpy(centre), torch.from_numpy(radius), p, *tensors), torch.from_numpy(coef)
+    return Region(
+        torch.from_numpy(centre), torch.from_numpy(radius), p, *tensors
+    ), torch.from_numpy(coef)
 
 
 def caps(ball: Region, n: int, sign: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +64,9 @@ def truth(ball: Region, n: int, coef: np.ndarray) -> float:
     if p == inf:
         return start - float(gain @ np.minimum(cap, radius))
     if p == 1:
-        best = linprog(-gain, A_ub=np.ones((1, len(gain))), b_ub=[radius], bounds=[(0, c) for c in cap])
+        best = linprog(
+            -gain, A_ub=np.ones((1, len(gain))), b_ub=[radius], bounds=[(0, c) for c in cap]
+        )
         return start + float(best.fun)
 
     largest = max(gain.max(), 1e-300)
@@ -73,10 +79,17 @@ def truth(ball: Region, n: int, coef: np.ndarray) -> float:
     def surplus(c: float) -> float:
         return float(((amount(c) / radius) ** p).sum()) - 1
 
-    top = 2 * radius / shape[shape > 0].min() if (shape > 0).any() else 0.0
-    if surplus(top) <= 0:
-        return start - float(gain @ amount(top))
-    return start - float(gain @ amount(brentq(surplus, 0, top, xtol=1e-18 * top, rtol=1e-14, maxiter=2000)))
+    if not (shape > 0).any():
+        return start
+    # All at their caps, or a root between 'too little' (each below r n^(-1/p)) and that.
+    low, top = (
+        np.log(0.9 * radius * len(gain) ** (-1 / p)),
+        np.log(4 * radius / shape[shape > 0].min()),
+    )
+    if surplus(np.exp(top)) <= 0:
+        return start - float(gain @ amount(np.exp(top)))
+    root = brentq(lambda t: surplus(np.exp(t)), low, top, xtol=1e-14, rtol=1e-14, maxiter=500)
+    return start - float(gain @ amount(np.exp(root)))
 
 
 @every_norm
@@ -130,7 +143,9 @@ def test_single_precision_never_overstates_the_least_value(
 @pytest.mark.parametrize("p", [1.02, 1.1, 8.0, 40.0])
 @every_shape
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
-def test_powers_beyond_the_range_of_floats_lose_nothing(p: float, clipped: bool, size: float) -> None:
+def test_powers_beyond_the_range_of_floats_lose_nothing(
+    p: float, clipped: bool, size: float
+) -> None:
     """Large p, and large duals for p near 1: |c|^q leaves the range of float32."""
     rng = np.random.default_rng(3)
     coef = torch.from_numpy(rng.normal(size=(3, 6)) * size).float()

@@ -112,7 +112,9 @@ def test_a_larger_intercept_below_or_smaller_above_is_never_valid(
     z = zoo.grid(box, 2001)
     gap = zoo.REFERENCE[name](z) - column(slope) * z
     width = (box.upper - box.lower).numpy()
-    resolution = (1 + np.abs(slope.numpy())) * (width / 2000) ** 2 + 1e-12 * (1 + np.abs(gap).max(1))
+    resolution = (1 + np.abs(slope.numpy())) * (width / 2000) ** 2 + 1e-12 * (
+        1 + np.abs(gap).max(1)
+    )
     for below, truth in ((True, gap.min(1)), (False, gap.max(1))):
         found = op.line(slope, side_mask(box, below), op.anchors(box)).intercept.numpy()
         assert_none(np.abs(found - truth) > resolution, name, box, slope, found - truth)

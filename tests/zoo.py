@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -151,7 +152,7 @@ class Weights:
 def mlp(op: Relaxation, widths: tuple[int, ...] = (4, 6, 6, 5, 3), seed: int = 0) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.input("x", (1, widths[0]))
-    for i, (n, m) in enumerate(zip(widths, widths[1:])):
+    for i, (n, m) in enumerate(pairwise(widths)):
         x = b.linear(x, weights(m, n), weights(m))
         if i < len(widths) - 2:
             x = b.add(op, x)
@@ -287,6 +288,14 @@ def samples(ball: Region, count: int = 200, seed: int = 0) -> Tensor:
     shape = (count, *ball.centre.shape)
     noise = torch.randn(shape, generator=generator, dtype=torch.float64)
     peaks = noise.sign() * torch.rand(shape, generator=generator, dtype=torch.float64).round()
-    single = noise * (noise.abs() == noise.abs().flatten(2).amax(2).view(*shape[:2], *[1] * (len(shape) - 2)))
-    mixed = torch.cat([noise[: count // 3], 99 * peaks[count // 3 : 2 * count // 3], 99 * single[2 * count // 3 :]])
+    single = noise * (
+        noise.abs() == noise.abs().flatten(2).amax(2).view(*shape[:2], *[1] * (len(shape) - 2))
+    )
+    mixed = torch.cat(
+        [
+            noise[: count // 3],
+            99 * peaks[count // 3 : 2 * count // 3],
+            99 * single[2 * count // 3 :],
+        ]
+    )
     return torch.stack([ball.project(ball.centre + step.to(ball.centre) * 9) for step in mixed])

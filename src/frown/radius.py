@@ -39,10 +39,10 @@ class Bracket:
     def open(self, tol: float) -> Tensor:
         """Indices of the samples not yet decided to `tol`.
 
-        A radius that fails at a millionth of a millionth of the limit is decided: it is 0.
+        One that fails at next to nothing, compared with the limit, is decided: it is 0.
         """
         top = torch.minimum(self.failed, self.limit)
-        loose = (top > self.proved * (1 + tol)) & (self.failed > 1e-12 * self.limit)
+        loose = (top > self.proved * (1 + tol)) & (self.failed > 1e-16 * self.limit)
         return loose.nonzero().flatten()
 
     def growth(self) -> Tensor:
@@ -55,8 +55,8 @@ class Bracket:
         return torch.where(both, slope.clamp(0.7, 8), self.power)
 
     def record(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
-        """Take in the margins found at these radii; NaN counts as failed."""
-        margins = torch.nan_to_num(margins, nan=-torch.inf)
+        """Take in the margins found at these radii; NaN and infinity prove nothing."""
+        margins = margins.where(torch.isfinite(margins), -torch.inf)
         holds = (margins > 0).all(1)
         streak = self.streak[index]
         streak = torch.where(holds, streak.clamp(min=0) + 1, streak.clamp(max=0) - 1)
@@ -82,7 +82,7 @@ class Bracket:
         from_low = low[:, None] * (_positive(clean) / lost_low) ** (1 / power)
         from_high = high[:, None] * (_positive(clean) / lost_high) ** (1 / power)
         root = torch.where((low > 0)[:, None], from_low, from_high)
-        root = torch.nan_to_num(root, nan=torch.inf).amin(1)
+        root = torch.nan_to_num(root, nan=0.0).amin(1)
         aim = root * (1 - 0.3 * tol)
         # Never waste an evaluation on a radius that would not change the answer.
         aim = aim.maximum(low * (1 + 0.9 * tol)).minimum(high * (1 - 0.5 * tol))
@@ -92,9 +92,8 @@ class Bracket:
         aim = torch.where(both & (steps >= 3), middle, aim)
         aim = torch.where(both & (steps == 2), torch.sqrt(aim * middle), aim)
         # Without a proved end, go down fast; without a failed one, up at most threefold.
-        aim = aim.maximum(torch.where(low > 0, low, 0.02 * high.minimum(aim)))
-        aim = torch.where((low == 0) & (steps >= 3), 0.2 * high, aim)
-        aim = aim.minimum(torch.where(low > 0, 3 * low, aim))
+        down = aim.minimum(0.7 * high).maximum(torch.where(steps >= 3, 0.001, 0.02) * high)
+        aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, 3 * low)), down)
         top = self.limit[index]
         return torch.where(aim * (1 + tol) >= top, top, aim)
 

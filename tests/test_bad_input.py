@@ -1,0 +1,92 @@
+"""Bad input gets one clear message that names what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import frown
+from frown.errors import FrownError, InvalidInput
+from frown.frontends.model import Model
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """4 -> 3."""
+    torch.manual_seed(0)
+    return frown.load(nn.Linear(4, 3), torch.zeros(1, 4))
+
+
+@pytest.fixture(scope="module")
+def data(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).uniform(-0.9, 0.9, (5, 4))
+    return x, model.run(x).argmax(1)
+
+
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "norm below 1": ({"norm": 0.5}, "at least 1"),
+    "unknown norm": ({"norm": "two"}, "norm"),
+    "unknown method": ({"method": "magic"}, "crown"),
+    "unknown rule": ({"rule": "x"}, "paper"),
+    "unknown dtype": ({"dtype": "float16"}, "float32"),
+    "unknown device": ({"device": "toaster"}, "device"),
+    "wrong shape": ({"x": np.zeros((5, 3))}, "(4,)"),
+    "one input without its axis": ({"x": np.zeros(4)}, "first axis"),
+    "no inputs": ({"x": np.zeros((0, 4)), "y": []}, "empty"),
+    "inputs that are words": ({"x": [["a"] * 4] * 5}, "numbers"),
+    "NaN": ({"x": np.full((5, 4), np.nan)}, "NaN"),
+    "infinity": ({"x": np.full((5, 4), np.inf)}, "infinity"),
+    "label out of range": ({"y": [0, 1, 2, 3, 0]}, "0 to 2"),
+    "negative label": ({"y": [0, -1, 2, 1, 0]}, "0 to 2"),
+    "fractional label": ({"y": [0, 0.5, 2, 1, 0]}, "0 to 2"),
+    "too few labels": ({"y": [0, 1]}, "5 inputs"),
+    "labels that are words": ({"y": ["cat"] * 5}, "numbers"),
+    "target out of range": ({"target": 7}, "0 to 2"),
+    "target not a step": ({"target": "+x"}, "+K"),
+    "target is the label": ({"target": "+3"}, "label"),
+    "target is a word": ({"target": "cat"}, "numbers"),
+    "negative eps": ({"eps": -0.1}, "eps"),
+    "NaN eps": ({"eps": np.nan}, "eps"),
+    "infinite eps": ({"eps": np.inf}, "eps"),
+    "eps of a wrong shape": ({"eps": [0.1, 0.2]}, "5 inputs"),
+    "eps a word": ({"eps": "far"}, "eps"),
+    "bounds not a pair": ({"bounds": 3}, "pair"),
+    "bounds reversed": ({"bounds": (1, -1)}, "exceeds"),
+    "bounds without the inputs": ({"bounds": (-0.1, 0.1)}, "outside"),
+    "bounds of a wrong shape": ({"bounds": (np.zeros(3), np.ones(3))}, "bounds"),
+    "bounds of words": ({"bounds": ("a", "b")}, "bounds"),
+    "NaN bounds": ({"bounds": (np.nan, 1)}, "bounds"),
+    "negative scale": ({"scale": [-1, 1, 1, 1]}, "scale"),
+    "zero scale": ({"scale": 0}, "scale"),
+    "scale of a wrong shape": ({"scale": [1, 2]}, "scale"),
+    "scale a word": ({"scale": "big"}, "scale"),
+    "tol of 0": ({"tol": 0}, "tol"),
+    "tol of 1": ({"tol": 1.0}, "tol"),
+    "negative group": ({"group": -1}, "group"),
+    "negative memory": ({"memory": -5}, "memory"),
+    "no time": ({"time_limit": 0}, "time_limit"),
+    "negative batch": ({"batch": -1}, "batch"),
+    "negative steps": ({"steps": -1}, "steps"),
+    "indices of a wrong shape": ({"indices": [1, 2]}, "5 inputs"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(model: Model, data: tuple[np.ndarray, np.ndarray], name: str) -> None:
+    changed, hint = BAD[name]
+    arguments: dict[str, object] = {"x": data[0], "y": data[1], "method": "crown", "attack": False}
+    with pytest.raises(InvalidInput) as caught:
+        frown.certify(model, **{**arguments, **changed})  # type: ignore[arg-type]
+    assert hint in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_what_cannot_be_loaded() -> None:
+    with pytest.raises(InvalidInput, match="example"):
+        frown.load(nn.Linear(2, 2))
+    with pytest.raises(InvalidInput, match="path or a torch module"):
+        frown.load(3)  # type: ignore[arg-type]
+    with pytest.raises(FrownError):
+        frown.load("no such file.onnx")
