@@ -74,7 +74,7 @@ class Certifier:
         keep = torch.from_numpy(right).to(graph.device)
         limit = query.limits(graph)[keep]
         if eps is not None:
-            limit = torch.minimum(_rounded_up(eps[right], limit), limit)
+            limit = torch.minimum(_rounded_up(eps[right], limit), region.limit()[keep])
         batch = Batch(
             query,
             index,

@@ -25,7 +25,7 @@ class Bracket:
     at_proved: Tensor  # (N, T)
     failed: Tensor  # (N,) inf while nothing has failed
     at_failed: Tensor  # (N, T)
-    limit: Tensor  # (N,) no larger radius is worth a try (valid range, attack)
+    limit: Tensor  # (N,) no larger radius is worth a try
     power: Tensor  # (N,) last estimate of the growth of D
     streak: Tensor  # (N,) how often the same end has moved in a row: + proved, - failed
 

@@ -92,19 +92,21 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
 def fixed_margins(
     plan: Plan, region: Region, spec: Spec, layers: Layers, settings: Settings
 ) -> Tensor:
-    """(N, T) lower bounds of the spec's conditions with the layers' lines."""
+    """(N, T) lower bounds of the spec's conditions with the layers' lines, or by plain
+    intervals where those are tighter."""
     count, conditions, outputs = spec.coef.shape
     shape = plan.graph.nodes[-1].shape
+    box = layers.values[plan.graph.output]
+    middle = box.middle.reshape(count, outputs, 1)
+    radius = box.radius.reshape(count, outputs, 1)
+    plain = (spec.coef @ middle - spec.coef.abs() @ radius).squeeze(-1)
     if settings.method == "interval":
-        box = layers.values[plan.graph.output]
-        middle = box.middle.reshape(count, outputs, 1)
-        radius = box.radius.reshape(count, outputs, 1)
-        return (spec.coef @ middle - spec.coef.abs() @ radius).squeeze(-1)
+        return plain
     coef = spec.coef.reshape(count * conditions, *shape)
     sample = torch.arange(count, device=coef.device).repeat_interleave(conditions)
     target = plan.graph.output
     bounds = fixed_rows(plan, region, target, coef, sample, layers.frames, settings)
-    return bounds.view(count, conditions)
+    return torch.fmax(bounds.view(count, conditions), plain)
 
 
 def fixed_rows(

@@ -72,5 +72,4 @@ class Query:
         size = region.centre.abs().flatten(1).amax(1) + 1
         features = region.centre[0].numel()
         whole = 1e3 * size * (1.0 if self.p == inf else features ** (1 / self.p))
-        # A hair more, so that rounding leaves no corner of the range out.
-        return torch.minimum(limit * (1 + 8 * torch.finfo(limit.dtype).eps), whole)
+        return torch.minimum(limit, whole)

@@ -106,7 +106,7 @@ class Region:
             step = step / step.abs().sum(1, keepdim=True).clamp(min=1)
         else:
             norm = _norm(flat, self.dual)[:, None]
-            share = flat.abs() / norm.clamp(min=torch.finfo(flat.dtype).tiny)
+            share = flat.abs() / _safe(norm)
             step = share ** (self.dual - 1) * flat.sign()
         step = -step.view_as(slope) * self._over(self.radius)
         return step if self.scale is None else step * self.scale
@@ -155,7 +155,9 @@ class Region:
         far = (self.centre - self.lower).maximum(self.upper - self.centre)
         if self.scale is not None:
             far = torch.where(self.scale > 0, far / self.scale, torch.zeros_like(far))
-        return _norm(far.expand_as(self.centre).flatten(1), self.p)
+        # A hair more, so that rounding leaves no corner of the range out.
+        size = _norm(far.expand_as(self.centre).flatten(1), self.p)
+        return size * (1 + 16 * torch.finfo(size.dtype).eps)
 
     # -- one case each ------------------------------------------------------------
 
@@ -177,9 +179,9 @@ class Region:
             where = flat.abs().argmax(1, keepdim=True)
             step.scatter_(1, where, flat.gather(1, where).sign())
         elif self.p == 2:
-            step = flat / norm.clamp(min=torch.finfo(flat.dtype).tiny)[:, None]
+            step = flat / _safe(norm)[:, None]
         else:
-            share = flat.abs() / norm.clamp(min=torch.finfo(flat.dtype).tiny)[:, None]
+            share = flat.abs() / _safe(norm)[:, None]
             step = share ** (self.dual - 1) * flat.sign()
         step = step.view_as(gain) * self._over(self.radius)
         if self.scale is not None:
@@ -195,70 +197,81 @@ class Region:
         scale = torch.ones_like(coef) if self.scale is None else self.scale.expand_as(coef)
         cap = torch.where(scale > 0, room / scale, torch.zeros_like(room)).flatten(1)
         gain = (coef.abs() * scale).flatten(1)
-        knapsack = _fill_linear if self.p == 1 else _fill_power
-        amount, best = knapsack(gain, cap, self.radius, self.p)
-        step = amount.view_as(coef) * scale * coef.sign()
-        return Minimum(_dot(coef, self.centre) - best, self.centre - step)
+        # In units of the radius: no cap above 1 matters, and powers stay in range.
+        radius = self.radius[:, None]
+        cap = torch.where(cap < radius, cap / radius, torch.ones_like(cap))
+        amount, best = _fill_linear(gain, cap) if self.p == 1 else _fill_power(gain, cap, self.p)
+        step = (amount * radius).view_as(coef) * scale * coef.sign()
+        return Minimum(_dot(coef, self.centre) - best * self.radius, self.centre - step)
 
     def _over(self, t: Tensor) -> Tensor:
         return t.view(-1, *([1] * (self.centre.dim() - 1)))
 
 
 def _norm(rows: Tensor, p: float) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(rows, ord=p, dim=1)
-    return norm
+    """||row||_p; each row is scaled first, or its powers might leave the range of floats."""
+    if p in (1, inf):
+        return rows.abs().sum(1) if p == 1 else rows.abs().amax(1)
+    largest = rows.abs().amax(1)
+    norm: Tensor = torch.linalg.vector_norm(rows / _safe(largest)[:, None], ord=p, dim=1)
+    return torch.where((largest > 0) & (largest < inf), norm * largest, largest)
+
+
+def _safe(t: Tensor) -> Tensor:
+    """A divisor: t, or 1 where t is 0."""
+    return torch.where(t > 0, t, torch.ones_like(t))
 
 
 def _dot(coef: Tensor, point: Tensor) -> Tensor:
     return (coef * point).flatten(1).sum(1)
 
 
-def _fill_linear(gain: Tensor, cap: Tensor, radius: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """max g . d, 0 <= d <= k, sum d <= radius: the fractional knapsack.
+def _fill_linear(gain: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+    """max g . d, 0 <= d <= k, sum d <= 1: the fractional knapsack.
 
-    The value is the dual's, nu radius + sum k relu(g - nu), valid for any nu >= 0.
+    The value is the dual's, nu + sum k relu(g - nu), valid for any nu >= 0.
     """
     order = gain.argsort(1, descending=True)
     sorted_cap = cap.gather(1, order)
     before = sorted_cap.cumsum(1) - sorted_cap
-    amount = (radius[:, None] - before).clamp(min=0).minimum(sorted_cap)
-    full = before + sorted_cap <= radius[:, None]
+    amount = (1 - before).clamp(min=0).minimum(sorted_cap)
+    full = before + sorted_cap <= 1
     # nu: the gain of the first feature that does not fit whole, 0 if all fit.
     first = full.sum(1, keepdim=True)
     padded = torch.cat([gain.gather(1, order), torch.zeros_like(gain[:, :1])], 1)
     nu = padded.gather(1, first)
-    best = nu.squeeze(1) * radius + (cap * (gain - nu).clamp(min=0)).sum(1)
+    best = nu.squeeze(1) + (cap * (gain - nu).clamp(min=0)).sum(1)
     return torch.zeros_like(gain).scatter(1, order, amount), best
 
 
-def _fill_power(gain: Tensor, cap: Tensor, radius: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """max g . d, 0 <= d <= k, ||d||_p <= radius for 1 < p < inf.
+def _fill_power(gain: Tensor, cap: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """max g . d, 0 <= d <= k <= 1, ||d||_p <= 1 for 1 < p < inf.
 
     Uncapped features share d_i = c g_i^(1/(p-1)); sorted by k_i / g_i^(1/(p-1)) the
-    capped ones come first, and prefix sums give the c of every split. The value is the
-    Lagrangian's at c, hence never below the maximum.
+    capped ones come first, and prefix sums give the c of every split. The value is that
+    of the Lagrangian at the c found, hence never below the maximum.
     """
-    tiny = torch.finfo(gain.dtype).tiny
-    largest = gain.amax(1, keepdim=True).clamp(min=tiny)
-    g = gain / largest  # keeps the powers in range
-    shape = g.clamp(min=tiny) ** (1 / (p - 1))
-    ratio = torch.where(g > 0, cap / shape.clamp(min=tiny), torch.full_like(g, inf))
+    largest = gain.amax(1, keepdim=True)
+    g = gain / _safe(largest)
+    shape = g ** (1 / (p - 1))
+    useful = shape > 0
+    ratio = torch.where(useful, cap / _safe(shape), torch.full_like(g, inf))
     order = ratio.argsort(1)
-    k, h, r = (t.gather(1, order) for t in (cap, torch.where(g > 0, shape, 0 * shape), ratio))
-    kp = k**p
-    capped = kp.cumsum(1) - kp  # of the features before this one
+    k, h, r = (t.gather(1, order) for t in (cap, shape, ratio))
+    powers = torch.where(torch.isfinite(r), k**p, torch.zeros_like(k))
+    before = powers.cumsum(1) - powers  # of the features before this one
     free = (h**p).flip(1).cumsum(1).flip(1)  # of this one and those after
-    left = (radius[:, None] ** p - capped).clamp(min=0)
-    c = (left / free.clamp(min=tiny)) ** (1 / p)
-    fits = (c < r) & (free > 0)  # at this split the next feature is not capped
-    any_fits = fits.any(1, keepdim=True)
+    left = (1 - before).clamp(min=0)
+    c = torch.where(free > 0, left / _safe(free), torch.full_like(free, inf)) ** (1 / p)
+    fits = (c <= r) & torch.isfinite(c)  # at this split the next feature is not capped
+    found = fits.any(1, keepdim=True)
     first = fits.to(torch.int64).argmax(1, keepdim=True)
-    c = torch.where(any_fits, c.gather(1, first), torch.full_like(c[:, :1], inf))
-    amount = torch.where(g > 0, (c * shape).minimum(cap), torch.zeros_like(cap))
-    # Lagrangian: sum g d - nu d^p / p + nu radius^p / p with nu = c^(1-p).
-    nu = torch.where(any_fits, c ** (1 - p), torch.zeros_like(c))
-    slack = radius[:, None] ** p - (amount**p).sum(1, keepdim=True)
-    best = (g * amount).sum(1, keepdim=True) + nu * slack.clamp(min=0) / p
+    c = torch.where(found, c.gather(1, first), torch.full_like(c[:, :1], inf))
+    amount = torch.where(useful, (c * shape).nan_to_num(nan=0.0).minimum(cap), 0.0)
+    # Lagrangian: sum g d + nu (1 - sum d^p) / p with nu = c^(1-p).
+    spare = (1 - (amount**p).sum(1, keepdim=True)).clamp(min=0)
+    nu = torch.where(found & (c > 0) & (spare > 0), _safe(c) ** (1 - p), torch.zeros_like(c))
+    best = (g * amount).sum(1, keepdim=True) + (nu * spare / p).nan_to_num(posinf=0.0)
     return amount, (best * largest).squeeze(1)
 
 
@@ -276,4 +289,4 @@ def _project_ball(step: Tensor, radius: Tensor, p: float) -> Tensor:
         last = ((ordered > excess).sum(1, keepdim=True) - 1).clamp(min=0)
         shrunk = step.sign() * (step.abs() - excess.gather(1, last)).clamp(min=0)
         return torch.where(inside, step, shrunk)
-    return torch.where(inside, step, step * (r / norm.clamp(min=torch.finfo(step.dtype).tiny)))
+    return torch.where(inside, step, step * (r / _safe(norm)))
