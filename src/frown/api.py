@@ -213,7 +213,7 @@ def bound(
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
         raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
     radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
-    with torch.no_grad():
+    with torch.inference_mode():
         functions = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
         ball = query.region(graph).with_radius(radius)
         return bounded(plan, ball, functions, settings, model.input_shape)

@@ -171,7 +171,8 @@ class Certifier:
         self, batch: Batch, evaluate: Evaluate, first: Tensor, tol: float, rounds: int
     ) -> None:
         try:
-            search(batch.bracket, evaluate, first, tol, rounds, self.clock.expired)
+            with torch.inference_mode():
+                search(batch.bracket, evaluate, first, tol, rounds, self.clock.expired)
         except OutOfTime:
             batch.complete = False
         if self.clock.expired() and len(batch.bracket.open(tol)):

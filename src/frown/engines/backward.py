@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import Chosen, LinearForm, one_hot, pull_back
-from frown.engines.frame import Frame, frame
+from frown.engines.frame import frame
 from frown.engines.plan import Plan, spread_box
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -22,6 +22,7 @@ from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.query.region import Region
 from frown.query.spec import Spec
+from frown.relax.relaxation import Frame
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,19 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
         if not plan.below(source):
             return affine_box(plan, region, source, settings)
         sample, neuron = unsettled(plan, source, box)
-        return with_entries(
-            box,
-            sample,
-            neuron,
-            *(
-                sign * _neuron_bounds(plan, region, source, sample, neuron, sign, frames, settings)
-                for sign in (1.0, -1.0)
-            ),
+        sign = torch.ones(len(sample), dtype=plan.graph.dtype, device=plan.graph.device)
+        both = _neuron_bounds(
+            plan,
+            region,
+            source,
+            sample.repeat(2),
+            neuron.repeat(2),
+            torch.cat([sign, -sign]),
+            frames,
+            settings,
         )
+        lower, upper = both[: len(sample)], -both[len(sample) :]
+        return with_entries(box, sample, neuron, lower, upper)
 
     return walk(plan, region, tighten, settings)
 
@@ -200,15 +205,14 @@ def _neuron_bounds(
     source: int,
     sample: Tensor,
     neuron: Tensor,
-    sign: float,
+    sign: Tensor,
     frames: dict[int, Frame],
     settings: Settings,
 ) -> Tensor:
     """Lower bounds of sign * neuron."""
     node = plan.graph.nodes[source]
-    signs = torch.full((len(sample),), sign, dtype=plan.graph.dtype, device=plan.graph.device)
-    parts = [signs.new_zeros(0)]
+    parts = [sign.new_zeros(0)]
     for piece in pieces(plan, source, len(sample), settings):
-        coef = one_hot(neuron[piece], signs[piece], node.size, node.shape)
+        coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
         parts.append(fixed_rows(plan, region, source, coef, sample[piece], frames, settings))
     return torch.cat(parts)

@@ -71,26 +71,24 @@ def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearFo
 def _descend(plan: Plan, target: int, start: Partial, choose: Choose | None) -> Partial:
     """Pass nodes in reverse order, down to the input or, without `choose`, to a nonlinearity."""
     const, pending = start.const, dict(start.pending)
-    for i in reversed(plan.ancestors(target)):
-        if i > start.stop or i not in pending:
+    for step in plan.route(target):
+        if step.node > start.stop or step.node not in pending:
             continue
-        node = plan.graph.nodes[i]
-        if isinstance(node.op, Input):
-            break
-        if isinstance(node.op, Affine):
-            here = pending.pop(i)
-            shift = node.op.shift(here)
+        if step.affine is not None:
+            here = pending.pop(step.node)
+            shift = step.affine.shift(here)
             if shift is not None:
                 const = const + shift
-            back = node.op.pull_back(here)
+            back = step.affine.pull_back(here)
         elif choose is None:
-            return Partial(pending, const, i)
+            return Partial(pending, const, step.node)
         else:
-            here = pending.pop(i)
-            lines = choose(i, here)
+            here = pending.pop(step.node)
+            assert step.relaxation is not None
+            lines = choose(step.node, here)
             const = const + (here * lines.intercept).flatten(1).sum(1)
-            back = (plan.relaxation(i).expand(here) * lines.slope,)
-        for j, part in zip(node.inputs, back, strict=True):
+            back = (step.relaxation.expand(here) * lines.slope,)
+        for j, part in zip(step.inputs, back, strict=True):
             pending[j] = part if j not in pending else pending[j] + part
     return Partial(pending, const, 0)
 

@@ -1,54 +1,13 @@
-"""What an engine knows about one nonlinear node once its input is bounded."""
+"""A nonlinear node's lines once its input is bounded, by the method's rule."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from frown.engines.settings import Settings
 from frown.graph.box import Box
-from frown.relax.relaxation import Anchors, Relaxation, SlopeRange, Slopes
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """One line per side for every neuron of a node, per sample."""
-
-    slopes: Slopes
-    lower: Tensor  # intercepts, of the node's output shape
-    upper: Tensor
-
-    def rows(self, index: Tensor | slice) -> Lines:
-        return Lines(self.slopes.rows(index), self.lower[index], self.upper[index])
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A nonlinear node over a box: the fixed rule's lines, and what others need.
-
-    Tensors are per sample, or per row after `rows`; (1, ...) where all rows share one.
-    """
-
-    op: Relaxation
-    anchors: Anchors
-    lines: Lines
-    range: SlopeRange
-    excess: Tensor | None = None  # how far beyond the range a wide search may go
-
-    @property
-    def box(self) -> Box:
-        return self.anchors.box
-
-    def rows(self, index: Tensor | slice) -> Frame:
-        return Frame(
-            self.op,
-            self.anchors.rows(index),
-            self.lines.rows(index),
-            self.range.rows(index),
-            None if self.excess is None else self.excess[index],
-        )
+from frown.relax.relaxation import Frame, Lines, Relaxation, SlopeRange
 
 
 def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:

@@ -18,13 +18,13 @@ from frown.engines.backward import (
 )
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
-from frown.engines.frame import Frame
 from frown.engines.optimise import Rows, optimise
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
 from frown.query.region import Region
 from frown.query.spec import Spec
+from frown.relax.relaxation import Frame
 
 
 @dataclass
@@ -82,7 +82,7 @@ def frown(
         box = box.meet(base.layers.values[source])
         if not plan.below(source):
             return box
-        return engine.neurons(source, box, frames)
+        return box.meet(engine.neurons(source, box, frames))
 
     layers = walk(plan, region, tighten, settings)
     margins = engine.margins(spec, layers.frames, base.margins)

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import Chosen, LinearForm, begin, finish, push_forward
-from frown.engines.frame import Frame
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent
 from frown.query.region import Region
-from frown.relax.relaxation import Line
+from frown.relax.relaxation import Frame, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int,
     """The forms and lines of rows at given slopes."""
     search = _Search(plan, rows, theta.clone())
     form = search.form()
-    return form, {i: Chosen(n.slope, n.line.intercept) for i, n in search.notes.items()}
+    return form, {i: note.chosen for i, note in search.notes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +108,8 @@ class _Note:
     """What a pass did at a node."""
 
     coef: Tensor  # A, laid over the node's input
-    width: Tensor  # of the slope range
-    slope: Tensor
-    line: Line
+    lines: Within
+    chosen: Chosen
     beyond: Tensor | None  # a wide search's place outside the range
 
 
@@ -139,20 +137,21 @@ class _Search:
         if not gradient:
             return bound, None
         uphill = form.const.new_zeros(len(bound), *self.theta.shape[1:])
-        lines = {i: Chosen(n.slope, n.line.intercept) for i, n in self.notes.items()}
+        chosen = {i: note.chosen for i, note in self.notes.items()}
 
         def see(i: int, z: Tensor) -> None:
             note = self.notes[i]
-            self._add(uphill, 0, i, note.coef * note.width * (z - note.line.touch))
+            away = z - note.lines.touch
+            self._add(uphill, 0, i, note.coef * note.lines.width * away)
             frame = self.rows.frames[i]
             if note.beyond is not None and frame.excess is not None:
                 # At the range's end a line touches f all over the box: only a z* that
                 # has left the box gains from a slope beyond.
                 resting = z - frame.box.clip(z)
-                away = torch.where(note.beyond == 0, resting, z - note.line.touch)
+                away = torch.where(note.beyond == 0, resting, away)
                 self._add(uphill, self.rows.sides, i, note.coef * away * frame.excess)
 
-        push_forward(self.plan, self.rows.target, least.point, lines, see)
+        push_forward(self.plan, self.rows.target, least.point, chosen, see)
         if self.rows.group is not None:
             uphill = torch.zeros_like(self.theta).index_add_(0, self.rows.group, uphill)
         return bound, uphill
@@ -163,20 +162,17 @@ class _Search:
         def choose(i: int, here: Tensor) -> Chosen:
             frame, below = self.rows.frames[i], here >= 0
             laid = frame.op.expand(below)
-            low, width = frame.range.at(laid)
             if self.fresh:
-                self._begin(i, low, width, laid, frame)
-            slope = torch.addcmul(low, self._pick(0, i, laid), width)
-            beyond = None
-            if self.rows.wide:
-                assert frame.excess is not None
-                beyond = self._pick(self.rows.sides, i, laid)
-                slope = torch.addcmul(slope, beyond, frame.excess)
+                self._begin(i, laid, frame)
+            place = self._pick(0, i, laid)
+            if frame.excess is None:
+                lines, beyond = frame.op.within(place, below, frame), None
             else:
-                slope = frame.op.project(slope, below)
-            line = frame.op.line(slope, below, frame.anchors)
-            self.notes[i] = _Note(frame.op.expand(here), width, slope, line, beyond)
-            return Chosen(slope, line.intercept)
+                beyond = self._pick(self.rows.sides, i, laid)
+                lines = _beyond(frame, frame.excess, place, beyond, below)
+            chosen = Chosen(lines.slope, lines.intercept)
+            self.notes[i] = _Note(frame.op.expand(here), lines, chosen, beyond)
+            return chosen
 
         form = finish(self.plan, self.rows.target, self.head, choose)
         self.fresh = False
@@ -206,10 +202,11 @@ class _Search:
             uphill[:, lane, place] = flat * below
             uphill[:, lane + 1, place] = flat * ~below
 
-    def _begin(self, i: int, low: Tensor, width: Tensor, below: Tensor, frame: Frame) -> None:
+    def _begin(self, i: int, below: Tensor, frame: Frame) -> None:
         """Places never visited start at CROWN's slope, inside the range."""
         place, rule, group = self.places[i], frame.lines.slopes, self.rows.group
         if group is None:
+            low, width = frame.range.at(below)
             crown = torch.where(below, rule.lower, rule.upper)
             starts = [((crown - low) / width).flatten(1)]
         else:
@@ -224,6 +221,14 @@ class _Search:
             part = self.theta[:, lane, place]
             start = torch.nan_to_num(start, nan=0.0).clamp(0, 1)  # no width, no choice
             self.theta[:, lane, place] = torch.where(torch.isnan(part), start, part)
+
+
+def _beyond(frame: Frame, excess: Tensor, place: Tensor, beyond: Tensor, below: Tensor) -> Within:
+    """Lines of slopes that may leave the tightest range."""
+    low, width = frame.range.at(frame.op.expand(below))
+    slope = torch.addcmul(torch.addcmul(low, place, width), beyond, excess)
+    line = frame.op.line(slope, below, frame.anchors)
+    return Within(slope, line.intercept, line.touch, width)
 
 
 def _group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +15,18 @@ from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Nonlinear, Selection
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
+
+Fact = TypeVar("Fact")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node to pull a form back through: affine, or a relaxation."""
+
+    node: int
+    affine: Affine | None
+    relaxation: Relaxation | None
+    inputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -78,23 +92,57 @@ class Plan:
         """
         return not isinstance(self.graph.nodes[source].op, Elementwise | Input)
 
-    @cached_property
-    def _ancestors(self) -> dict[int, tuple[int, ...]]:
-        return {}
-
     def ancestors(self, target: int) -> tuple[int, ...]:
-        if target not in self._ancestors:
-            self._ancestors[target] = self.graph.ancestors(target)
-        return self._ancestors[target]
+        return self._known(("ancestors", target), lambda: self.graph.ancestors(target))
+
+    def route(self, target: int) -> tuple[Step, ...]:
+        """The nodes on the way from `target` back to the input, without the input."""
+        return self._known(("route", target), lambda: self._route(target))
 
     def below(self, target: int) -> tuple[int, ...]:
         """The nonlinear nodes that `target` depends on."""
-        return tuple(
-            i for i in self.ancestors(target) if isinstance(self.graph.nodes[i].op, Nonlinear)
+        return self._known(
+            ("below", target),
+            lambda: tuple(
+                i for i in self.ancestors(target) if isinstance(self.graph.nodes[i].op, Nonlinear)
+            ),
         )
 
     def interval_exact(self, target: int) -> bool:
         """Whether plain intervals are exact for a box: one mixing operator at the most."""
+        return self._known(("exact", target), lambda: self._interval_exact(target))
+
+    def slots(self, target: int) -> tuple[dict[int, slice], int]:
+        """Where each earlier nonlinearity's slopes stand in a flat vector, and its length."""
+        return self._known(("slots", target), lambda: self._slots(target))
+
+    def row_bytes(self, target: int) -> int:
+        """Roughly what one row of `target` keeps in memory while it is optimised."""
+        return self._known(("bytes", target), lambda: self._row_bytes(target))
+
+    # -- what the graph alone decides is computed once ------------------------------
+
+    @cached_property
+    def _facts(self) -> dict[tuple[str, int], Any]:
+        return {}
+
+    def _known(self, key: tuple[str, int], compute: Callable[[], Fact]) -> Fact:
+        if key not in self._facts:
+            self._facts[key] = compute()
+        fact: Fact = self._facts[key]
+        return fact
+
+    def _route(self, target: int) -> tuple[Step, ...]:
+        steps = []
+        for i in reversed(self.ancestors(target)):
+            node = self.graph.nodes[i]
+            if isinstance(node.op, Affine):
+                steps.append(Step(i, node.op, None, node.inputs))
+            elif isinstance(node.op, Relaxation):
+                steps.append(Step(i, None, node.op, node.inputs))
+        return tuple(steps)
+
+    def _interval_exact(self, target: int) -> bool:
         mixing = 0
         for i in self.ancestors(target):
             op = self.graph.nodes[i].op
@@ -104,8 +152,7 @@ class Plan:
                 mixing += 1
         return mixing <= 1
 
-    def slots(self, target: int) -> tuple[dict[int, slice], int]:
-        """Where each earlier nonlinearity's slopes stand in a flat vector, and its length."""
+    def _slots(self, target: int) -> tuple[dict[int, slice], int]:
         places, start = {}, 0
         for i in self.below(target):
             (j,) = self.graph.nodes[i].inputs
@@ -114,8 +161,7 @@ class Plan:
             start += size
         return places, start
 
-    def row_bytes(self, target: int) -> int:
-        """Roughly what one row of `target` keeps in memory while it is optimised."""
+    def _row_bytes(self, target: int) -> int:
         item = self.graph.dtype.itemsize
         sizes = sum(self.graph.nodes[i].size for i in self.ancestors(target))
         return item * (4 * sizes + 24 * self.slots(target)[1])

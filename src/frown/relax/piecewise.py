@@ -9,7 +9,7 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise, outwards
-from frown.relax.relaxation import Anchors, Line
+from frown.relax.relaxation import Anchors, Frame, Line, SlopeRange, Slopes, Within
 
 
 class PiecewiseLinear(Elementwise):
@@ -41,8 +41,39 @@ class Relu(PiecewiseLinear):
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)
 
+    def image(self, box: Box) -> Box:
+        return Box(box.lower.clamp(min=0), box.upper.clamp(min=0))
+
+    def tightest(self, box: Box) -> SlopeRange:
+        """Below: [0, 1] across the kink, 0 or 1 beside it. Above: the chord."""
+        first = (box.lower >= 0).to(box.lower)
+        last = (box.upper > 0).to(box.lower).maximum(first)
+        chord = self._upper(box, first)
+        return SlopeRange(Box(first, last), Box(chord, chord))
+
+    def crown(self, box: Box) -> Slopes:
+        """Below: z where it is nearer in the mean, u >= -l, else 0. Above: the chord."""
+        first = (box.lower >= 0).to(box.lower)
+        nearer = box.upper.clamp(min=0) >= -box.lower.clamp(max=0)
+        return Slopes(nearer.to(box.lower), self._upper(box, first))
+
+    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+        """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through
+        the origin is below max(z, 0) everywhere, and the line above is the fixed one."""
+        low = frame.range.lower.lower
+        width = (frame.range.lower.upper - low).where(below, 0.0)
+        slope = torch.where(below, torch.addcmul(low, place, width), frame.lines.slopes.upper)
+        zero = torch.zeros((), dtype=slope.dtype, device=slope.device)
+        return Within(slope, torch.where(below, zero, frame.lines.upper), zero, width)
+
+    @staticmethod
+    def _upper(box: Box, active: Tensor) -> Tensor:
+        high, low = box.upper.clamp(min=0), box.lower.clamp(max=0)
+        gap = high - low
+        return torch.where(gap > 0, high / gap, active)
+
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
-        """The general search over anchors, unrolled: this is the hottest loop of all."""
+        """The general search over anchors, unrolled."""
         (low, at_low), (high, at_high), (kink, at_kink) = anchors.points
         left = torch.addcmul(at_low, slope, low, value=-1)
         right = torch.addcmul(at_high, slope, high, value=-1)

@@ -75,6 +75,55 @@ class Anchors:
         return Anchors(self.box.rows(index), points, self.reach[index])
 
 
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """One line per side for every neuron of a node, per sample."""
+
+    slopes: Slopes
+    lower: Tensor  # intercepts, of the node's output shape
+    upper: Tensor
+
+    def rows(self, index: Tensor | slice) -> Lines:
+        return Lines(self.slopes.rows(index), self.lower[index], self.upper[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A nonlinear node over a box: the fixed rule's lines, and what others need.
+
+    Tensors are per sample, or per row after `rows`; (1, ...) where all rows share one.
+    """
+
+    op: Relaxation
+    anchors: Anchors
+    lines: Lines
+    range: SlopeRange
+    excess: Tensor | None = None  # how far beyond the range a wide search may go
+
+    @property
+    def box(self) -> Box:
+        return self.anchors.box
+
+    def rows(self, index: Tensor | slice) -> Frame:
+        return Frame(
+            self.op,
+            self.anchors.rows(index),
+            self.lines.rows(index),
+            self.range.rows(index),
+            None if self.excess is None else self.excess[index],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Lines at given places of the tightest range, and how wide it is there."""
+
+    slope: Tensor
+    intercept: Tensor
+    touch: Tensor
+    width: Tensor
+
+
 class Relaxation(Nonlinear):
     """A nonlinear operator with valid lines for every slope.
 
@@ -111,6 +160,14 @@ class Relaxation(Nonlinear):
     @abstractmethod
     def settled(self, box: Box) -> Tensor:
         """Mask of inputs whose bounds, made tighter, could not tighten any line."""
+
+    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+        """Lines inside the tightest range: `place` in [0, 1] says where in it, per entry of
+        the input, on the side that `below` wants."""
+        low, width = frame.range.at(self.expand(below))
+        slope = self.project(torch.addcmul(low, place, width), below)
+        line = self.line(slope, below, frame.anchors)
+        return Within(slope, line.intercept, line.touch, width)
 
     def paper(self, box: Box) -> Slopes:
         """CROWN's rule as the paper states it (appendix A.4)."""
