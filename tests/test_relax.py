@@ -26,6 +26,11 @@ def eps_of(t: Tensor) -> float:
     return torch.finfo(t.dtype).eps
 
 
+def hump_rounding(name: str, t: Tensor) -> float:
+    """f' z is about 0.1 where SiLU and GELU are tiny: so much of one ulp moves f itself."""
+    return 16 * eps_of(t) if name in ("silu", "gelu", "gelu_tanh") else 0.0
+
+
 def column(t: Tensor) -> zoo.Array:
     return t.double().numpy()[:, None]
 
@@ -95,8 +100,8 @@ def test_every_intercept_is_attained_where_the_line_touches(
         z = line.touch.double().numpy()
         miss = zoo.REFERENCE[name](z) - slope.double().numpy() * z - line.intercept.double().numpy()
         miss = miss if below else -miss
-        allowed = 32 * eps_of(slope) * size_of(slope, line.intercept, box)
-        allowed += 8 * torch.finfo(slope.dtype).tiny
+        allowed = 128 * eps_of(slope) * size_of(slope, line.intercept, box)
+        allowed += 8 * torch.finfo(slope.dtype).tiny + hump_rounding(name, slope)
         assert_none(miss > allowed, name, box, slope, line.touch, miss)
 
 
@@ -268,7 +273,12 @@ def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
     rounding = 4e-16 * np.abs(f).max(1) + tiny
     assert_none(low > f.min(1) + rounding, name, box, low, f.min(1))
     assert_none(high < f.max(1) - rounding, name, box, high, f.max(1))
-    allowed = 64 * eps * np.abs(f).max(1) + tiny + 1e-6 * (np.abs(f).max(1) < 1)  # the grid's
+    allowed = (
+        64 * eps * np.abs(f).max(1)
+        + tiny
+        + hump_rounding(name, box.lower)
+        + 1e-6 * (np.abs(f).max(1) < 1)
+    )  # the grid's
     assert_none(low < f.min(1) - allowed, name, box, low, f.min(1))
     assert_none(high > f.max(1) + allowed, name, box, high, f.max(1))
 

@@ -128,6 +128,8 @@ def certify(
         raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
     if time_limit is not None and not time_limit > 0:
         raise InvalidInput("time_limit must be positive")
+    if batch is not None and batch < 1:
+        raise InvalidInput(f"batch must be positive, not {batch}")
     plan = plan_for(model, dtype, device)
     settings = Settings(
         method=method,
@@ -269,37 +271,35 @@ class _Run:
         self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
 
     def all(self, anytime: bool) -> None:
-        """With `anytime`, every input gets its cheap radius before any is optimised."""
-        if anytime and self.certifier.settings.method == "frown":
-            started = [self.first(part) for part in self.parts]
-            for part, batch in zip(self.parts, started, strict=True):
-                self.finish(part, batch)
-        else:
-            for part in self.parts:
-                self.finish(part, None)
+        """With `anytime`, every input gets its cheap radius before any is optimised.
 
-    def first(self, part: NDArray[np.int64]) -> Batch:
-        batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
-        self._tell("crown" if self.certifier.settings.method == "frown" else "search")
-        self.certifier.bracket(batch, self.eps is not None)
-        return batch
-
-    def finish(self, part: NDArray[np.int64], batch: Batch | None) -> None:
+        An interrupt hands over what the batches under way have proved.
+        """
+        waiting: list[tuple[NDArray[np.int64], Batch]] = []
+        first = self.parts if anytime and self.certifier.settings.method == "frown" else []
         try:
-            if batch is None:
-                batch = self.certifier.start(
-                    self.query.take(part), self.numbers[part], self._eps(part)
-                )
-                self._tell("crown" if self.certifier.settings.method == "frown" else "search")
-                self.certifier.bracket(batch, self.eps is not None)
-            self._tell(self.certifier.settings.method)
-            self.certifier.tighten(batch, self.eps is not None)
+            for part in first:
+                self._begin(part, waiting)
+            for part in self.parts:
+                if not first:
+                    self._begin(part, waiting)
+                self._tell(self.certifier.settings.method)
+                self.certifier.tighten(waiting[0][1], self.eps is not None)
+                self._hand_over(*waiting.pop(0))
         except KeyboardInterrupt:
-            if batch is not None:
+            for part, batch in waiting:
                 batch.complete = False
                 self._hand_over(part, batch)
             raise
-        self._hand_over(part, batch)
+
+    def _begin(
+        self, part: NDArray[np.int64], waiting: list[tuple[NDArray[np.int64], Batch]]
+    ) -> None:
+        """Attack and cheap radii of one more batch."""
+        batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
+        waiting.append((part, batch))
+        self._tell("crown" if self.certifier.settings.method == "frown" else "search")
+        self.certifier.bracket(batch, self.eps is not None)
 
     def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
         rows = self.certifier.rows(batch, self._eps(part))

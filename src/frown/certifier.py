@@ -230,13 +230,15 @@ class Certifier:
             if not len(hit):
                 return
             x = centre[hit] + stretch * (found.point[hit].double() - centre[hit])
-            if region.lower is not None and region.upper is not None:
-                low, high = (t.double() for t in (region.lower, region.upper))
-                x = x.maximum(low).minimum(high)
             stays = []
             for k, point in zip(hit.tolist(), x.cpu().numpy(), strict=True):
                 n = int(batch.right[k])
-                if not self._replay(batch, n, point.reshape(self.model.input_shape), fixed, k):
+                point = point.reshape(self.model.input_shape)
+                if batch.query.range is not None:
+                    # The range as given: casting it may have moved its ends.
+                    valid = batch.query.range
+                    point = np.clip(point, valid.lower[0], valid.upper[0])
+                if not self._replay(batch, n, point, fixed, k):
                     stays.append(k)
             hit = torch.tensor(stays, dtype=torch.long)
         return

@@ -24,6 +24,9 @@ from frown.query.region import Region
 from frown.relax.relaxation import Frame, Within
 
 
+_NOISE = 1e-2  # of a row's largest derivative
+
+
 @dataclass(frozen=True, slots=True)
 class Optimised:
     """The best bound of every row and where it was found."""
@@ -90,7 +93,11 @@ def optimise(
         else:
             first.lerp_(gradient, 1 - ascent.momentum)
             second.lerp_(gradient.square(), 1 - ascent.memory)
-        pace = first / second.sqrt().add_(torch.finfo(best.dtype).tiny)
+        size = second.sqrt()
+        # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
+        # and following its sign would make results depend on the order of sums.
+        size += _NOISE * size.amax((1, 2), keepdim=True) + torch.finfo(best.dtype).tiny
+        pace = first / size
         search.move(rate * pace)
         rate *= ascent.decay
     return Optimised(best, best_theta)

@@ -138,7 +138,7 @@ def scale_of(scale: object, shape: Shape) -> Array | None:
 
 def radii_of(eps: ArrayLike, count: int) -> Array:
     """eps as (N,), finite and not negative."""
-    array = np.asarray(eps, dtype=np.float64)
+    array = _numbers(eps, "eps")
     if array.ndim == 0:
         array = np.full(count, float(array))
     if array.shape != (count,):
@@ -149,13 +149,20 @@ def radii_of(eps: ArrayLike, count: int) -> Array:
 
 
 def _feature_array(value: object, shape: Shape, name: str) -> Array:
-    array = np.asarray(value, dtype=np.float64)
+    array = _numbers(value, name)
     if array.size == prod(shape):
         return array.reshape(shape).copy()
     try:
         return np.broadcast_to(array, shape).copy()
     except ValueError:
         raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
+
+
+def _numbers(value: object, name: str) -> Array:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} {value!r} is not a number or an array of numbers") from None
 
 
 def _some(mask: object, numbers: Numbers) -> str:

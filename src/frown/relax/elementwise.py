@@ -39,6 +39,10 @@ class Elementwise(Relaxation):
         where f(z) - slope z can be least (below) or greatest (not below)."""
         return ()
 
+    def floor(self, dtype: torch.dtype) -> float:
+        """Where f is tiny, its error may still be that of numbers of this size."""
+        return 0.0
+
     def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """f' at the lower end seen from its right, at the upper end seen from its left."""
         return (self.derivative(box.lower),), (self.derivative(box.upper),)
@@ -59,13 +63,21 @@ class Elementwise(Relaxation):
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
         (touch, value), *others = anchors.points
         intercept = torch.addcmul(value, slope, touch, value=-1)
-        moving = ((z, self.apply(z)) for z in self.critical(slope, below, anchors.box))
-        for z, f in (*others, *moving):
+        for z, f in others:
             gap = torch.addcmul(f, slope, z, value=-1)
             better = (gap < intercept) == below
             intercept = torch.where(better, gap, intercept)
             touch = torch.where(better, z, touch)
-        return Line(outwards(intercept, slope, below, anchors), touch)
+        for z in self.critical(slope, below, anchors.box):
+            gap = torch.addcmul(self.apply(z), slope, z, value=-1)
+            intercept = torch.where((gap < intercept) == below, gap, intercept)
+            # A line at the end of the tightest range touches at an end and inside: it is the
+            # inner point that tells how the intercept moves when the slope does.
+            size = torch.addcmul(gap.abs(), slope.abs(), anchors.reach)
+            tie = size * (32 * torch.finfo(slope.dtype).eps)
+            touch = torch.where((gap - intercept).abs() <= tie, z, touch)
+        floor = self.floor(slope.dtype)
+        return Line(outwards(intercept, slope, below, anchors, floor), touch)
 
     def tightest(self, box: Box) -> SlopeRange:
         """Slopes of the convex and concave envelopes of f at the two ends.
@@ -150,11 +162,13 @@ class Elementwise(Relaxation):
                 yield box.clip(torch.as_tensor(kink, dtype=box.lower.dtype).expand_as(box.lower))
 
 
-def outwards(intercept: Tensor, slope: Tensor, below: Tensor, anchors: Anchors) -> Tensor:
+def outwards(
+    intercept: Tensor, slope: Tensor, below: Tensor, anchors: Anchors, floor: float = 0.0
+) -> Tensor:
     """The intercept moved away from f by more than the rounding in f(z) - s z.
 
     Each term is at most |t| + |s| max|z|, and a handful of ulps covers their errors.
     """
-    slack = torch.addcmul(intercept.abs(), slope.abs(), anchors.reach)
+    slack = torch.addcmul(intercept.abs() + floor, slope.abs(), anchors.reach)
     ulps = 6 * torch.finfo(slope.dtype).eps
     return torch.addcmul(intercept, slack, torch.where(below, -ulps, ulps))

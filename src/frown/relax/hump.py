@@ -1,8 +1,7 @@
 """SiLU and GELU: z times a sigmoid. Concave, then convex around 0, then concave.
 
-f'(-z) = 1 - f'(z), so one inflection point m and the inverses of f' on [0, m] and
-[m, inf) give everything. They have no closed form: a table finds the cell, Newton's
-method the point.
+f' is monotone on each of the three pieces, which end at the inflection points -m and m. Its
+inverses have no closed form: a table finds the cell, Newton's method the point.
 """
 
 from __future__ import annotations
@@ -18,14 +17,18 @@ from torch import Tensor
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 
-_FAR, _CELLS = 40.0, 16384  # beyond _FAR, f' is 0 or 1 to double precision
+_NEAR, _FAR, _CELLS = 40.0, 800.0, 16384  # beyond _FAR, f' is 0 or 1 in double precision
+
+
+_ROOT_HALF = -0.7071067811865476
+_ROOT_HALF_REST = 4.833646656726457e-17  # -1 / sqrt(2) - _ROOT_HALF
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tables:
-    inflection: float
-    rising: tuple[Tensor, Tensor]  # z on [-m, m], f'(z) increasing
-    falling: tuple[Tensor, Tensor]  # -z on [m, far] so that f' increases
+    left: tuple[Tensor, Tensor]  # points of (-far, -m), in the order in which f' increases
+    middle: tuple[Tensor, Tensor]
+    right: tuple[Tensor, Tensor]
     ends: Tensor  # grid of end points
     tangents: Tensor  # (3, grid): where the tangent from each end touches each piece
 
@@ -36,16 +39,34 @@ class Hump(Elementwise):
     __slots__ = ()
 
     @abstractmethod
+    def value(self, z: Tensor) -> Tensor:
+        """f(z), z in double precision."""
+
+    @abstractmethod
+    def slope(self, z: Tensor) -> Tensor:
+        """f'(z), z in double precision."""
+
+    @abstractmethod
     def second(self, z: Tensor) -> Tensor:
-        """f''(z)."""
+        """f''(z), z in double precision."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        """In double precision inside: on the left, where f is tiny, the error of its factors
+        grows with z^2."""
+        return self.value(xs[0].double()).to(xs[0].dtype)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return self.slope(z.double()).to(z.dtype)
+
+    def floor(self, dtype: torch.dtype) -> float:
+        return 1.0 if dtype == torch.float64 else 0.0  # with no precision to spare
 
     def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
         # In double precision: f' is so flat in the tails that single precision cannot
         # tell the points there apart.
         tables, dtype, slope = _tables(self), slope.dtype, slope.double()
-        middle = self._solve(slope, tables.rising)
-        right = -self._solve(slope, tables.falling, mirrored=True)
-        left = self._solve(1 - slope, tables.falling, mirrored=True)
+        middle = self._solve(slope, tables.middle)
+        left, right = self._solve(slope, tables.left), self._solve(slope, tables.right)
         first = torch.where(below, middle, left).to(dtype)
         second = torch.where(below, middle, right).to(dtype)
         return (box.clip(first), box.clip(second))
@@ -62,23 +83,19 @@ class Hump(Elementwise):
             box.clip(torch.lerp(piece[index], piece[index + 1], reach - place)) for piece in points
         )
 
-    def _solve(self, slope: Tensor, table: tuple[Tensor, Tensor], mirrored: bool = False) -> Tensor:
-        """z with f'(z) = slope on one monotone piece; the piece's end for other slopes.
-
-        `mirrored` pieces are stored by -z.
-        """
+    def _solve(self, slope: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+        """z with f'(z) = slope on one piece; the piece's end for other slopes."""
         points, slopes = (t.to(slope.device) for t in table)
         index = torch.searchsorted(slopes, slope.contiguous()).clamp(1, len(slopes) - 1)
-        low, high = points[index - 1], points[index]
+        one, other = points[index - 1], points[index]
         below, above = slopes[index - 1], slopes[index]
-        share = (slope - below) / (above - below).clamp(min=torch.finfo(slope.dtype).tiny)
-        z = torch.lerp(low, high, share.clamp(0, 1))
-        sign = -1.0 if mirrored else 1.0
-        for _ in range(3):
-            miss = self.derivative(sign * z) - slope
-            rate = sign * self.second(sign * z)
-            newton = z - miss / torch.where(rate.abs() > 1e-12, rate, torch.ones_like(rate))
-            z = newton.maximum(low).minimum(high)
+        share = (slope - below) / torch.where(above > below, above - below, 1.0)
+        z = torch.lerp(one, other, share.clamp(0, 1))
+        low, high = torch.minimum(one, other), torch.maximum(one, other)
+        for _ in range(4):
+            rate = self.second(z)
+            step = (self.slope(z) - slope) / torch.where(rate != 0, rate, 1.0)
+            z = (z - step).maximum(low).minimum(high)
         return z
 
 
@@ -90,15 +107,16 @@ def _tables(f: Hump) -> _Tables:
         low, high = (middle, high) if f.second(middle) > 0 else (low, middle)
     m = float(low)
     inner = torch.linspace(-m, m, _CELLS, dtype=torch.float64)
-    # Cells grow towards the tail, where f' is nearly flat.
+    # Cells grow towards the tails, where f' is nearly flat.
     outer = m + (_FAR - m) * torch.linspace(0, 1, _CELLS, dtype=torch.float64) ** 2
-    outer = outer.flip(0)
-    falling = torch.cummax(f.derivative(outer), 0).values
-    ends = torch.linspace(-_FAR, _FAR, 4 * _CELLS, dtype=torch.float64)
-    pieces = ((-_FAR, -m), (-m, m), (m, _FAR))
+    ends = torch.linspace(-_NEAR, _NEAR, 4 * _CELLS, dtype=torch.float64)
+    pieces = ((-_NEAR, -m), (-m, m), (m, _NEAR))
     touching = torch.stack([_touch(f, ends, *piece) for piece in pieces])
-    rising = torch.cummax(f.derivative(inner), 0).values
-    return _Tables(m, (inner, rising), (-outer, falling), ends, touching)
+
+    def table(z: Tensor) -> tuple[Tensor, Tensor]:
+        return z, torch.cummax(f.slope(z), 0).values
+
+    return _Tables(table(-outer), table(inner), table(outer.flip(0)), ends, touching)
 
 
 def _touch(f: Hump, ends: Tensor, first: float, last: float) -> Tensor:
@@ -122,10 +140,10 @@ def _touch(f: Hump, ends: Tensor, first: float, last: float) -> Tensor:
 class Silu(Hump):
     """z sigmoid(z)."""
 
-    def apply(self, *xs: Tensor) -> Tensor:
-        return xs[0] * torch.sigmoid(xs[0])
+    def value(self, z: Tensor) -> Tensor:
+        return z * torch.sigmoid(z)
 
-    def derivative(self, z: Tensor) -> Tensor:
+    def slope(self, z: Tensor) -> Tensor:
         y = torch.sigmoid(z)
         return y * (1 + z * torch.sigmoid(-z))
 
@@ -138,10 +156,10 @@ class Silu(Hump):
 class Gelu(Hump):
     """z Phi(z) with the normal distribution function Phi."""
 
-    def apply(self, *xs: Tensor) -> Tensor:
-        return xs[0] * _normal(xs[0])
+    def value(self, z: Tensor) -> Tensor:
+        return z * _normal(z)
 
-    def derivative(self, z: Tensor) -> Tensor:
+    def slope(self, z: Tensor) -> Tensor:
         return _normal(z) + z * _density(z)
 
     def second(self, z: Tensor) -> Tensor:
@@ -152,11 +170,11 @@ class Gelu(Hump):
 class GeluTanh(Hump):
     """The tanh form of GELU: z / 2 (1 + tanh(c (z + 0.044715 z^3))), c = sqrt(2 / pi)."""
 
-    def apply(self, *xs: Tensor) -> Tensor:
+    def value(self, z: Tensor) -> Tensor:
         # (1 + tanh y) / 2 = sigmoid(2 y), which keeps small values on the left.
-        return xs[0] * torch.sigmoid(2 * _cubic(xs[0]))
+        return z * torch.sigmoid(2 * _cubic(z))
 
-    def derivative(self, z: Tensor) -> Tensor:
+    def slope(self, z: Tensor) -> Tensor:
         y = torch.sigmoid(2 * _cubic(z))
         return y + z * y * torch.sigmoid(-2 * _cubic(z)) * 2 * _cubic_slope(z)
 
@@ -169,7 +187,23 @@ class GeluTanh(Hump):
 
 
 def _normal(z: Tensor) -> Tensor:
-    return torch.erfc(z * (-1 / sqrt(2))) / 2
+    """erfc(x) / 2 at x = -z / sqrt(2), to a few ulps of the value.
+
+    erfc multiplies the relative error of x by 2 x^2, so what rounding x has lost is put
+    back to first order: erfc' = -2 / sqrt(pi) e^(-x^2).
+    """
+    x = z * _ROOT_HALF
+    lost = _rounding(z, _ROOT_HALF, x) + z * _ROOT_HALF_REST
+    return (torch.erfc(x) - torch.exp(-x * x) * lost * (2 / sqrt(pi))) / 2
+
+
+def _rounding(a: Tensor, b: float, product: Tensor) -> Tensor:
+    """a b - fl(a b), exactly (Dekker), in double precision."""
+    split = 134217729.0
+    a_high = a * split - (a * split - a)
+    b_high = b * split - (b * split - b)
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
 def _density(z: Tensor) -> Tensor:

@@ -59,10 +59,13 @@ class Max(Relaxation):
         own_high = slope <= 1
         own = torch.where(own_high, box.upper, box.lower)
         gain = (1 - slope) * own + slope * others
-        best, which = gain.max(-1)
-        intercept = best - (slope * others).sum(-1)
-        winner = torch.zeros_like(others_high).scatter(-1, which[..., None], True)
-        return Line(intercept, torch.where(winner, own, others))
+        best = gain.amax(-1, keepdim=True)
+        intercept = best.squeeze(-1) - (slope * others).sum(-1)
+        # CROWN's plane touches at many corners at once; their mean does not hang on rounding.
+        tie = 64 * torch.finfo(slope.dtype).eps * (best.abs() + gain.abs().amax(-1, keepdim=True))
+        winner = (gain >= best - tie).to(slope)
+        winner = winner / winner.sum(-1, keepdim=True)
+        return Line(intercept, torch.lerp(others, own, winner))
 
     def tightest(self, box: Box) -> SlopeRange:
         """[0, 1] on both sides; `project` adds that weights below sum to at most 1."""
