@@ -23,7 +23,6 @@ from frown.engines.settings import Ascent
 from frown.query.region import Region
 from frown.relax.relaxation import Frame, Within
 
-
 _NOISE = 1e-2  # of a row's largest derivative
 
 
