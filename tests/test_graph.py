@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
-from frown.graph.builder import Builder, Unsupported, Value
-from frown.graph.op import Affine, Selection, Shape
+from frown.graph.builder import Builder, Value
+from frown.graph.op import Affine, Selection, Shape, Unsupported
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.relax.table import Max, Relu
 

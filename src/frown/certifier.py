@@ -85,7 +85,7 @@ class Certifier:
             np.full(len(query), np.inf),
             {},
         )
-        batch.broken[~holds] = 0.0
+        batch.broken[prediction != query.label] = 0.0
         if self.attack is not None and len(right):
             self._attack(batch, region.rows(keep), spec.rows(keep), eps is not None)
         batch.seconds += monotonic() - began

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Unsupported, Value
-from frown.graph.op import Shape
+from frown.graph.builder import Builder, Operand, Value
+from frown.graph.op import Shape, Unsupported
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from frown.errors import InvalidModel, UnsupportedModel
 from frown.frontends import onnx_nn, onnx_ops, onnx_shapes  # noqa: F401  (they register)
 from frown.frontends.onnx_call import HANDLERS, Call
 from frown.frontends.onnx_nodes import Constant, OnnxNode, evaluated
-from frown.graph.builder import Builder, Operand, Unsupported, Value
+from frown.graph.builder import Builder, Operand, Value
 from frown.graph.graph import Graph
-from frown.graph.op import Nonlinear, Shape
+from frown.graph.op import Nonlinear, Shape, Unsupported
 
 
 @dataclass(frozen=True, slots=True)

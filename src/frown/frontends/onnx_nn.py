@@ -9,7 +9,8 @@ import torch
 
 from frown.frontends.onnx_call import Call, axis_of, handles
 from frown.frontends.onnx_ops import largest
-from frown.graph.builder import Unsupported, Value
+from frown.graph.builder import Value
+from frown.graph.op import Unsupported
 from frown.relax.table import Max
 
 Pads = list[tuple[int, int]]

@@ -12,8 +12,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from frown.graph.builder import Unsupported
-
 Constant = NDArray[Any]
 Constants = dict[str, Constant]
 

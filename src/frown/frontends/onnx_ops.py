@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from frown.frontends.onnx_call import Call, axis_of, handles, without
-from frown.graph.builder import Operand, Unsupported, Value
-from frown.graph.op import broadcast
+from frown.graph.builder import Operand, Value
+from frown.graph.op import Unsupported, broadcast
 from frown.relax.table import (
     Abs,
     Arctan,

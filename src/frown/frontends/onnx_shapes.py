@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from frown.frontends.onnx_call import Call, axis_of, handles, without
-from frown.graph.builder import Operand, Unsupported, Value
-from frown.graph.op import Shape, broadcast
+from frown.graph.builder import Operand, Value
+from frown.graph.op import Shape, Unsupported, broadcast
 
 
 @handles("Identity")

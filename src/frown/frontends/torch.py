@@ -29,9 +29,9 @@ from frown.frontends.model import Array, Model, require_finite
 from frown.frontends.torch_ops import HANDLERS
 from frown.frontends.torch_runtime import Runtime, first_line
 from frown.frontends.torch_shapes import PROBED
-from frown.graph.builder import Builder, Unsupported, Value
+from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
-from frown.graph.op import Shape
+from frown.graph.op import Shape, Unsupported
 
 # Kept whole although torch could take them apart: the pieces would hide the cause.
 HINTS = {

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from frown.frontends.torch_ops import computed, constant, handles, neg, operand
-from frown.graph.builder import Builder, Operand, Unsupported, Value
-from frown.graph.op import Op, broadcast
+from frown.graph.builder import Builder, Operand, Value
+from frown.graph.op import Op, Unsupported, broadcast
 from frown.relax.table import (
     Abs,
     Arctan,

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Unsupported, Value
-from frown.graph.op import broadcast
+from frown.graph.builder import Builder, Operand, Value
+from frown.graph.op import Unsupported, broadcast
 from frown.relax.table import Sigmoid, Silu
 
 Handler = Callable[..., Any]

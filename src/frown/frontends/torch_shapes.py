@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from frown.frontends.torch_ops import H, Handler, along, constant, each, handles, operand
-from frown.graph.builder import Builder, Operand, Unsupported, Value
+from frown.graph.builder import Builder, Operand, Value
+from frown.graph.op import Unsupported
 from frown.relax.table import Max
 
 # Handlers that learn what the operator does by running it on a probe. They get the

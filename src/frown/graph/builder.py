@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
 
 from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import Nonlinear, Op, Shape, broadcast
+from frown.graph.op import Nonlinear, Op, Shape, Unsupported, broadcast
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
+from frown.graph.windows import Windows, rim
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,6 @@ class Value:
     @property
     def rank(self) -> int:
         return len(self.shape)
-
-
-class Unsupported(Exception):
-    """Raised by a front end's handler: what about this operator has no bounds here."""
 
 
 Operand = Value | Tensor
@@ -143,7 +141,7 @@ class Builder:
             return self.add(Pad(x.shape, widths, float(value)), x)
         for axis, (before, after) in enumerate(widths):
             if before or after:
-                x = self.gather(x, axis, _rim(x.shape[axis], before, after, mode))
+                x = self.gather(x, axis, rim(x.shape[axis], before, after, mode))
         return x
 
     def constant(self, value: Tensor, like: Value) -> Value:
@@ -318,32 +316,18 @@ class Builder:
         """
         dims = len(kernel)
         lead, spatial = x.shape[:-dims], x.shape[-dims:]
-        reach = _window_counts(spatial, kernel, stride, pads, dilation, ceil)
-        extended = _extended(spatial, reach, kernel, stride, pads, dilation)
+        windows = Windows(spatial, kernel, stride, pads, dilation, ceil)
         channels = lead[-1] if lead else 1
-        ones = torch.ones(1, 1, *kernel, dtype=torch.float64)
-        counted = torch.ones(1, 1, *spatial, dtype=torch.float64)
-        counted = _pad_spatial(counted, pads, 1.0 if include_pad else 0.0)
-        counted = _pad_spatial(counted, [(0, e - b) for e, (_, b) in zip(extended, pads)], 0.0)
-        convolve = (
-            torch.nn.functional.conv1d,
-            torch.nn.functional.conv2d,
-            torch.nn.functional.conv3d,
-        )[dims - 1]
-        counts = convolve(counted, ones, None, tuple(stride), 0, tuple(dilation))
-        if not bool((counts > 0).all()):
-            raise Unsupported("a pooling window that lies wholly in the padding")
-        full = [(a, e) for (a, _), e in zip(pads, extended)]
         y = self.conv(
             x if lead else self.reshape(x, (1, *x.shape)),
-            ones.expand(channels, 1, *kernel).contiguous(),
+            torch.ones(channels, 1, *kernel, dtype=torch.float64),
             None,
             stride,
-            full,
+            windows.padding(),
             dilation,
             channels,
         )
-        y = self.scale(y, 1.0 / counts.reshape(counts.shape[2:]))
+        y = self.scale(y, 1.0 / windows.counts(include_pad))
         return self.reshape(y, (*lead, *y.shape[-dims:]))
 
     def windows(
@@ -362,23 +346,10 @@ class Builder:
         """
         dims = len(kernel)
         lead, spatial = x.shape[:-dims], x.shape[-dims:]
-        reach = _window_counts(spatial, kernel, stride, pads, dilation, ceil)
-        index = torch.zeros((), dtype=torch.int64)
-        for axis in range(dims):
-            first = torch.arange(reach[axis]) * stride[axis] - pads[axis][0]
-            offsets = torch.arange(kernel[axis]) * dilation[axis]
-            place = first[:, None] + offsets[None, :]
-            inside = (place >= 0) & (place < spatial[axis])
-            if not bool(inside.any(1).all()):
-                raise Unsupported("a pooling window that lies wholly in the padding")
-            valid = place.gather(1, inside.to(torch.int64).argmax(1, keepdim=True))
-            place = torch.where(inside, place, valid)  # (reach, kernel)
-            index = index[..., None, None] * spatial[axis] + place
-        # index: (reach_1, kernel_1, reach_2, kernel_2, ...)
-        index = index.permute(*range(0, 2 * dims, 2), *range(1, 2 * dims, 2))
-        flat = self.reshape(x, (*lead, int(torch.tensor(spatial).prod())))
-        picked = self.gather(flat, flat.rank - 1, index.reshape(-1))
-        return self.reshape(picked, (*lead, *reach, int(torch.tensor(list(kernel)).prod())))
+        windows = Windows(spatial, kernel, stride, pads, dilation, ceil)
+        flat = self.reshape(x, (*lead, prod(spatial)))
+        picked = self.gather(flat, flat.rank - 1, windows.entries())
+        return self.reshape(picked, (*lead, *windows.reach(), prod(kernel)))
 
 
 def output_size(x: Value) -> int:
@@ -390,61 +361,3 @@ def _as_matrix(constant: Tensor) -> Tensor:
     if any(n != 1 for n in lead):
         raise Unsupported(f"matrix product with a constant of shape {tuple(constant.shape)}")
     return constant.reshape(constant.shape[-2:])
-
-
-def _rim(size: int, before: int, after: int, mode: str) -> Tensor:
-    place = torch.arange(-before, size + after)
-    if mode == "edge":
-        return place.clamp(0, size - 1)
-    if mode == "wrap":
-        return place % size
-    if mode == "reflect":
-        if size == 1:
-            return torch.zeros_like(place)
-        period = 2 * (size - 1)
-        place = place % period
-        return torch.where(place < size, place, period - place)
-    raise Unsupported(f"padding mode {mode}")
-
-
-def _window_counts(
-    spatial: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-    ceil: bool,
-) -> list[int]:
-    counts = []
-    for n, k, s, (a, b), d in zip(spatial, kernel, stride, pads, dilation, strict=True):
-        room = n + a + b - d * (k - 1) - 1
-        if room < 0:
-            raise Unsupported(f"a window of {k} does not fit an axis of {n}")
-        count = room // s + 1
-        # A window that ceil adds must start inside the input or the padding before it.
-        if ceil and room % s and count * s < n + a:
-            count += 1
-        counts.append(count)
-    return counts
-
-
-def _extended(
-    spatial: Sequence[int],
-    reach: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-) -> list[int]:
-    """Padding after each axis so that exactly `reach` windows fit."""
-    return [
-        max(b, (m - 1) * s + d * (k - 1) + 1 - n - a)
-        for n, m, k, s, (a, b), d in zip(
-            spatial, reach, kernel, stride, pads, dilation, strict=True
-        )
-    ]
-
-
-def _pad_spatial(x: Tensor, pads: Sequence[tuple[int, int]], value: float) -> Tensor:
-    flat = [width for pair in reversed(list(pads)) for width in pair]
-    return torch.nn.functional.pad(x, flat, value=value)

@@ -18,6 +18,10 @@ from torch import Tensor
 Shape = tuple[int, ...]
 
 
+class Unsupported(Exception):
+    """Raised by a front end's handler: what about this operator has no bounds here."""
+
+
 class Op(ABC):
     """An operator of the graph; concrete ones are frozen dataclasses."""
 
