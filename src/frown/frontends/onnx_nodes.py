@@ -12,6 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from frown.graph.op import Unsupported
+
 Constant = NDArray[Any]
 Constants = dict[str, Constant]
 
