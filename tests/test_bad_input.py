@@ -90,3 +90,37 @@ def test_what_cannot_be_loaded() -> None:
         frown.load(3)  # type: ignore[arg-type]
     with pytest.raises(FrownError):
         frown.load("no such file.onnx")
+
+
+def linear(weights: list[float], bias: float) -> frown.Model:
+    layer = torch.nn.Linear(len(weights), 2)
+    layer.weight.data = torch.tensor([weights, [0.0] * len(weights)])
+    layer.bias.data = torch.tensor([bias, 0.0])
+    return frown.load(layer, torch.zeros(1, len(weights)))
+
+
+def test_caps_that_use_up_the_budget_are_not_forgotten() -> None:
+    """(0, 0, 0.5) is within 0.5 of the input and on the other side."""
+    model = linear([1.0, 0.3, 1e-6], -0.21)
+    arguments = {"norm": 2, "bounds": (0, 1), "eps": 0.5}
+    found = frown.certify(model, [[0.3, 0.4, 0.5]], [0], attack=False, **arguments)
+    assert found.status == ["unknown"]
+    assert frown.certify(model, [[0.3, 0.4, 0.5]], [0], **arguments).status == ["falsified"]
+
+
+@pytest.mark.parametrize("p", [1.0001, 1.001, 1.01])
+def test_powers_near_1_do_not_vanish(p: float) -> None:
+    found = frown.certify(linear([1.0, 0.3, 0.3], -0.2), [[0, 1, 1]], [0], norm=p, bounds=(0, 1))
+    assert 1.2 < found.radius[0] < 1.34
+
+
+def test_robust_means_the_whole_range() -> None:
+    """The answer changes at 5000, inside the range but beyond the largest radius tried."""
+    found = frown.certify(linear([1.0], 5000.0), [[0.0]], [0], bounds=(-1e6, 1e6))
+    assert found.status == ["certified"]
+    assert found.radius[0] <= 5000
+
+
+def test_distances_of_counterexamples_do_not_underflow() -> None:
+    found = frown.certify(linear([1.0, 1.0], -0.98), [[0.5, 0.5]], [0], norm=200)
+    assert 0.0095 < found.radius[0] <= found.broken[0] < 0.0105

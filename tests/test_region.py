@@ -281,3 +281,35 @@ def inside(ball: Region, x: Tensor) -> None:
     if ball.lower is not None and ball.upper is not None:
         assert (x >= ball.lower - 1e-12).all()
         assert (x <= ball.upper + 1e-12).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("p", [1.001, 1.01, 1.1, 1.5, 2.0, 3.0, 8.0, 40.0])
+def test_a_cut_ball_hides_no_point(p: float, dtype: torch.dtype) -> None:
+    """No point of the region is below the minimum, however caps and budget meet.
+
+    Pixels of sixteenths and round radii make the caps use up the budget exactly, gains of
+    very different size make powers underflow.
+    """
+    generator = torch.Generator().manual_seed(int(1000 * p))
+    rows, features = 400, 6
+    centre = torch.randint(0, 17, (rows, features), generator=generator).to(dtype) / 16
+    size = 10.0 ** torch.randint(-8, 2, (rows, features), generator=generator).to(dtype)
+    coef = torch.randn(rows, features, generator=generator, dtype=dtype) * size
+    radius = torch.randint(1, 9, (rows,), generator=generator).to(dtype) / 8
+    zero, one = torch.zeros(1, features, dtype=dtype), torch.ones(1, features, dtype=dtype)
+    region = Region(centre, radius, p, None, zero, one)
+    value = region.minimise(coef).value.double()
+    c, x0, r = coef.double(), centre.double(), radius.double()[:, None]
+    # Candidates: corners of the cut box pulled into the ball, and single features moved.
+    step = torch.where(c > 0, -x0, 1 - x0)
+    for part in (1.0, 0.5, 0.1):
+        for kept in range(features):
+            order = (c * step).argsort(1)  # steepest gain first
+            mask = torch.zeros_like(step).scatter(1, order[:, : kept + 1], 1.0)
+            move = step * mask * part
+            norm = torch.linalg.vector_norm(move, ord=p, dim=1, keepdim=True)
+            move = move * (r / norm.clamp(min=1e-300)).clamp(max=1)
+            reached = (c * (x0 + move)).sum(1)
+            allowed = 1e-6 * (c.abs().sum(1)) if dtype == torch.float32 else 1e-12 * c.abs().sum(1)
+            assert (value <= reached + allowed).all()

@@ -22,6 +22,7 @@ from frown.frontends.model import Model
 from frown.graph.simplify import simplify
 from frown.memory import half_of_free
 from frown.query.inputs import (
+    indices_of,
     inputs_of,
     labels_of,
     norm_of,
@@ -29,6 +30,7 @@ from frown.query.inputs import (
     range_of,
     scale_of,
     targets_of,
+    whole_number,
 )
 from frown.query.query import Query
 from frown.results import Certification, Row
@@ -110,7 +112,7 @@ def certify(
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
     p = norm_of(norm)
-    numbers = None if indices is None else np.asarray(indices, dtype=np.int64)
+    numbers = None if indices is None else indices_of(indices, np.shape(x)[0] if np.ndim(x) else 0)
     inputs = inputs_of(x, model.input_shape, numbers)
     label = labels_of(y, len(inputs), model.classes, numbers=numbers)
     if model.classes < 2:
@@ -128,8 +130,8 @@ def certify(
         raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
     if time_limit is not None and not time_limit > 0:
         raise InvalidInput("time_limit must be positive")
-    if batch is not None and batch < 1:
-        raise InvalidInput(f"batch must be positive, not {batch}")
+    if batch is not None:
+        batch = whole_number(batch, "batch")
     plan = plan_for(model, dtype, device)
     settings = Settings(
         method=method,
@@ -144,8 +146,6 @@ def certify(
     size = batch or _batch_size(plan, settings, len(inputs))
     if numbers is None:
         numbers = np.arange(len(inputs))
-    if numbers.shape != (len(inputs),):
-        raise InvalidInput(f"indices have shape {numbers.shape}; there are {len(inputs)} inputs")
     run = _Run(certifier, query, radii, numbers, size, progress, on_rows)
     with torch.no_grad():
         run.all(anytime=time_limit is not None)
@@ -224,8 +224,7 @@ def bound(
 def _ascent(steps: int | None) -> Ascent:
     if steps is None:
         return Ascent()
-    if steps < 1:
-        raise InvalidInput(f"steps must be positive, not {steps}")
+    steps = whole_number(steps, "steps")
     return Ascent(steps=steps, more=steps)
 
 

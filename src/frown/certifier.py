@@ -40,6 +40,7 @@ class Batch:
     right: NDArray[np.int64]  # places of the inputs classified right
     bracket: Bracket  # of those
     limit: Tensor  # of those: where no larger radius makes sense
+    whole: Tensor  # of those: where the valid range ends; inf without one
     broken: NDArray[np.float64]  # inf: no counterexample
     counterexample: dict[int, NDArray[np.float64]]  # by place
     seconds: float = 0.0
@@ -82,6 +83,7 @@ class Certifier:
             right,
             Bracket.start(clean[keep], limit),
             limit,
+            region.limit()[keep],
             np.full(len(query), np.inf),
             {},
         )
@@ -137,13 +139,11 @@ class Certifier:
                 failed = None if np.isinf(top) else top
                 values = bracket.at_proved[k].tolist()
                 margins = dict(zip(targets[n].tolist(), values, strict=True))
-                whole = float(bracket.proved[k]) >= float(batch.limit[k])
-                status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
-                if status == "robust" and query.range is None:
-                    status = "certified"  # up to the largest radius tried, not beyond
+                whole = float(bracket.proved[k]) >= float(batch.whole[k])
                 if broken <= radius:
                     # A proof and a counterexample: rounding has fooled one of them.
-                    radius, margins, status = 0.0, {}, "unknown"
+                    radius, margins, whole = 0.0, {}, False
+                status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
             elif batch.prediction[n] == query.label[n]:
                 status = "unknown"  # a tie, or too close to one for this precision
             rows.append(
@@ -258,7 +258,8 @@ class Certifier:
         step = point - query.x[n]
         if query.scale is not None:
             step = step / np.where(still, 1.0, query.scale[0])
-        distance = float(np.linalg.norm(step.ravel(), ord=query.p))
+        size = max(float(np.abs(step).max()), np.finfo(np.float64).tiny)  # or powers underflow
+        distance = size * float(np.linalg.norm(step.ravel() / size, ord=query.p))
         if fixed and distance > float(batch.limit[k]):
             return False
         if distance < batch.broken[n]:

@@ -56,7 +56,10 @@ def labels_of(
     y: ArrayLike, count: int, classes: int, name: str = "labels", numbers: Numbers = None
 ) -> NDArray[np.int64]:
     """y as (N,) class numbers in range."""
-    array = np.asarray(y)
+    try:
+        array = np.asarray(y)
+    except ValueError:
+        raise InvalidInput(f"{name} are not one number per input") from None
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim == 0:
@@ -156,6 +159,21 @@ def _feature_array(value: object, shape: Shape, name: str) -> Array:
         return np.broadcast_to(array, shape).copy()
     except ValueError:
         raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
+
+
+def indices_of(indices: ArrayLike, count: int) -> NDArray[np.int64]:
+    """(N,) whole numbers, what the user calls the inputs."""
+    array = _numbers(indices, "indices")
+    if array.shape != (count,) or not np.array_equal(array, np.floor(array)):
+        raise InvalidInput(f"indices must be whole numbers, one for each of the {count} inputs")
+    return array.astype(np.int64)
+
+
+def whole_number(value: object, name: str) -> int:
+    """A positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidInput(f"{name} must be a positive whole number, not {value!r}")
+    return int(value)
 
 
 def _numbers(value: object, name: str) -> Array:

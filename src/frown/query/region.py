@@ -248,31 +248,41 @@ def _fill_power(gain: Tensor, cap: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """max g . d, 0 <= d <= k <= 1, ||d||_p <= 1 for 1 < p < inf.
 
     Uncapped features share d_i = c g_i^(1/(p-1)); sorted by k_i / g_i^(1/(p-1)) the
-    capped ones come first, and prefix sums give the c of every split. The value is that
-    of the Lagrangian at the c found, hence never below the maximum.
+    capped ones come first, and prefix sums give the c of every split. Powers are taken as
+    logarithms, in double precision, or they would leave the range of floats.
+
+    The value never hangs on c being right. With nu = c^(1-p) it is the Lagrangian
+
+        sum g d + nu (1 - sum d^p) / p,  d_i = min(k_i, (g_i / nu)^(1/(p-1))),
+
+    which is at least the maximum for every nu >= 0; so are g . k and the dual norm of g.
     """
-    largest = gain.amax(1, keepdim=True)
-    g = gain / _safe(largest)
-    shape = g ** (1 / (p - 1))
-    useful = shape > 0
-    ratio = torch.where(useful, cap / _safe(shape), torch.full_like(g, inf))
+    g, k = gain.double(), cap.double()
+    useful = (g > 0) & (k > 0)
+    largest = torch.where(useful, g, 0.0).amax(1, keepdim=True)
+    g = torch.where(useful, g / _safe(largest), 0.0)
+    shape = torch.where(useful, g.log(), -inf) / (p - 1)
+    ratio = torch.where(useful, k.log() - shape, inf)
     order = ratio.argsort(1)
-    k, h, r = (t.gather(1, order) for t in (cap, shape, ratio))
-    powers = torch.where(torch.isfinite(r), k**p, torch.zeros_like(k))
-    before = powers.cumsum(1) - powers  # of the features before this one
-    free = (h**p).flip(1).cumsum(1).flip(1)  # of this one and those after
-    left = (1 - before).clamp(min=0)
-    c = torch.where(free > 0, left / _safe(free), torch.full_like(free, inf)) ** (1 / p)
-    fits = (c <= r) & torch.isfinite(c)  # at this split the next feature is not capped
+    k_log, h_log, r = (t.gather(1, order) for t in (k.log(), shape, ratio))
+    powers = torch.where(r < inf, (p * k_log).exp(), 0.0)
+    left = 1 - (powers.cumsum(1) - powers)  # what the features before this one leave
+    free = torch.logcumsumexp((p * h_log).flip(1), 1).flip(1)  # this one and those after
+    c_log = (left.clamp(min=0).log() - free) / p
+    fits = (left > 0) & (c_log <= r) & torch.isfinite(c_log)  # the next is not capped
     found = fits.any(1, keepdim=True)
     first = fits.to(torch.int64).argmax(1, keepdim=True)
-    c = torch.where(found, c.gather(1, first), torch.full_like(c[:, :1], inf))
-    amount = torch.where(useful, (c * shape).nan_to_num(nan=0.0).minimum(cap), 0.0)
-    # Lagrangian: sum g d + nu (1 - sum d^p) / p with nu = c^(1-p).
-    spare = (1 - (amount**p).sum(1, keepdim=True)).clamp(min=0)
-    nu = torch.where(found & (c > 0) & (spare > 0), _safe(c) ** (1 - p), torch.zeros_like(c))
-    best = (g * amount).sum(1, keepdim=True) + (nu * spare / p).nan_to_num(posinf=0.0)
-    return amount, (best * largest).squeeze(1)
+    c_log = torch.where(found, c_log.gather(1, first), inf)
+    amount = torch.where(useful, (c_log + shape).exp().minimum(k), 0.0)
+    rounding = 16 * g.shape[1] * torch.finfo(g.dtype).eps
+    spare = (1 - (amount**p).sum(1) + rounding).clamp(min=0)
+    nu = torch.where(found, ((1 - p) * c_log).exp(), 0.0).squeeze(1)
+    lagrangian = (g * amount).sum(1) + nu * spare / p
+    whole, dual = (g * k).sum(1), _norm(g, p / (p - 1))
+    best = lagrangian.fmin(whole).minimum(dual) * largest.squeeze(1)
+    outwards = 1 + 4 * torch.finfo(gain.dtype).eps
+    inside = amount / _norm(amount, p).clamp(min=1)[:, None]
+    return inside.to(gain.dtype), (best * outwards).to(gain.dtype)
 
 
 def _project_ball(step: Tensor, radius: Tensor, p: float) -> Tensor:

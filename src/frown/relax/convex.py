@@ -52,6 +52,8 @@ class Elu(Elementwise):
         return (right,), (self.derivative(box.upper),)
 
     def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+        if self.alpha == 0:
+            return ()  # a ReLU: the kink says it all
         tiny = torch.finfo(slope.dtype).tiny
         inside = torch.log((slope / (self.scale * self.alpha)).clamp(min=tiny)).clamp(max=0)
         return (box.clip(inside),)
