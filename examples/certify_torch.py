@@ -11,10 +11,14 @@ from __future__ import annotations
 import sys
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import frown
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError:
+    sys.exit("this example trains on scikit-learn's digits: pip install scikit-learn")
 
 
 class Residual(nn.Module):

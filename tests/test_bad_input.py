@@ -124,3 +124,14 @@ def test_robust_means_the_whole_range() -> None:
 def test_distances_of_counterexamples_do_not_underflow() -> None:
     found = frown.certify(linear([1.0, 1.0], -0.98), [[0.5, 0.5]], [0], norm=200)
     assert 0.0095 < found.radius[0] <= found.broken[0] < 0.0105
+
+
+def test_axes_in_another_order_are_not_reshaped() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(2 * 2 * 3, 2))
+    model = frown.load(net, torch.zeros(1, 3, 4, 5))
+    with pytest.raises(InvalidInput, match="Transpose"):
+        frown.certify(model, np.zeros((2, 4, 5, 3)), [0, 0])
+    flat = frown.certify(model, np.ones((2, 60)), method="crown", attack=False)
+    image = frown.certify(model, np.ones((2, 3, 4, 5)), method="crown", attack=False)
+    assert flat.radius.tolist() == image.radius.tolist()
+    assert "3, 4, 5" in repr(model)

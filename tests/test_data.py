@@ -259,3 +259,12 @@ def test_targets(tmp_path: Path) -> None:
     assert parse_target("all") is None
     assert parse_target(str(path)) == path
     assert "class (3)" in refused(parse_target, "three")
+
+
+def test_a_bad_cell_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,2\n\n3,x\n")
+    with pytest.raises(InvalidInput, match="line 3"):
+        read_data(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("p,q\n1,oops\n")
+    with pytest.raises(InvalidInput, match="line 2"):
+        read_data(tmp_path / "b.csv")

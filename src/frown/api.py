@@ -77,7 +77,7 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
 def certify(
     model: Model,
     x: ArrayLike,
-    y: ArrayLike,
+    y: ArrayLike | None = None,
     *,
     norm: str | float = "inf",
     method: str = "frown",
@@ -102,7 +102,8 @@ def certify(
 ) -> Certification:
     """The largest radius, within `tol`, at which each input's answer is proved.
 
-    x is (N, *model.input_shape), y the labels (N,). `target` is None (every other class),
+    x is (N, *model.input_shape), y the labels (N,); without them the model's own answers
+    stand in. `target` is None (every other class),
     a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
     valid input range. With `eps` one radius is checked instead of searched for. `scale`
     gives features their own radius: eps * scale, 0 for features that may not move.
@@ -114,7 +115,8 @@ def certify(
     p = norm_of(norm)
     numbers = None if indices is None else indices_of(indices, np.shape(x)[0] if np.ndim(x) else 0)
     inputs = inputs_of(x, model.input_shape, numbers)
-    label = labels_of(y, len(inputs), model.classes, numbers=numbers)
+    answers = model.run(inputs).argmax(1) if y is None else y
+    label = labels_of(answers, len(inputs), model.classes, numbers=numbers)
     if model.classes < 2:
         raise InvalidInput("the model has one output; a classifier has at least two classes")
     query = Query(
@@ -129,7 +131,7 @@ def certify(
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
     if time_limit is not None and not time_limit > 0:
-        raise InvalidInput("time_limit must be positive")
+        raise InvalidInput(f"time_limit (--time-limit) must be positive, not {time_limit}")
     if batch is not None:
         batch = whole_number(batch, "batch")
     plan = plan_for(model, dtype, device)
@@ -283,7 +285,7 @@ class _Run:
                 if not first:
                     self._begin(part, waiting)
                 self._tell(self.certifier.settings.method)
-                self.certifier.tighten(waiting[0][1], self.eps is not None)
+                self.certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
                 self._hand_over(*waiting.pop(0))
         except KeyboardInterrupt:
             for part, batch in waiting:
@@ -298,7 +300,15 @@ class _Run:
         batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
         waiting.append((part, batch))
         self._tell("crown" if self.certifier.settings.method == "frown" else "search")
-        self.certifier.bracket(batch, self.eps is not None)
+        self.certifier.bracket(batch, self.eps is not None, self._pulse)
+
+    def _pulse(self, batch: Batch) -> None:
+        """A sign of life after every radius: the mean proved so far, this batch included."""
+        if self.progress is not None:
+            proved = [r.radius for r in self.rows] + batch.bracket.proved.tolist()
+            mean = sum(proved) / max(1, len(proved))
+            stage = self.certifier.settings.method
+            self.progress(Progress(len(self.rows), len(self.query), mean, stage))
 
     def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
         rows = self.certifier.rows(batch, self._eps(part))

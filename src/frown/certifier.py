@@ -47,6 +47,9 @@ class Batch:
     complete: bool = True
 
 
+Pulse = Callable[[Batch], None]  # told of a batch after every radius tried
+
+
 @dataclass(frozen=True)
 class Certifier:
     """A network with everything fixed but the inputs."""
@@ -93,16 +96,16 @@ class Certifier:
         batch.seconds += monotonic() - began
         return batch
 
-    def bracket(self, batch: Batch, eps: bool) -> None:
+    def bracket(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
         """Radii by the fixed rule of the method; for FROWN, CROWN's."""
         if not len(batch.right):
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        self._search(batch, self._fixed(batch), first, 0.6 * self.tol, 1 if eps else 60)
+        self._search(batch, self._fixed(batch), first, 1 if eps else 60, pulse)
         batch.seconds += monotonic() - began
 
-    def tighten(self, batch: Batch, eps: bool) -> None:
+    def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
         """FROWN's radii, from the brackets that CROWN left."""
         if self.settings.method != "frown" or not len(batch.right):
             return
@@ -116,7 +119,7 @@ class Certifier:
             streak=torch.zeros_like(bracket.streak),
         )
         first = batch.limit if eps else bracket.proved * 1.2
-        self._search(batch, self._optimised(batch), first, 0.6 * self.tol, 1 if eps else 20)
+        self._search(batch, self._optimised(batch), first, 1 if eps else 20, pulse)
         batch.seconds += monotonic() - began
 
     def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:
@@ -168,11 +171,17 @@ class Certifier:
     # -- stages -------------------------------------------------------------------
 
     def _search(
-        self, batch: Batch, evaluate: Evaluate, first: Tensor, tol: float, rounds: int
+        self, batch: Batch, evaluate: Evaluate, first: Tensor, rounds: int, pulse: Pulse
     ) -> None:
+        tol = 0.6 * self.tol  # the proved end, too, lies within tol of the largest radius
+
+        def stop() -> bool:
+            pulse(batch)
+            return self.clock.expired()
+
         try:
             with torch.inference_mode():
-                search(batch.bracket, evaluate, first, tol, rounds, self.clock.expired)
+                search(batch.bracket, evaluate, first, tol, rounds, stop)
         except OutOfTime:
             batch.complete = False
         if self.clock.expired() and len(batch.bracket.open(tol)):
@@ -300,6 +309,3 @@ def _status(radius: float, whole: bool, broken: float, eps: float | None) -> str
     if whole:
         return "robust"
     return "certified" if radius > 0 else "unknown"
-
-
-Report = Callable[[list[Row], dict[int, NDArray[np.float64]]], None]

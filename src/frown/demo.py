@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -168,7 +170,13 @@ def _request(model: Path, data: Path, method: str, samples: int, out: Path) -> R
 
 
 def _shell(*words: object) -> str:
-    return shlex.join(["frown", *map(str, words)])
+    """A command line that works where the demo ran, with or without an active environment."""
+    program = Path("frown")
+    if shutil.which("frown") is None:
+        program = Path(sys.executable).with_name("frown")
+        if program.is_relative_to(Path.cwd()):
+            program = program.relative_to(Path.cwd())
+    return shlex.join([str(program), *map(str, words)])
 
 
 def _report(

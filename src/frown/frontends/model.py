@@ -19,7 +19,7 @@ from frown.graph.op import Shape
 Array = NDArray[np.floating]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """A network ready to be bounded.
 
@@ -34,6 +34,12 @@ class Model:
     digest: str  # SHA-256 of the model file, or of the module's exported graph and weights
     source: str  # "onnx" or "torch"
 
+    def __repr__(self) -> str:
+        return (
+            f"<Model {self.name}: input {self.input_shape}, {self.classes} outputs, "
+            f"{self.graph.parameters():,} parameters>"
+        )
+
     @property
     def classes(self) -> int:
         return self.graph.output_size
@@ -46,7 +52,7 @@ class Model:
         shift = _per_feature(mean, self.input_shape, "mean")
         width = _per_feature(std, self.input_shape, "std")
         if not (np.isfinite(shift).all() and np.isfinite(width).all() and (width > 0).all()):
-            raise InvalidInput("mean must be finite and std finite and positive")
+            raise InvalidInput("mean must be finite, and std finite and greater than 0")
         run = self.run
 
         def run_normalised(x: Array) -> Array:

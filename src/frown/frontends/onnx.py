@@ -82,7 +82,13 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str]:
     except DecodeError:
         proto.Clear()
     if not (proto.ir_version and proto.HasField("graph") and proto.opset_import):
-        raise InvalidModel(f"{file} is not an ONNX file, or it is cut off or damaged")
+        hint = ""
+        if content[:2] == b"PK" or content[:1] == b"\x80":
+            hint = (
+                "; it looks like a PyTorch file: export it with torch.onnx.export, or pass the "
+                "module itself to frown.load in Python"
+            )
+        raise InvalidModel(f"{file} is not an ONNX file, or it is cut off or damaged{hint}")
     if not proto.graph.node:
         raise InvalidModel(f"{file}: its graph is empty")
     digest = hashlib.sha256(content)

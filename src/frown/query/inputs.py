@@ -41,9 +41,18 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
     if array.shape[0] == 0:
         raise InvalidInput("there are no inputs: the data are empty")
     if array.shape[1:] != tuple(shape):
-        if prod(array.shape[1:]) != prod(shape):
+        axes = tuple(n for n in array.shape[1:] if n != 1)
+        if prod(axes) != prod(shape) or (
+            len(axes) > 1 and axes != tuple(n for n in shape if n != 1)
+        ):
+            remedy = ""
+            if sorted(axes) == sorted(n for n in shape if n != 1):
+                remedy = "; are the axes in another order? Transpose the inputs"
+            elif prod(axes) == prod(wanted) + 1 and len(axes) == 1:
+                remedy = "; one number too many: is a label among them (--label-column)?"
             raise InvalidInput(
                 f"the inputs have shape {array.shape[1:]} each, the model takes {tuple(shape)}"
+                + remedy
             )
         array = array.reshape(len(array), *shape)
     bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
@@ -65,7 +74,10 @@ def labels_of(
     if array.ndim == 0:
         array = np.full(count, array)
     if array.shape != (count,):
-        raise InvalidInput(f"{name} have shape {array.shape}; there are {count} inputs")
+        hint = ""
+        if array.shape == (count, classes):
+            hint = f"; if they are one-hot, give {name}.argmax(1)"
+        raise InvalidInput(f"{name} have shape {array.shape}; there are {count} inputs{hint}")
     try:
         whole = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
@@ -74,8 +86,8 @@ def labels_of(
     if bad.any():
         first = array[int(np.argmax(bad))]
         raise InvalidInput(
-            f"{name} {_some(bad, numbers)} out of range: the model has classes 0 to {classes - 1}, "
-            f"found {first}"
+            f"{name} out of range, at inputs {_some(bad, numbers)}: the model has classes 0 to "
+            f"{classes - 1}, found {first}"
         )
     return whole.astype(np.int64)
 

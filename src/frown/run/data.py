@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -190,7 +191,8 @@ def _read_csv(path: Path) -> tuple[NDArray[np.float64], list[str]]:
         text = _bytes(path).getvalue().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not a text file in UTF-8") from None
-    lines = [line for line in text.splitlines() if line.strip()]
+    numbered = [(n, t) for n, t in enumerate(text.splitlines(), 1) if t.strip()]
+    lines = [line for _, line in numbered]
     if not lines:
         raise InvalidInput(f"{path} is empty")
     first = [cell.strip() for cell in next(csv.reader(lines[:1]))]
@@ -201,9 +203,12 @@ def _read_csv(path: Path) -> tuple[NDArray[np.float64], list[str]]:
     try:
         table = np.loadtxt(body, delimiter=",", ndmin=2, comments=None, quotechar='"')
     except ValueError as error:
-        where = "row 1 is the line below the header" if header else "row 1 is the first line"
         reason = str(error).split(";")[0].rstrip(".")
-        raise InvalidInput(f"{path}: {reason} ({where})") from None
+        row = re.search(r" at row (\d+)", reason)
+        if row is not None:  # numpy counts from 0, below the header, without empty lines
+            line = numbered[min(int(row[1]) + bool(header), len(numbered) - 1)][0]
+            reason = reason.replace(row[0], f" in line {line}")
+        raise InvalidInput(f"{path}: {reason}") from None
     if header and len(header) != table.shape[1]:
         raise InvalidInput(
             f"{path}: the header names {len(header)} columns, the lines have {table.shape[1]}"

@@ -87,6 +87,11 @@ def certify_files(request: Request, screen: Screen) -> bool:
     if y is None:
         y = _predictions(model, data)
         screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
+    if request.divide is None and request.mean is None and _looks_like_bytes(data):
+        screen.note(
+            f"{request.data.name} holds whole numbers up to {data.x.max():g}, taken as they are; "
+            "for a model of inputs in [0, 1] add --divide 255"
+        )
     origin = Origin(_settings(request, options), __version__, model.digest)
     files = None
     if request.out is not None:
@@ -220,6 +225,10 @@ def _scale(request: Request, model: Model) -> Any:
 def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:
     outputs = model.run(inputs_of(data.x, model.input_shape))
     return np.array(outputs.argmax(1), dtype=np.int64)
+
+
+def _looks_like_bytes(data: Dataset) -> bool:
+    return bool(50 < data.x.max() <= 255 and data.x.min() >= 0 and (data.x % 1 == 0).all())
 
 
 def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:

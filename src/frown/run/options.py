@@ -27,10 +27,9 @@ def parse_group(text: str) -> int:
     """Neurons that share slopes: a number, or `layer` (0)."""
     if text == "layer":
         return 0
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInput(f"--group {text}: give a whole number, or layer") from None
+    if not text.isdigit() or int(text) == 0:
+        raise InvalidInput(f"--group {text}: give a positive whole number, or layer")
+    return int(text)
 
 
 def parse_numbers(text: str, option: str) -> NDArray[np.float64]:
