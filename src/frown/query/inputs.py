@@ -41,12 +41,13 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
     if array.shape[0] == 0:
         raise InvalidInput("there are no inputs: the data are empty")
     if array.shape[1:] != tuple(shape):
-        axes = tuple(n for n in array.shape[1:] if n != 1)
-        if prod(axes) != prod(shape) or (
-            len(axes) > 1 and axes != tuple(n for n in shape if n != 1)
-        ):
+        axes, wanted = (tuple(n for n in s if n != 1) for s in (array.shape[1:], shape))
+        foldable = prod(axes) == prod(wanted) and (
+            axes == wanted or len(axes) <= 1 or len(wanted) <= 1
+        )
+        if not foldable:
             remedy = ""
-            if sorted(axes) == sorted(n for n in shape if n != 1):
+            if sorted(axes) == sorted(wanted):
                 remedy = "; are the axes in another order? Transpose the inputs"
             elif prod(axes) == prod(wanted) + 1 and len(axes) == 1:
                 remedy = "; one number too many: is a label among them (--label-column)?"
