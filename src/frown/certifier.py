@@ -102,7 +102,7 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        self._search(batch, self._fixed(batch), first, 1 if eps else 60, pulse)
+        self._search(batch, self._fixed(batch), first, 0.6 * self.tol, 1 if eps else 60, pulse)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
@@ -119,7 +119,7 @@ class Certifier:
             streak=torch.zeros_like(bracket.streak),
         )
         first = batch.limit if eps else bracket.proved * 1.2
-        self._search(batch, self._optimised(batch), first, 1 if eps else 20, pulse)
+        self._search(batch, self._optimised(batch), first, 0.4 * self.tol, 1 if eps else 20, pulse)
         batch.seconds += monotonic() - began
 
     def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:
@@ -171,10 +171,14 @@ class Certifier:
     # -- stages -------------------------------------------------------------------
 
     def _search(
-        self, batch: Batch, evaluate: Evaluate, first: Tensor, rounds: int, pulse: Pulse
+        self,
+        batch: Batch,
+        evaluate: Evaluate,
+        first: Tensor,
+        tol: float,  # below the user's: the proved end itself is to come close
+        rounds: int,
+        pulse: Pulse,
     ) -> None:
-        tol = 0.6 * self.tol  # the proved end, too, lies within tol of the largest radius
-
         def stop() -> bool:
             pulse(batch)
             return self.clock.expired()
