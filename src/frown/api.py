@@ -243,13 +243,13 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
 
 
 def _batch_size(plan: Plan, settings: Settings, count: int) -> int:
-    """As many inputs at once as memory for their slopes allows, 32 at most."""
+    """As many inputs at once as memory for their slopes allows, 64 at most."""
     kept = 1
     if settings.method == "frown":
         for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
             groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
             kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
-    return int(max(1, min(32, count, settings.memory // (2 * kept))))
+    return int(max(1, min(64, count, settings.memory // (2 * kept))))
 
 
 class _Run:
