@@ -28,7 +28,7 @@ class _Hole(Nonlinear):
         return self.size
 
     def apply(self, *xs: Tensor) -> Tensor:
-        raise NotImplementedError("a graph with holes is never finished")
+        raise AssertionError("a graph with holes is never finished")
 
 
 @dataclass(frozen=True, slots=True)
