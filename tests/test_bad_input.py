@@ -135,3 +135,15 @@ def test_axes_in_another_order_are_not_reshaped() -> None:
     image = frown.certify(model, np.ones((2, 3, 4, 5)), method="crown", attack=False)
     assert flat.radius.tolist() == image.radius.tolist()
     assert "3, 4, 5" in repr(model)
+
+
+def test_tensors_are_taken_whatever_tracks_them() -> None:
+    x = torch.tensor([[0.3, 0.4]], requires_grad=True)
+    model = linear([1.0, 1.0], 0.0)
+    found = frown.certify(model, x, torch.tensor([0]), attack=False)
+    assert (
+        found.radius.tolist()
+        == frown.certify(model, [[0.3, 0.4]], [0], attack=False).radius.tolist()
+    )
+    with pytest.raises(InvalidInput, match="real numbers"):
+        frown.certify(model, np.array([[1j, 0]]), [0])

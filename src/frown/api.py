@@ -238,7 +238,9 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         where = torch.device(device)
         torch.zeros(1, device=where)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InvalidInput(f"device {device!r} is not available: {error}") from None
+        # torch has no one exception for a device that is misspelt, missing or not built in.
+        reason = str(error).splitlines()[0][:120]
+        raise InvalidInput(f"device {device!r} is not available: {reason}") from None
     return Plan(simplify(model.graph).to(_DTYPES[dtype], where))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf, isnan, prod
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown.errors import InvalidInput
@@ -30,9 +31,12 @@ def norm_of(norm: str | float) -> float:
 def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
     """x as (N, *shape), finite; flat inputs of the right size are folded."""
     try:
-        array = np.asarray(x, dtype=np.float64)
+        raw = np.asarray(_detached(x))
+        if np.iscomplexobj(raw):
+            raise TypeError
+        array = raw.astype(np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput("the inputs are not numbers") from None
+        raise InvalidInput("the inputs are not an array of real numbers") from None
     if array.ndim < 2 and len(shape) > 0 and array.shape != (0,):
         raise InvalidInput(
             f"the inputs have shape {array.shape}; the first axis must count them: expected "
@@ -67,8 +71,8 @@ def labels_of(
 ) -> NDArray[np.int64]:
     """y as (N,) class numbers in range."""
     try:
-        array = np.asarray(y)
-    except ValueError:
+        array = np.asarray(_detached(y))
+    except (TypeError, ValueError):
         raise InvalidInput(f"{name} are not one number per input") from None
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -172,6 +176,11 @@ def _feature_array(value: object, shape: Shape, name: str) -> Array:
         return np.broadcast_to(array, shape).copy()
     except ValueError:
         raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
+
+
+def _detached(value: object) -> object:
+    """A torch tensor as numpy takes it, wherever it lives and whatever tracks it."""
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
 def indices_of(indices: ArrayLike, count: int) -> NDArray[np.int64]:
