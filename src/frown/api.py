@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from frown.attacks.pgd import Attack
 from frown.bounding import Bounded, bounded
-from frown.certifier import Batch, Certifier
+from frown.certifier import SEARCHED, Batch, Certifier
 from frown.engines.clock import Clock
+from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
@@ -90,6 +91,10 @@ def certify(
     wide: bool = False,
     rule: str = "area",
     steps: int | None = None,
+    tangents: int = 3,
+    boxes: str = "lp",
+    workers: int = 1,
+    hot: bool = True,
     dtype: str = "float32",
     device: str = "cpu",
     memory: int | None = None,
@@ -107,6 +112,8 @@ def certify(
     a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
     valid input range. With `eps` one radius is checked instead of searched for. `scale`
     gives features their own radius: eps * scale, 0 for features that may not move.
+    Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers` and `hot` are
+    options of lp (see `frown.engines.settings.Settings`).
 
     Every radius returned was proved at that very radius, in floating point. Rows carry a
     counterexample's distance as the other end of the bracket unless attack=False.
@@ -142,14 +149,20 @@ def certify(
         rule=rule,
         ascent=_ascent(steps),
         memory=memory or half_of_free(device),
+        tangents=whole_number(tangents, "tangents"),
+        boxes=boxes,
+        workers=whole_number(workers, "workers"),
+        hot=hot,
     )
     search = Attack() if attack is True else attack or None
-    certifier = Certifier(model, plan, settings, tol, search, Clock.lasting(time_limit))
+    check_program(plan, settings, p)
+    clock = Clock.lasting(time_limit)
     size = batch or _batch_size(plan, settings, len(inputs))
     if numbers is None:
         numbers = np.arange(len(inputs))
-    run = _Run(certifier, query, radii, numbers, size, progress, on_rows)
-    with torch.no_grad():
+    with torch.no_grad(), crew_of(settings) as crew:
+        certifier = Certifier(model, plan, settings, tol, search, clock, crew)
+        run = _Run(certifier, query, radii, numbers, size, progress, on_rows)
         run.all(anytime=time_limit is not None)
     options = {
         "norm": p,
@@ -183,6 +196,10 @@ def bound(
     wide: bool = False,
     rule: str = "area",
     steps: int | None = None,
+    tangents: int = 3,
+    boxes: str = "lp",
+    workers: int = 1,
+    hot: bool = True,
     dtype: str = "float32",
     device: str = "cpu",
     memory: int | None = None,
@@ -211,6 +228,10 @@ def bound(
         rule=rule,
         ascent=_ascent(30 if steps is None else steps),
         memory=memory or half_of_free(device),
+        tangents=whole_number(tangents, "tangents"),
+        boxes=boxes,
+        workers=whole_number(workers, "workers"),
+        hot=hot,
     )
     graph = plan.graph
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
@@ -220,7 +241,9 @@ def bound(
     with torch.inference_mode():
         functions = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
         ball = query.region(graph).with_radius(radius)
-        return bounded(plan, ball, functions, settings, model.input_shape)
+        check_program(plan, settings, query.p)
+        with crew_of(settings) as crew:
+            return bounded(plan, ball, functions, settings, model.input_shape, crew)
 
 
 def _ascent(steps: int | None) -> Ascent:
@@ -246,6 +269,8 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
 
 def _batch_size(plan: Plan, settings: Settings, count: int) -> int:
     """As many inputs at once as memory for their slopes allows, 64 at most."""
+    if settings.method in ("lp", "milp"):
+        return 1  # programs are solved input by input
     kept = 1
     if settings.method == "frown":
         for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
@@ -279,7 +304,7 @@ class _Run:
         An interrupt hands over what the batches under way have proved.
         """
         waiting: list[tuple[NDArray[np.int64], Batch]] = []
-        first = self.parts if anytime and self.certifier.settings.method == "frown" else []
+        first = self.parts if anytime and self.certifier.settings.method in SEARCHED else []
         try:
             for part in first:
                 self._begin(part, waiting)
@@ -301,7 +326,7 @@ class _Run:
         """Attack and cheap radii of one more batch."""
         batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
         waiting.append((part, batch))
-        self._tell("crown" if self.certifier.settings.method == "frown" else "search")
+        self._tell("crown" if self.certifier.settings.method in SEARCHED else "search")
         self.certifier.bracket(batch, self.eps is not None, self._pulse)
 
     def _pulse(self, batch: Batch) -> None:

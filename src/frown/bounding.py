@@ -9,15 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.engines.backward import Layers, fixed_form, fixed_layers, fixed_margins, shared
+from frown.engines.backward import Layers, fixed_form, fixed_layers, fixed_margins, shared, walk
 from frown.engines.forms import LinearForm, one_hot
 from frown.engines.frown import Warm, frown, gather_rows
+from frown.engines.lp import Workers, lp
 from frown.engines.optimise import replay
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.errors import InvalidInput
+from frown.graph.box import Box
 from frown.query.region import Region
 from frown.query.spec import Spec
+from frown.relax.relaxation import Frame
 
 Array = NDArray[np.float64]
 
@@ -66,8 +69,8 @@ class Bounded:
 
     `layers` holds the interval of every nonlinear node's input by the node's name, and
     `lines` the fixed rule's lines there. `lower_form(x) <= function <= upper_form(x)` for
-    every x of the region (None for plain intervals). `slopes` are those of the rows that
-    gave the lower bounds, per earlier layer (N, K, *shape).
+    every x of the region (None for plain intervals and linear programs). `slopes` are those
+    of the rows that gave the lower bounds, per earlier layer (N, K, *shape).
     """
 
     lower: Array  # (N, K)
@@ -85,7 +88,12 @@ class Bounded:
 
 
 def bounded(
-    plan: Plan, region: Region, coef: Tensor, settings: Settings, shape: tuple[int, ...]
+    plan: Plan,
+    region: Region,
+    coef: Tensor,
+    settings: Settings,
+    shape: tuple[int, ...],
+    crew: Workers,
 ) -> Bounded:
     """Bound coef (K, outputs) . outputs over each ball of the region.
 
@@ -99,13 +107,17 @@ def bounded(
         every = torch.arange(count, device=coef.device)
         found = frown(plan, region, both, settings, warm, every)
         layers, least = found.layers, found.margins
+    elif settings.method == "lp":
+        layers, least = _programmed(plan, region, both, settings, crew)
+    elif settings.method == "milp":
+        raise InvalidInput("method milp finds distances, not bounds at a radius; use certify")
     else:
         layers = fixed_layers(plan, region, settings)
         least = fixed_margins(plan, region, both, layers, settings)
     work = _Work(plan, region, settings, layers, warm, shape)
     lower_form = upper_form = None
     slopes: dict[str, Array] = {}
-    if settings.method != "interval":
+    if settings.method not in ("interval", "lp"):
         form, slopes = work.output_form(both)
         below = LinearForm(form.coef[:, :functions], form.const[:, :functions])
         lower_form = Form(_numpy(below.coef), _numpy(below.const))
@@ -121,6 +133,23 @@ def bounded(
         slopes,
         work,
     )
+
+
+def _programmed(
+    plan: Plan, region: Region, spec: Spec, settings: Settings, crew: Workers
+) -> tuple[Layers, Tensor]:
+    """Linear programs sample by sample, their layers put together."""
+    found = []
+    for n in range(len(region.radius)):
+        one = slice(n, n + 1)
+        found.append(lp(plan, region.rows(one), spec.rows(one), settings, crew))
+
+    def together(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+        boxes = [f.layers.values[source] for f in found]
+        return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
+
+    layers = walk(plan, region, together, settings)
+    return layers, torch.cat([f.margins for f in found])
 
 
 @dataclass(frozen=True)

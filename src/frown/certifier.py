@@ -1,13 +1,14 @@
 """From a batch of inputs to proved radii: attack, bracket cheaply, then optimise.
 
 The attack gives the broken end of each bracket, the fixed lines of CROWN a proved end at
-little cost, and FROWN moves the proved end up from there.
+little cost, and FROWN or linear programs move the proved end up from there. Branch and bound
+(milp) starts from FROWN's end and may lower the broken one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 import numpy as np
@@ -19,6 +20,7 @@ from frown.attacks.pgd import Attack, nearest
 from frown.engines.backward import fixed_layers, fixed_margins
 from frown.engines.clock import Clock, OutOfTime
 from frown.engines.frown import Warm, frown
+from frown.engines.lp import Tally, Vertices, Workers, lp
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.errors import ModelMismatch
@@ -28,6 +30,8 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.radius import Bracket, Evaluate, search
 from frown.results import Row
+
+SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets
 
 
 @dataclass
@@ -45,6 +49,7 @@ class Batch:
     counterexample: dict[int, NDArray[np.float64]]  # by place
     seconds: float = 0.0
     complete: bool = True
+    remark: dict[int, str] = field(default_factory=dict)  # by place: what a reader must know
 
 
 Pulse = Callable[[Batch], None]  # told of a batch after every radius tried
@@ -60,6 +65,7 @@ class Certifier:
     tol: float
     attack: Attack | None
     clock: Clock
+    crew: Workers = field(default_factory=Workers)
 
     def start(
         self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None
@@ -106,12 +112,13 @@ class Certifier:
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
-        """FROWN's radii, from the brackets that CROWN left."""
-        if self.settings.method != "frown" or not len(batch.right):
+        """Radii by optimised lines or programs, from the brackets that CROWN left."""
+        method = self.settings.method
+        if method not in SEARCHED or not len(batch.right):
             return
         began = monotonic()
         bracket = batch.bracket
-        # What CROWN failed to prove FROWN may prove: forget it, keep what CROWN proved.
+        # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
         batch.bracket = replace(
             bracket,
             failed=torch.full_like(bracket.failed, torch.inf),
@@ -119,7 +126,18 @@ class Certifier:
             streak=torch.zeros_like(bracket.streak),
         )
         first = batch.limit if eps else bracket.proved * 1.2
-        self._search(batch, self._optimised(batch), first, 0.4 * self.tol, 1 if eps else 20, pulse)
+        evaluate = self._optimised(batch)
+        if method == "lp":
+            if self.settings.hot and not eps:
+                first = self._foreseen(batch, first)
+            evaluate = self._programmed(batch)
+        self._search(batch, evaluate, first, 0.4 * self.tol, 1 if eps else 20, pulse)
+        same = batch.bracket.proved == bracket.proved
+        batch.bracket.at_proved = torch.where(
+            same[:, None], bracket.at_proved, batch.bracket.at_proved
+        )
+        if method == "milp" and not self.clock.expired():
+            self._branch(batch, eps, pulse)
         batch.seconds += monotonic() - began
 
     def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:
@@ -164,6 +182,7 @@ class Certifier:
                     margins=margins,
                     seconds=share,
                     complete=batch.complete,
+                    remark=batch.remark.get(n, ""),
                 )
             )
         return rows
@@ -216,6 +235,86 @@ class Certifier:
             return found.margins
 
         return evaluate
+
+    def _foreseen(self, batch: Batch, first: Tensor) -> Tensor:
+        """Where programs should look first: FROWN's radius, which costs little beside them.
+
+        The margins at CROWN's radius, which tell the search how fast margins fall, are
+        replaced by what FROWN's fall suggests.
+        """
+        own = batch.bracket
+        trial = replace(own)
+        try:
+            with torch.inference_mode():
+                search(trial, self._optimised(batch), first, self.tol, 20, self.clock.expired)
+        except OutOfTime:
+            batch.complete = False
+        further = trial.proved > own.proved
+        power = trial.growth()
+        part = torch.where(further, own.proved / trial.proved, 1.0) ** power
+        likely = trial.clean - (trial.clean - trial.at_proved) * part[:, None]
+        own.at_proved = torch.where(further[:, None], likely, own.at_proved)
+        own.power = power
+        return torch.where(further, trial.proved, first)
+
+    def _programmed(self, batch: Batch) -> Evaluate:
+        """Linear programs, one sample after the other."""
+        region, spec = self._problem(batch)
+        tallies = [Tally() for _ in batch.right]
+        vertices = [Vertices() for _ in batch.right]
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            margins = []
+            for k, r in zip(sample.tolist(), radius, strict=True):
+                ball = region.rows(slice(k, k + 1)).with_radius(r[None])
+                rows = spec.rows(slice(k, k + 1))
+                found = lp(self.plan, ball, rows, self.settings, self.crew, self.clock, vertices[k])
+                margins.append(found.margins)
+                tally = tallies[k]
+                tally.programs += found.tally.programs
+                tally.unsolved += found.tally.unsolved
+                if tally.unsolved:
+                    batch.remark[int(batch.right[k])] = tally.remark()
+            return torch.cat(margins)
+
+        return evaluate
+
+    def _branch(self, batch: Batch, fixed: bool, pulse: Pulse) -> None:
+        """Exact distances by mixed-integer programs, one sample after the other."""
+        from frown.engines.milp import exact
+
+        region, spec = self._problem(batch)
+        bracket = batch.bracket
+        for k, n in enumerate(batch.right.tolist()):
+            pulse(batch)
+            proved, limit = float(bracket.proved[k]), float(batch.limit[k])
+            hit = float(batch.broken[n]) <= limit
+            upper = float(batch.broken[n]) if hit else limit
+            clock = Clock.lasting(self.clock.left() / (len(batch.right) - k))
+            one = slice(k, k + 1)
+            found = exact(
+                self.plan,
+                region.rows(one),
+                spec.rows(one),
+                self.settings,
+                upper,
+                proved,
+                clock,
+                broken=hit,
+            )
+            if found.point is not None:
+                centre = batch.query.x[n].reshape(self.model.input_shape)
+                point = found.point.double().cpu().numpy().reshape(self.model.input_shape)
+                # It lies on the boundary: rounding may undo it.
+                for stretch in (1.0, 1.0001, 1.001):
+                    if self._replay(batch, n, centre + stretch * (point - centre), fixed, k):
+                        break
+            gain = min(found.proved, float(batch.broken[n]) * (1 - 1e-6))
+            if gain > proved:
+                bracket.proved[k], bracket.at_proved[k] = gain, 0.0
+            if not found.optimal:
+                batch.remark[n] = found.message
+                batch.complete &= not clock.expired()
 
     def _guess(self, batch: Batch) -> Tensor:
         """Where the margins would vanish if the network were linear at the input."""

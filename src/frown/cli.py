@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from frown.bench.command import bench_app
 from frown.errors import FrownError
 from frown.version import __version__
 
@@ -134,7 +135,8 @@ def certify(
         str, typer.Option(help="inf, 1, 2 or any p >= 1.", rich_help_panel=_SEARCH)
     ] = "inf",
     method: Annotated[
-        str, typer.Option(help="interval, fastlin, crown or frown.", rich_help_panel=_SEARCH)
+        str,
+        typer.Option(help="interval, fastlin, crown, frown, lp or milp.", rich_help_panel=_SEARCH),
     ] = "frown",
     target: Annotated[
         str | None,
@@ -164,6 +166,15 @@ def certify(
     rule: Annotated[
         str, typer.Option(help="CROWN's lines: area or paper.", rich_help_panel=_SEARCH)
     ] = "area",
+    tangents: Annotated[
+        int, typer.Option(min=1, help="lp: lines per curved side.", rich_help_panel=_SEARCH)
+    ] = 3,
+    boxes: Annotated[
+        str,
+        typer.Option(
+            help="lp: what bounds inner layers: lp, crown or frown.", rich_help_panel=_SEARCH
+        ),
+    ] = "lp",
     attack: Annotated[
         bool,
         typer.Option(
@@ -178,6 +189,16 @@ def certify(
             rich_help_panel=_MACHINE,
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="lp: processes that share programs.", rich_help_panel=_MACHINE),
+    ] = 1,
+    hot: Annotated[
+        bool,
+        typer.Option(
+            "--hot/--cold", help="lp: start from the last solution.", rich_help_panel=_MACHINE
+        ),
+    ] = True,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_MACHINE)
     ] = "cpu",
@@ -236,6 +257,10 @@ def certify(
             group=group,
             wide=wide,
             rule=rule,
+            tangents=tangents,
+            boxes=boxes,
+            workers=workers,
+            hot=hot,
             attack=attack,
             threads=threads,
             device=device,
@@ -298,3 +323,6 @@ def report(
         from frown.report.page import report_from_files
 
         typer.echo(f"wrote {report_from_files(directories, out)}")
+
+
+app.add_typer(bench_app(reported), name="bench")

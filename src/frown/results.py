@@ -41,6 +41,7 @@ class Row:
     seconds: float
     level: str = "estimate"  # how it was checked: plain floating point
     complete: bool = True  # False: the time limit or an interrupt ended the search early
+    remark: str = ""  # what else a reader must know, as of a solver that gave up
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ class Clock:
     def expired(self) -> bool:
         return self.deadline != inf and time.monotonic() > self.deadline
 
+    def left(self) -> float:
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self.deadline - time.monotonic())
+
     def check(self) -> None:
         if self.expired():
             raise OutOfTime

@@ -46,9 +46,12 @@ class Partial:
     stop: int
 
 
+Through = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+
+
 def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
     """Pull coef . target back to the last nonlinearity; the part no choice of lines changes."""
-    return _descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
+    return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
 
 
 def finish(plan: Plan, target: int, start: Partial, choose: Choose) -> LinearForm:
@@ -57,10 +60,13 @@ def finish(plan: Plan, target: int, start: Partial, choose: Choose) -> LinearFor
     `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
     take a line below, others one above.
     """
-    end = _descend(plan, target, start, choose)
-    if 0 in end.pending:
-        return LinearForm(end.pending[0], end.const)
-    return LinearForm(end.const.new_zeros(len(end.const), *plan.graph.input_shape), end.const)
+
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        lines = choose(i, here)
+        gain = (here * lines.intercept).flatten(1).sum(1)
+        return gain, plan.relaxation(i).expand(here) * lines.slope
+
+    return form_of(plan, descend(plan, target, start, through))
 
 
 def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
@@ -68,8 +74,19 @@ def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearFo
     return finish(plan, target, begin(plan, target, coef), choose)
 
 
-def _descend(plan: Plan, target: int, start: Partial, choose: Choose | None) -> Partial:
-    """Pass nodes in reverse order, down to the input or, without `choose`, to a nonlinearity."""
+def form_of(plan: Plan, end: Partial) -> LinearForm:
+    """A form that has come all the way down."""
+    if 0 in end.pending:
+        return LinearForm(end.pending[0], end.const)
+    return LinearForm(end.const.new_zeros(len(end.const), *plan.graph.input_shape), end.const)
+
+
+def descend(plan: Plan, target: int, start: Partial, through: Through | None) -> Partial:
+    """Pass nodes in reverse order, down to the input or, without `through`, to a nonlinearity.
+
+    `through(node, coefficients of its output)` gives what the passage adds to the constant
+    (rows,) and the coefficients of the node's input.
+    """
     const, pending = start.const, dict(start.pending)
     for step in plan.route(target):
         if step.node > start.stop or step.node not in pending:
@@ -80,14 +97,12 @@ def _descend(plan: Plan, target: int, start: Partial, choose: Choose | None) -> 
             if shift is not None:
                 const = const + shift
             back = step.affine.pull_back(here)
-        elif choose is None:
+        elif through is None:
             return Partial(pending, const, step.node)
         else:
-            here = pending.pop(step.node)
-            assert step.relaxation is not None
-            lines = choose(step.node, here)
-            const = const + (here * lines.intercept).flatten(1).sum(1)
-            back = (step.relaxation.expand(here) * lines.slope,)
+            gain, below = through(step.node, pending.pop(step.node))
+            const = const + gain
+            back = (below,)
         for j, part in zip(step.inputs, back, strict=True):
             pending[j] = part if j not in pending else pending[j] + part
     return Partial(pending, const, 0)

@@ -93,15 +93,15 @@ class Plan:
         return not isinstance(self.graph.nodes[source].op, Elementwise | Input)
 
     def ancestors(self, target: int) -> tuple[int, ...]:
-        return self._known(("ancestors", target), lambda: self.graph.ancestors(target))
+        return self.fact(("ancestors", target), lambda: self.graph.ancestors(target))
 
     def route(self, target: int) -> tuple[Step, ...]:
         """The nodes on the way from `target` back to the input, without the input."""
-        return self._known(("route", target), lambda: self._route(target))
+        return self.fact(("route", target), lambda: self._route(target))
 
     def below(self, target: int) -> tuple[int, ...]:
         """The nonlinear nodes that `target` depends on."""
-        return self._known(
+        return self.fact(
             ("below", target),
             lambda: tuple(
                 i for i in self.ancestors(target) if isinstance(self.graph.nodes[i].op, Nonlinear)
@@ -110,15 +110,15 @@ class Plan:
 
     def interval_exact(self, target: int) -> bool:
         """Whether plain intervals are exact for a box: one mixing operator at the most."""
-        return self._known(("exact", target), lambda: self._interval_exact(target))
+        return self.fact(("exact", target), lambda: self._interval_exact(target))
 
     def slots(self, target: int) -> tuple[dict[int, slice], int]:
         """Where each earlier nonlinearity's slopes stand in a flat vector, and its length."""
-        return self._known(("slots", target), lambda: self._slots(target))
+        return self.fact(("slots", target), lambda: self._slots(target))
 
     def row_bytes(self, target: int) -> int:
         """Roughly what one row of `target` keeps in memory while it is optimised."""
-        return self._known(("bytes", target), lambda: self._row_bytes(target))
+        return self.fact(("bytes", target), lambda: self._row_bytes(target))
 
     # -- what the graph alone decides is computed once ------------------------------
 
@@ -126,7 +126,7 @@ class Plan:
     def _facts(self) -> dict[tuple[str, int], Any]:
         return {}
 
-    def _known(self, key: tuple[str, int], compute: Callable[[], Fact]) -> Fact:
+    def fact(self, key: tuple[str, int], compute: Callable[[], Fact]) -> Fact:
         if key not in self._facts:
             self._facts[key] = compute()
         fact: Fact = self._facts[key]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from frown.errors import InvalidInput
 
-METHODS = ("interval", "fastlin", "crown", "frown")
+METHODS = ("interval", "fastlin", "crown", "frown", "lp", "milp")
+BOXES = ("lp", "crown", "frown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class Settings:
     `group` neurons share one set of slopes (1: each its own, as in the paper; 0: a whole
     layer). `wide` searches all slopes, not only those of the tightest lines (appendix
     A.8). `rule` is CROWN's choice of line: "area" (least area) or "paper" (appendix A.4).
+
+    Of the method lp: `tangents` lines per curved side (1: CROWN's one line per side);
+    `boxes` says what bounds the inner layers (lp: linear programs throughout, LP-ALL; crown,
+    frown: programs for the last layer alone, LP-LAST); `workers` processes share the programs.
+    Unless `hot`, every program starts from nothing and the search from CROWN's radius, as a
+    plain implementation would; the bounds are the same.
     """
 
     method: str = "frown"
@@ -40,6 +47,10 @@ class Settings:
     rule: str = "area"
     ascent: Ascent = field(default_factory=Ascent)
     memory: int = 4 << 30  # bytes for rows in flight
+    tangents: int = 3
+    boxes: str = "lp"
+    workers: int = 1
+    hot: bool = True
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -50,3 +61,9 @@ class Settings:
             raise InvalidInput(f"group must be 0 (a whole layer) or positive, not {self.group}")
         if self.memory <= 0:
             raise InvalidInput("memory must be positive")
+        if self.tangents < 1:
+            raise InvalidInput(f"tangents must be at least 1, not {self.tangents}")
+        if self.boxes not in BOXES:
+            raise InvalidInput(f"unknown boxes {self.boxes!r}; choose from {', '.join(BOXES)}")
+        if self.workers < 1:
+            raise InvalidInput(f"workers must be at least 1, not {self.workers}")

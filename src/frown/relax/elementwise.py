@@ -11,7 +11,15 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.graph.op import Shape
-from frown.relax.relaxation import Anchors, Line, Relaxation, SlopeRange, Slopes
+from frown.relax.relaxation import (
+    Anchors,
+    Family,
+    Frame,
+    Line,
+    Relaxation,
+    SlopeRange,
+    Slopes,
+)
 
 
 class Elementwise(Relaxation):
@@ -123,6 +131,21 @@ class Elementwise(Relaxation):
     def parallel(self, box: Box) -> Slopes:
         chord = self.chord(box)
         return Slopes(chord, chord)
+
+    def family(self, frame: Frame, count: int) -> Family:
+        """The ends of the tightest range and, between their points of tangency, tangents at
+        equal distances."""
+        if count == 1:
+            return Family((frame.lines.slopes.lower,), (frame.lines.slopes.upper,))
+        sides = []
+        for side, below in ((frame.range.lower, True), (frame.range.upper, False)):
+            mask = torch.full_like(side.lower, below, dtype=torch.bool)
+            first = self.line(side.lower, mask, frame.anchors).touch
+            last = self.line(side.upper, mask, frame.anchors).touch
+            between = (torch.lerp(first, last, k / (count - 1)) for k in range(1, count - 1))
+            tangents = (side.clip(self.derivative(z)) for z in between)
+            sides.append((side.lower, side.upper, *tangents))
+        return Family(*sides)
 
     def image(self, box: Box) -> Box:
         """Lines of slope 0 touch f at its least and greatest value."""

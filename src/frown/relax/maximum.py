@@ -13,7 +13,15 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.graph.op import Shape
-from frown.relax.relaxation import Anchors, Line, Relaxation, SlopeRange, Slopes
+from frown.relax.relaxation import (
+    Anchors,
+    Family,
+    Frame,
+    Line,
+    Relaxation,
+    SlopeRange,
+    Slopes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +48,21 @@ class Max(Relaxation):
         return Line(intercept, touch)
 
     def _below(self, slope: Tensor, box: Box) -> Line:
-        """For weights w >= 0 of sum <= 1 the minimum is at x_j = min(u_j, L), L = max l:
-        L - sum w_j min(u_j, L). Other slopes are reduced to such w, and the rest
-        (w - s) . x bounded over the box."""
-        weights = _weights(slope)
+        """Entries of slope <= 0 are low at the minimum; the others are min(u_j, t) for some
+        level t, and what is left, piecewise linear in t, is least at L = max l or at a u_j."""
         level = box.lower.amax(-1, keepdim=True)
-        touch = torch.minimum(box.upper, level)
-        intercept = level.squeeze(-1) - (weights * touch).sum(-1)
-        rest = weights - slope
-        intercept = intercept + torch.minimum(rest * box.lower, rest * box.upper).sum(-1)
-        return Line(intercept, touch)
+        gain, drop = slope.clamp(min=0), slope.clamp(max=0)
+        # For weights of sum <= 1, all that a search uses, the level L is the best; the slack
+        # of `line` covers their rounding.
+        best, t = level - (gain * box.upper.minimum(level)).sum(-1, keepdim=True), level
+        if bool((gain.sum(-1) > 1 + 4 * torch.finfo(slope.dtype).eps).any()):
+            for top in box.upper.maximum(level).unbind(-1):
+                here = top[..., None]
+                value = here - (gain * box.upper.minimum(here)).sum(-1, keepdim=True)
+                t = torch.where(value < best, here, t)
+                best = torch.minimum(best, value)
+        touch = torch.where(slope < 0, box.lower, box.upper.minimum(t))
+        return Line(best.squeeze(-1) - (drop * box.lower).sum(-1), touch)
 
     def _above(self, slope: Tensor, box: Box) -> Line:
         """The maximum is at a corner: one entry j is the largest, with gain (1 - s_j) x_j,
@@ -94,6 +107,14 @@ class Max(Relaxation):
         """The same plane on both sides, as Fast-Lin's parallel lines."""
         upper = self.crown(box).upper
         return Slopes(upper, upper)
+
+    def family(self, frame: Frame, count: int) -> Family:
+        """Below: every entry. Above: the fixed rule's plane."""
+        rule = frame.lines.slopes
+        if count == 1:
+            return Family((rule.lower,), (rule.upper,))
+        entries = torch.eye(rule.lower.shape[-1], dtype=rule.lower.dtype, device=rule.lower.device)
+        return Family(tuple(e.expand_as(rule.lower) for e in entries), (rule.upper,))
 
     def image(self, box: Box) -> Box:
         return Box(box.lower.amax(-1), box.upper.amax(-1))

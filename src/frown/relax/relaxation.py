@@ -88,6 +88,14 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """Slopes of several lines per side, each of the shape of the operator's input."""
+
+    lower: tuple[Tensor, ...]
+    upper: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A nonlinear node over a box: the fixed rule's lines, and what others need.
 
@@ -152,6 +160,11 @@ class Relaxation(Nonlinear):
     @abstractmethod
     def parallel(self, box: Box) -> Slopes:
         """Fast-Lin's rule: the chord's slope on both sides."""
+
+    @abstractmethod
+    def family(self, frame: Frame, count: int) -> Family:
+        """Up to `count` tightest lines per side, as a linear program takes them (appendix
+        A.4); one: the fixed rule's."""
 
     @abstractmethod
     def image(self, box: Box) -> Box:

@@ -10,7 +10,14 @@ from frown.errors import InvalidInput
 from frown.results import Certification, Row
 
 # From the loosest method to the tightest, with the names people know them by.
-NAMES = {"interval": "Interval", "fastlin": "Fast-Lin", "crown": "CROWN", "frown": "FROWN"}
+NAMES = {
+    "interval": "Interval",
+    "fastlin": "Fast-Lin",
+    "crown": "CROWN",
+    "lp": "LP",
+    "frown": "FROWN",
+    "milp": "MILP",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,7 @@ def display_name(method: str) -> str:
 
 
 def _rank(method: str) -> tuple[int, str]:
-    """Unknown names come first, so that FROWN stays the last whenever it is there."""
+    """Unknown names come first, so that what people came for stays the last."""
     order = list(NAMES)
     return (order.index(method) if method in NAMES else -1, method)
 

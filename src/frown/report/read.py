@@ -78,6 +78,7 @@ def _row(record: dict[str, Any]) -> Row:
         seconds=float(record["seconds"]),
         level=str(record["level"]),
         complete=bool(record["complete"]),
+        remark=str(record.get("remark", "")),
     )
 
 

@@ -55,6 +55,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "seconds": round(row.seconds, 6),
         "level": row.level,
         "complete": row.complete,
+        "remark": row.remark,
         "settings": strict(origin.settings),
         "version": origin.version,
         "model": origin.digest,

@@ -55,6 +55,10 @@ class Request:
     group: str = "1"
     wide: bool = False
     rule: str = "area"
+    tangents: int = 3
+    boxes: str = "lp"
+    workers: int = 1
+    hot: bool = True
     attack: bool = True
     threads: int | None = None
     device: str = "cpu"
@@ -158,6 +162,10 @@ def _options(request: Request) -> dict[str, Any]:
         "group": parse_group(request.group),
         "wide": request.wide,
         "rule": request.rule,
+        "tangents": request.tangents,
+        "boxes": request.boxes,
+        "workers": request.workers,
+        "hot": request.hot,
         "dtype": request.dtype,
         "device": request.device,
         "memory": None if request.memory is None else parse_memory(request.memory),

@@ -79,7 +79,18 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(f"certified accuracy{against}: {text}")
     if any(map(_ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
+    said: dict[str, list[int]] = {}
+    for row in rows:
+        if row.remark:
+            said.setdefault(row.remark, []).append(row.index)
+    lines += [f"{_numbers(where)}: {remark}" for remark, where in said.items()]
     return lines
+
+
+def _numbers(where: Sequence[int], most: int = 5) -> str:
+    """`input 3`, `inputs 3, 5, 8`, with an end where there are many."""
+    listed = ", ".join(map(str, where[:most])) + (", ..." if len(where) > most else "")
+    return f"input {listed}" if len(where) == 1 else f"inputs {listed}"
 
 
 def round_radii(largest: float, count: int = 4) -> list[float]:

@@ -1,0 +1,279 @@
+"""Pictures of the tables: gain against depth, seconds of FROWN and LP, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, floor, isfinite, log10
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frown.bench.cells import norm_text
+from frown.bench.figures import FIGURES, GROUP_FIGURES, GROUP_NETWORK
+from frown.bench.summary import Summary
+from frown.bench.tables import DATA
+from frown.errors import InvalidInput, OutputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
+FORMATS = ("png", "svg")
+
+# Colours that stay apart for colour-blind readers (Okabe and Ito).
+_COLOUR = {"relu": "#0072b2", "sigmoid": "#d55e00", "tanh": "#009e73"}
+_MARKER = {"relu": "o", "sigmoid": "s", "tanh": "^"}
+_NAME = {"relu": "ReLU", "sigmoid": "sigmoid", "tanh": "tanh"}
+
+
+def require_matplotlib() -> None:
+    """Raise InvalidInput, with the remedy, where pictures cannot be made."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InvalidInput(
+            "pictures need matplotlib, which is not installed: pip install 'frown[plots]', "
+            "or leave them out with --no-plots"
+        ) from None
+
+
+def _picture(width: float, height: float) -> Picture:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _plain(axes: Axes) -> None:
+    """A light grid, no frame on the right and above."""
+    axes.grid(True, color="#e5e5e5", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(axes: Axes, kinds: Sequence[tuple[str, Mapping[str, Any]]], **where: Any) -> None:
+    """What colours and lines mean, drawn from nothing."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=label, **style) for label, style in kinds]
+    axes.legend(handles=handles, frameon=False, fontsize=8, **where)
+
+
+# -- gain against depth ------------------------------------------------------------------
+
+Family = tuple[str, int]  # data set, width
+
+
+def gain_picture(lines: Iterable[Summary]) -> Picture | None:
+    """FROWN's gain over CROWN by depth, a panel per data set, width and norm.
+
+    Filled and solid: ours. Hollow and dashed: the paper's. None if nothing was measured.
+    """
+    measured = [s for s in lines if s.gain("frown") is not None]
+    if not measured:
+        return None
+    families = sorted(
+        {(s.line.network.data, s.line.network.width) for s in measured},
+        key=lambda family: (list(DATA).index(family[0]), family[1]),
+    )
+    norms = sorted({s.line.norm for s in measured})
+    picture = _picture(max(4.4, 2.9 * len(families)), 1.1 + 2.2 * len(norms))
+    panels = picture.subplots(len(norms), len(families), squeeze=False)
+    for norm, row in zip(norms, panels):
+        named = False
+        for family, axes in zip(families, row):
+            if not _gain_panel(axes, measured, family, norm):
+                axes.set_visible(False)
+                continue
+            axes.set_title(f"{DATA[family[0]]}, [{family[1]}]", fontsize=9)
+            axes.set_xlabel("layers", fontsize=8)
+            if not named:
+                axes.set_ylabel(f"p = {norm_text(norm)}", fontsize=9)
+                named = True
+    picture.suptitle("Gain of FROWN’s mean radius over CROWN’s, in percent", fontsize=11)
+    used = [a for a in _COLOUR if any(s.line.network.activation == a for s in measured)]
+    kinds: list[tuple[str, Mapping[str, Any]]] = [
+        (_NAME[a], {"color": _COLOUR[a], "marker": _MARKER[a], "markersize": 5}) for a in used
+    ]
+    kinds.append(("paper", {"color": "#555555", "linestyle": "--", "marker": "o", **_HOLLOW}))
+    _figure_legend(picture, kinds)
+    return picture
+
+
+_HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5}
+
+
+def _figure_legend(picture: Picture, kinds: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=label, **style) for label, style in kinds]
+    picture.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9
+    )
+
+
+def _gain_panel(axes: Axes, lines: Sequence[Summary], family: Family, norm: float) -> bool:
+    """Whether there was something to draw."""
+    here = [
+        s
+        for s in lines
+        if (s.line.network.data, s.line.network.width) == family and s.line.norm == norm
+    ]
+    if not here:
+        return False
+    _plain(axes)
+    depths = sorted({s.line.network.layers for s in here})
+    axes.set_xticks(depths)
+    axes.margins(x=0.12, y=0.12)
+    for activation in dict.fromkeys(s.line.network.activation for s in here):
+        style: dict[str, Any] = {"color": _COLOUR[activation], "marker": _MARKER[activation]}
+        mine = sorted(
+            (s.line.network.layers, 100 * found.value)
+            for s in here
+            if s.line.network.activation == activation and (found := s.gain("frown")) is not None
+        )
+        names = {m: f"{family[0]}_{m}x{family[1]}_{activation}" for m in depths}
+        theirs = [
+            (m, 100 * figure.frown_gain)
+            for m, name in names.items()
+            if (figure := FIGURES.get((name, norm))) is not None
+        ]
+        axes.plot(*_unzip(theirs), linestyle="--", linewidth=1, **style, **_HOLLOW)
+        axes.plot(*_unzip(mine), linewidth=1.6, markersize=5, **style)
+    if axes.get_ylim()[0] > 0:
+        axes.set_ylim(bottom=0)
+    axes.tick_params(labelsize=8)
+    return True
+
+
+def _unzip(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+# -- seconds -----------------------------------------------------------------------------
+
+
+def seconds_picture(lines: Iterable[Summary]) -> Picture | None:
+    """Seconds per image, LP against FROWN, both on logarithmic axes. None without LP."""
+    ours: list[tuple[str, float, float, bool]] = []
+    theirs: list[tuple[str, float, float, bool]] = []
+    for s in lines:
+        frown, lp = s["frown"], s["lp"]
+        seconds = lp.seconds if lp.limit is None else lp.limit
+        if not frown.seconds or not seconds:
+            continue
+        activation = s.line.network.activation
+        ours.append((activation, frown.seconds, seconds, lp.limit is not None))
+        f = s.figure
+        if f is not None and f.frown_seconds and f.lp_seconds:
+            theirs.append((activation, f.frown_seconds, f.lp_seconds, f.lp_unfinished))
+    if not ours:
+        return None
+    picture = _picture(6.2, 5.2)
+    axes = picture.subplots()
+    _plain(axes)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for points, filled in ((theirs, False), (ours, True)):
+        for kind, x, y, unfinished in points:
+            colour = _COLOUR[kind]
+            face = colour if filled else "white"
+            marker = _MARKER[kind]
+            axes.plot(x, y, marker, color=colour, markerfacecolor=face, markersize=6)
+            if unfinished:
+                axes.annotate(
+                    "",
+                    (x, 1.7 * y),
+                    (x, 1.08 * y),
+                    arrowprops={"arrowstyle": "->", "color": colour},
+                )
+    _ratios(axes, [p[1:3] for p in ours + theirs])
+    axes.set_xlabel("FROWN, seconds per image")
+    axes.set_ylabel("LP, seconds per image")
+    axes.set_title("Time of the LP-based method against FROWN’s", fontsize=11)
+    none = {"linestyle": "none", "markersize": 6}
+    used = [a for a in _COLOUR if any(p[0] == a for p in ours + theirs)]
+    kinds: list[tuple[str, Mapping[str, Any]]] = [
+        (_NAME[a], {"color": _COLOUR[a], "marker": _MARKER[a], **none}) for a in used
+    ]
+    if theirs:
+        hollow = {"color": "#555555", "markerfacecolor": "white", "marker": "o", **none}
+        kinds.append(("paper, its machine", hollow))
+    if any(p[3] for p in ours + theirs):
+        kinds.append(("given up there", {"color": "#555555", "marker": r"$\uparrow$", **none}))
+    _legend(axes, kinds, loc="lower right")
+    return picture
+
+
+def _ratios(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Diagonals at which LP takes 1, 10, 100, ... times as long."""
+    x0, x1 = min(x for x, _ in points) / 2, max(x for x, _ in points) * 2
+    y0, y1 = min(y for _, y in points) / 2, max(y for _, y in points) * 2.5
+    axes.set_xlim(x0, x1)
+    axes.set_ylim(y0, y1)
+    lowest, highest = min(y / x for x, y in points), max(y / x for x, y in points)
+    for power in range(floor(log10(lowest)), ceil(log10(highest)) + 1):
+        factor = 10.0**power
+        left, right = max(x0, y0 / factor), min(x1, y1 / factor)
+        if left * 1.5 >= right:
+            continue
+        axes.plot([left, right], [factor * left, factor * right], color="#bbbbbb", lw=0.8, zorder=0)
+        label = "equal" if power == 0 else f"{factor:,.{max(0, -power)}f}×"
+        axes.annotate(
+            label, (right, factor * right), (-3, -3), textcoords="offset points",
+            ha="right", va="top", fontsize=7.5, color="#888888",
+        )  # fmt: skip
+
+
+# -- groups ------------------------------------------------------------------------------
+
+
+def group_picture(lines: Sequence[Summary]) -> Picture | None:
+    """Mean radius and seconds by the size of groups (Table 8). None if nothing was measured."""
+    done = [s for s in lines if s["frown"].radius is not None and s.line.group > 0]
+    if not done:
+        return None
+    picture = _picture(8.4, 3.6)
+    tight, time = picture.subplots(1, 2)
+    groups = [s.line.group for s in done]
+    radii = [s["frown"].radius or 0.0 for s in done]
+    colour = _COLOUR["relu"]
+    tight.plot(groups, radii, "o-", color=colour, label="FROWN")
+    crown = done[0]["crown"].radius
+    if crown is not None and isfinite(crown):
+        tight.axhline(crown, color="#888888", linewidth=1, linestyle=":", label="CROWN")
+    time.plot(groups, [s["frown"].seconds or 0.0 for s in done], "o-", color=colour, label="ours")
+    if all(s.line.network.name == GROUP_NETWORK for s in done):
+        gpu = [f for f in GROUP_FIGURES if f.device == "gpu"]
+        cpu = [f for f in GROUP_FIGURES if f.device == "cpu"]
+        paper: dict[str, Any] = {"color": _COLOUR["sigmoid"], **_HOLLOW}
+        tight.plot(
+            [f.group for f in gpu], [f.radius for f in gpu], "s--", label="FROWN, paper", **paper
+        )
+        time.plot(
+            [f.group for f in gpu], [f.seconds for f in gpu], "s--", label="paper, GPU", **paper
+        )
+        time.plot(
+            [f.group for f in cpu], [f.seconds for f in cpu], "D", label="paper, CPU", **paper
+        )
+    for axes, text in ((tight, "mean radius"), (time, "seconds per image")):
+        _plain(axes)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(groups, [str(g) for g in groups])
+        axes.minorticks_off()
+        axes.set_xlabel("neurons that share lines")
+        axes.set_ylabel(text)
+        axes.legend(frameon=False, fontsize=8)
+    time.set_yscale("log")
+    picture.suptitle("Groups of neurons: tightness and time, MNIST 4x[1024] ReLU", fontsize=11)
+    return picture
+
+
+def write_picture(picture: Picture, path: Path) -> None:
+    """As the path's ending says."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(picture)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.savefig(path, dpi=160)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,173 @@
+"""Means, gains and speed-ups of what was measured, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+
+from frown.bench.cells import Cell
+from frown.bench.experiments import Experiment, Line
+from frown.bench.figures import FIGURES, Figure
+from frown.bench.runner import Problems
+from frown.bench.store import Result, Store
+
+_BUSY = 1.5  # seconds per CPU second from which on times are doubtful
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A method on one line: the samples it finished, and the limit it went beyond."""
+
+    results: tuple[Result, ...] = ()
+
+    @property
+    def radii(self) -> Mapping[int, float]:
+        """By sample."""
+        return {r.sample: r.radius for r in self.results if r.complete}
+
+    @property
+    def radius(self) -> float | None:
+        """The mean."""
+        return mean(self.radii.values()) if self.radii else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Per image, of those finished."""
+        times = [r.seconds for r in self.results if r.complete]
+        return mean(times) if times else None
+
+    @property
+    def cpu(self) -> float | None:
+        """CPU seconds per image; None where other processes helped."""
+        times = [r.cpu for r in self.results if r.complete]
+        known = [t for t in times if t is not None]
+        return mean(known) if known and len(known) == len(times) else None
+
+    @property
+    def limit(self) -> float | None:
+        """The seconds after which a sample was given up; None: none was."""
+        return max((r.limit for r in self.results if not r.complete and r.limit), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """By how much one mean radius exceeds another, over the `count` samples of both."""
+
+    value: float
+    count: int
+
+
+def gain(new: Measured, old: Measured) -> Gain | None:
+    """None where no sample has both, or the old radii vanish."""
+    after, before = new.radii, old.radii
+    shared = sorted(after.keys() & before.keys())
+    if not shared:
+        return None
+    base = mean(before[n] for n in shared)
+    if base == 0:
+        return None
+    return Gain(mean(after[n] for n in shared) / base - 1, len(shared))
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How many times as long LP takes; `at_least` where it was given up."""
+
+    value: float
+    at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A line of a table, ours and the paper's."""
+
+    line: Line
+    columns: Mapping[str, Measured] = field(default_factory=dict)
+    figure: Figure | None = None
+
+    def __getitem__(self, column: str) -> Measured:
+        return self.columns.get(column, Measured())
+
+    def gain(self, column: str) -> Gain | None:
+        """Over CROWN by the paper's rule."""
+        return gain(self[column], self["crown"])
+
+    @property
+    def frown_gain_beside_lp(self) -> Gain | None:
+        """FROWN's gain over the samples that LP finished, to be compared with LP's."""
+        there = self["lp"].radii
+        return gain(
+            Measured(tuple(r for r in self["frown"].results if r.sample in there)), self["crown"]
+        )
+
+    @property
+    def speed_up(self) -> SpeedUp | None:
+        frown, lp = self["frown"], self["lp"]
+        seconds = lp.seconds if lp.limit is None else lp.limit
+        if not frown.seconds or seconds is None:
+            return None
+        return SpeedUp(seconds / frown.seconds, lp.limit is not None)
+
+
+def summaries(experiment: Experiment, problems: Problems, store: Store) -> tuple[Summary, ...]:
+    """All lines of a table, from what the store holds of the samples asked for."""
+    return tuple(
+        Summary(
+            line,
+            {c.method.name: _measured(c, problems, store) for c in line.cells(experiment.methods)},
+            FIGURES.get((line.network.name, line.norm)),
+        )
+        for line in experiment.lines
+    )
+
+
+def _measured(cell: Cell, problems: Problems, store: Store) -> Measured:
+    keys = (problems.key(cell, n) for n in range(problems.setup.count(cell.method)))
+    found = (store.get(key) for key in keys)
+    return Measured(tuple(result for result in found if result is not None))
+
+
+def notes(lines: Sequence[Summary]) -> list[str]:
+    """What one must know to read the figures."""
+    text = []
+    frown = [g.count for s in lines if (g := s.gain("frown"))]
+    lp = [g.count for s in lines if (g := s.gain("lp"))]
+    if frown or lp:
+        parts = [f"{who} {_range(n)}" for who, n in (("FROWN", frown), ("LP", lp)) if n]
+        text.append(
+            "gain: over CROWN by the paper's rule, on the samples that both have: "
+            + ", ".join(parts)
+        )
+    results = [r for s in lines for m in s.columns.values() for r in m.results]
+    batches = [r.batch for r in results if r.column == "frown"]
+    if batches:
+        threads = _range({r.threads for r in results})
+        alone = "; LP one at a time" if lp else ""
+        text.append(
+            f"s: seconds per image; CROWN and FROWN in batches of {_range(batches)}, "
+            f"threads: {threads}{alone}"
+        )
+    alone_on_it = [r for r in results if r.threads == 1 and r.cpu is not None]
+    if sum(r.seconds for r in alone_on_it) > _BUSY * sum(r.cpu or 0.0 for r in alone_on_it):
+        text.append("the machine was busy with other work: CPU seconds are in the CSV file")
+    workers = {r.workers for r in results if r.column == "lp"}
+    if workers - {1}:
+        text.append(f"LP solved by {_range(workers)} processes at a time")
+    limits = {s["lp"].limit for s in lines} - {None}
+    if limits:
+        text.append(">: LP was given up at that many seconds for one sample")
+    if any(s.figure is not None for s in lines):
+        text.append(
+            "paper: the authors' weights, samples and machine; compare gains, not radii or seconds"
+        )
+    versions = sorted({r.version for r in results})
+    if len(versions) > 1:
+        text.append(f"measured by frown {', '.join(versions)}; --force measures all again")
+    return text
+
+
+def _range(numbers: Iterable[int]) -> str:
+    all_of_them = set(numbers)
+    low, high = min(all_of_them), max(all_of_them)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,215 @@
+"""What the tests of the theorems build on: self-consistent lines, and the program as it is.
+
+Nothing here uses interval arithmetic, so l <= z <= u follows from the lines alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import zoo
+from frown.engines.backward import fixed_rows
+from frown.engines.forms import one_hot
+from frown.engines.frame import frame
+from frown.engines.lp import dual_rows
+from frown.engines.plan import Plan
+from frown.engines.program import Program
+from frown.engines.settings import Settings
+from frown.engines.solvers import Basis, Constraints, minimise
+from frown.graph.box import Box
+from frown.graph.builder import Builder
+from frown.graph.graph import Graph
+from frown.query.region import Region
+from frown.query.spec import Spec
+from frown.relax.relaxation import Frame, Lines, Relaxation, Slopes
+from frown.relax.table import ELEMENTWISE, Relu
+
+Array = NDArray[np.float64]
+Frames = dict[int, Frame]
+CROWN = Settings("crown")
+NORMS = (1.0, 2.0, inf)  # those that linear and cone programs take
+TOLERANCE = {1.0: 1e-7, 2.0: 1e-5, inf: 1e-7}  # of the solvers, per unit
+
+
+# -- networks ---------------------------------------------------------------------------
+
+
+def small(name: str, seed: int) -> Graph:
+    """A random network of this activation, or with max pooling."""
+    if name == "max":
+        return (zoo.conv_max, zoo.max_first, zoo.max_on_input)[seed % 3](seed)
+    widths = ((3, 4, 4, 2), (3, 5, 3, 4, 2), (2, 6, 2), (4, 3, 3, 3, 3, 2))[seed % 4]
+    return zoo.mlp(ELEMENTWISE[name], widths, seed)
+
+
+def chain(*layers: tuple[list[list[float]], list[float]], op: Relaxation | None = None) -> Graph:
+    """A perceptron with the weights and biases written out."""
+    b = Builder()
+    x = b.input("x", (1, len(layers[0][0][0])))
+    for i, (weight, bias) in enumerate(layers):
+        if i:
+            x = b.add(op or Relu(), x)
+        w, c = (torch.tensor(t, dtype=torch.float64) for t in (weight, bias))
+        x = b.linear(x, w, c)
+    return b.graph(x)
+
+
+def unit_ball(graph: Graph, p: float = inf) -> Region:
+    """||x||_p <= 1."""
+    one = torch.ones(1, dtype=torch.float64)
+    return Region(torch.zeros(1, *graph.input_shape, dtype=torch.float64), one, p)
+
+
+def ball(graph: Graph, p: float, seed: int) -> Region:
+    """One region; its size, valid range and scale change with the seed."""
+    radius = (0.1, 0.3, 0.8)[seed % 3]
+    return zoo.region(graph, p, radius, 1, clipped=seed % 4 == 1, scaled=seed % 5 < 2, seed=seed)
+
+
+def conditions(graph: Graph) -> Spec:
+    """Both sides of every output, differences to the first, and a skew combination."""
+    k = graph.output_size
+    eye = torch.eye(k, dtype=torch.float64)
+    skew = torch.linspace(-1, 2, k, dtype=torch.float64)[None]
+    return Spec(torch.cat([eye, -eye, eye[:1] - eye[1:], skew])[None])
+
+
+def rows_of(graph: Graph) -> Tensor:
+    """The conditions as rows on the output."""
+    return conditions(graph).coef[0].view(-1, *graph.nodes[graph.output].shape)
+
+
+# -- CROWN with any lines ---------------------------------------------------------------
+
+
+def closed_form(plan: Plan, region: Region, target: int, coef: Tensor, frames: Frames) -> Tensor:
+    """CROWN's bounds of coef . target with the frames' lines, one sample."""
+    sample = torch.zeros(len(coef), dtype=torch.long)
+    return fixed_rows(plan, region, target, coef, sample, frames, CROWN)
+
+
+def closed_box(plan: Plan, region: Region, target: int, frames: Frames) -> Box:
+    """CROWN's bounds of every entry of a node."""
+    node = plan.graph.nodes[target]
+    ones = torch.ones(node.size, dtype=torch.float64)
+    coef = one_hot(torch.arange(node.size), ones, node.size, node.shape)
+    low = closed_form(plan, region, target, coef, frames)
+    high = -closed_form(plan, region, target, -coef, frames)
+    return Box(low.view(1, *node.shape), high.maximum(low).view(1, *node.shape))
+
+
+Rule = Callable[[int, Relaxation, Box], Frame]  # (node, its operator, the box of its input)
+
+
+def crowns_rule(node: int, op: Relaxation, box: Box) -> Frame:
+    return frame(op, box, CROWN)
+
+
+def self_consistent(plan: Plan, region: Region, rule: Rule = crowns_rule) -> Frames:
+    """One set of lines for all neurons; every box is CROWN's own with these lines."""
+    frames: Frames = {}
+    for i in plan.relaxed:
+        box = plan.carry(i, closed_box(plan, region, plan.sources[i], frames))
+        frames[i] = rule(i, plan.relaxation(i), box)
+    return frames
+
+
+def with_lines(old: Frame, slopes: Slopes, lower: Tensor, upper: Tensor) -> Frame:
+    return replace(old, lines=Lines(slopes, lower, upper))
+
+
+def of_slopes(old: Frame, slopes: Slopes) -> Frame:
+    """The frame with the tightest lines of these slopes."""
+    below = torch.ones_like(old.lines.lower, dtype=torch.bool)
+    lower = old.op.line(slopes.lower, below, old.anchors).intercept
+    upper = old.op.line(slopes.upper, ~below, old.anchors).intercept
+    return with_lines(old, slopes, lower, upper)
+
+
+def random_slopes(old: Frame, generator: torch.Generator, beyond: float = 0.0) -> Slopes:
+    """Places in the ranges of the tightest lines, or up to `beyond` widths outside."""
+
+    def place(side: Box, below: bool) -> Tensor:
+        at = torch.rand(side.lower.shape, generator=generator, dtype=torch.float64)
+        at = at * (1 + 2 * beyond) - beyond
+        slope = torch.lerp(side.lower, side.upper, at)
+        mask = torch.full_like(old.lines.lower, below, dtype=torch.bool)
+        return slope if beyond else old.op.project(slope, mask)
+
+    return Slopes(place(old.range.lower, True), place(old.range.upper, False))
+
+
+# -- the program ------------------------------------------------------------------------
+
+
+def program_of(plan: Plan, region: Region, target: int, frames: Frames, tangents: int) -> Program:
+    program = Program(plan, region)
+    program.add_input()
+    for i in plan.below(target):
+        program.add(i, frames[i], tangents)
+    return program
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """What the solver itself says, and the proof made of its duals."""
+
+    value: Tensor  # (R,)
+    proved: Tensor  # (R,)
+    dual: dict[int, Tensor]
+
+
+def solve(
+    plan: Plan,
+    region: Region,
+    target: int,
+    coef: Tensor,
+    frames: Frames,
+    tangents: int,
+    boxes: bool = True,
+) -> Optimum:
+    """The program's optimum for every row; without `boxes`, l <= z <= u is left out."""
+    program = program_of(plan, region, target, frames, tangents)
+    problem = program.constraints()
+    if not boxes:
+        problem = without_boxes(problem, program)
+    costs, const = program.objective(target, coef.flatten(1).numpy())
+    found, _ = minimise(problem, costs, [Basis()] * len(costs))
+    assert found.solved.all()
+    dual = {}
+    for i in plan.below(target):
+        layer = program.layers[i]
+        node = plan.graph.nodes[plan.graph.nodes[i].inputs[0]]
+        y = np.zeros((len(coef), node.size))
+        y[:, layer.z] = found.rows[:, layer.z_rows]
+        dual[i] = torch.from_numpy(y).view(-1, *node.shape)
+    proved = dual_rows(plan, region, target, coef, frames, dual)
+    return Optimum(torch.from_numpy(found.optimum + const), proved, dual)
+
+
+def without_boxes(problem: Constraints, program: Program) -> Constraints:
+    least, most = problem.least.copy(), problem.most.copy()
+    for layer in program.layers.values():
+        least[layer.z_columns], most[layer.z_columns] = -inf, inf
+    return replace(problem, least=least, most=most)
+
+
+# -- the truth --------------------------------------------------------------------------
+
+
+def reached(graph: Graph, region: Region, coef: Tensor, count: int = 300) -> Tensor:
+    """(R,) the least values of coef . output on points of the region."""
+    points = zoo.samples(region, count)[:, 0]
+    return (graph.apply(points).flatten(1) @ coef.flatten(1).T).amin(0)
+
+
+def size_of(*bounds: Tensor) -> Tensor:
+    """What a tolerance is relative to."""
+    return 1 + torch.stack([b.abs() for b in bounds]).amax(0)
