@@ -26,9 +26,18 @@ def eps_of(t: Tensor) -> float:
     return torch.finfo(t.dtype).eps
 
 
-def hump_rounding(name: str, t: Tensor) -> float:
-    """f' z is about 0.1 where SiLU and GELU are tiny: so much of one ulp moves f itself."""
-    return 16 * eps_of(t) if name in ("silu", "gelu", "gelu_tanh") else 0.0
+def misplaced(name: str, box: Box) -> zoo.Array:
+    """What places rounded to numbers cost beside the rounding of lines.
+
+    f' z is about 0.1 where SiLU and GELU are tiny: so much of one ulp moves f itself. Sine and
+    cosine lose the square of what places are off, however small their own values are.
+    """
+    eps, reach = eps_of(box.lower), box.lower.abs().maximum(box.upper.abs()).double().numpy()
+    if name in ("silu", "gelu", "gelu_tanh"):
+        return 0 * reach + 16 * eps
+    if name in ("sin", "cos"):
+        return np.square(4 * eps * (reach + 7))
+    return 0 * reach + 16 * eps * ELEMENTWISE[name].floor(box.lower.dtype)
 
 
 def column(t: Tensor) -> zoo.Array:
@@ -76,7 +85,7 @@ def assert_none(bad: Tensor | zoo.Array, name: str, box: Box, *shown: Tensor | z
 @given(data=st.data())
 def test_every_line_encloses_its_function(name: str, dtype: str, data: st.DataObject) -> None:
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
     slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
     for below in (True, False):
         line = op.line(slope, side_mask(box, below), op.anchors(box))
@@ -91,7 +100,7 @@ def test_every_intercept_is_attained_where_the_line_touches(
 ) -> None:
     """With enclosure this is Theorem 3: no smaller intercept is valid at this slope."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
     slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
     for below in (True, False):
         line = op.line(slope, side_mask(box, below), op.anchors(box))
@@ -101,7 +110,7 @@ def test_every_intercept_is_attained_where_the_line_touches(
         miss = zoo.REFERENCE[name](z) - slope.double().numpy() * z - line.intercept.double().numpy()
         miss = miss if below else -miss
         allowed = 128 * eps_of(slope) * size_of(slope, line.intercept, box)
-        allowed += 8 * torch.finfo(slope.dtype).tiny + hump_rounding(name, slope)
+        allowed += 8 * torch.finfo(slope.dtype).tiny + misplaced(name, box)
         assert_none(miss > allowed, name, box, slope, line.touch, miss)
 
 
@@ -112,7 +121,7 @@ def test_a_larger_intercept_below_or_smaller_above_is_never_valid(
 ) -> None:
     """Theorem 3 by brute force: the intercept equals the extreme of f(z) - s z on a grid."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     slope = data.draw(zoo.slopes(torch.float64))
     z = zoo.grid(box, 2001)
     gap = zoo.REFERENCE[name](z) - column(slope) * z
@@ -132,7 +141,7 @@ def test_touching_point_is_minus_the_derivative_of_the_intercept(
 ) -> None:
     """The intercept is concave in s below (convex above) and -touch a supergradient."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     slope = data.draw(zoo.slopes(torch.float64))
     other = data.draw(zoo.slopes(torch.float64))
     for below, sign in ((True, 1), (False, -1)):
@@ -147,13 +156,13 @@ def steepest(f: Callable[[zoo.Array], zoo.Array], end: zoo.Array, other: zoo.Arr
     """The greatest slope of a chord from `end` to a point of the box, by refined search."""
     start, run = f(end), other - end
     t = np.linspace(0, 1, 400)[1:-1]
-    kinks = (np.array([0.0, 1.0, -1.0, 6.0, -0.5])[None, :] - end) / run
+    kinks = (np.array([0.0, 1.0, -1.0, 6.0, -0.5, 3.0, -3.0])[None, :] - end) / run
     share = np.concatenate([t, t**4, 1 - t**4, [1.0]])[None, :] + 0 * end
     share = np.concatenate([share, kinks], 1).clip(1e-7, 1)
-    for _ in range(6):
+    for turn in range(6):
         slope = (f(end + share * run) - start) / (share * run)
         best = np.take_along_axis(share, slope.argmax(1)[:, None], 1)
-        spread = np.linspace(-1, 1, 41)[None, :] * 0.02
+        spread = np.linspace(-1, 1, 41)[None, :] * 0.02 * 0.5**turn
         share = np.concatenate([best, (best * (1 + spread)), best + spread * (1 - best)], 1)
         share = share.clip(1e-7, 1)
     return slope.max(1)
@@ -164,7 +173,7 @@ def steepest(f: Callable[[zoo.Array], zoo.Array], end: zoo.Array, other: zoo.Arr
 def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataObject) -> None:
     """Below: inf over p of the chord from l to p, sup over p of the chord from p to u."""
     op, f = ELEMENTWISE[name], zoo.REFERENCE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     box = box.rows((box.upper - box.lower) > 0.05)
     low, high = column(box.lower), column(box.upper)
     found = op.tightest(box)
@@ -175,7 +184,9 @@ def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataO
         (found.upper.upper, steepest(f, low, high)),
     ):
         miss = np.abs(mine.numpy() - truth)
-        assert_none(miss > 2e-6 * (1 + np.abs(truth)), name, box, mine, truth)
+        # The search keeps 1e-7 of the box away from the end itself.
+        near = 2e-6 * (1 + np.abs(truth)) + 1e-7 * (high - low)[:, 0]
+        assert_none(miss > near, name, box, mine, truth)
 
 
 @every_function
@@ -183,7 +194,7 @@ def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataO
 def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.DataObject) -> None:
     """Another valid line that is nowhere looser must be the same line."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     place = data.draw(zoo.slopes(torch.float64)).abs() % 1
     other = data.draw(zoo.slopes(torch.float64))
     found = op.tightest(box)
@@ -206,7 +217,7 @@ def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.D
 def test_crowns_rule_encloses_the_least_area(name: str, data: st.DataObject) -> None:
     """Area under a line is its height at the middle: no sampled slope is better."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     rule, found = op.crown(box), op.tightest(box)
     for below, sign, slope, side in (
         (True, 1, rule.lower, found.lower),
@@ -228,7 +239,7 @@ def test_rules_and_ranges_are_finite_and_give_valid_lines(
     name: str, dtype: str, data: st.DataObject
 ) -> None:
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
     found = op.tightest(box)
     ends = (found.lower.lower, found.lower.upper, found.upper.lower, found.upper.upper)
     for end in ends:
@@ -248,7 +259,7 @@ def test_the_papers_rule_for_s_shaped_functions(name: str, data: st.DataObject) 
     """Appendix A.4: tangent at the middle off 0; across 0 the tangent through the far end,
     or the chord where that tangent would touch beyond the box."""
     op, f = ELEMENTWISE[name], zoo.REFERENCE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     box = box.rows((box.upper - box.lower) > 0.05)
     low, high = column(box.lower), column(box.upper)
     middle, h = (low + high) / 2, 1e-5
@@ -265,7 +276,7 @@ def test_the_papers_rule_for_s_shaped_functions(name: str, data: st.DataObject) 
 @given(data=st.data())
 def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(zoo.DTYPES[dtype]))
+    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
     f = zoo.REFERENCE[name](zoo.grid(box))
     image = op.image(box)
     eps, tiny = eps_of(box.lower), 8 * torch.finfo(box.lower.dtype).tiny
@@ -276,7 +287,7 @@ def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
     allowed = (
         64 * eps * np.abs(f).max(1)
         + tiny
-        + hump_rounding(name, box.lower)
+        + misplaced(name, box)
         + 1e-6 * (np.abs(f).max(1) < 1)
     )  # the grid's
     assert_none(low < f.min(1) - allowed, name, box, low, f.min(1))
@@ -288,7 +299,7 @@ def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
 def test_tightening_a_settled_box_tightens_no_line(name: str, data: st.DataObject) -> None:
     """On settled boxes the rule's lines agree with f, so smaller boxes give nothing."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(torch.float64, extreme=False))
+    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
     settled = op.settled(box)
     box = box.rows(settled)
     z = zoo.grid(box)
@@ -300,10 +311,65 @@ def test_tightening_a_settled_box_tightens_no_line(name: str, data: st.DataObjec
         assert (gap <= 1e-12 * (1 + np.abs(z))).all(), name
 
 
+_ACROSS = Box(torch.tensor(-1.0), torch.tensor(1.0))
+PARTIAL = [n for n, op in ELEMENTWISE.items() if op.defined(_ACROSS) is not None]
+
+
+def test_functions_with_gaps_are_known() -> None:
+    inner = {"log", "reciprocal", "inverse_square", "inverse_cube"}
+    assert set(PARTIAL) == inner | {"square_root", "three_halves", "inverse_root"}
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+@every_dtype
+@given(data=st.data())
+def test_a_box_beyond_the_domain_has_no_line(name: str, dtype: str, data: st.DataObject) -> None:
+    """No finite intercept, image or rule wherever some point of the box has no value."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes("relu", zoo.DTYPES[dtype]))
+    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    with np.errstate(all="ignore"):
+        values = zoo.REFERENCE[name](zoo.grid(box))
+        low, high = (zoo.REFERENCE[name](column(end)) for end in (box.lower, box.upper))
+    bad = ~np.isfinite(values).all(1) | ~np.isfinite(low[:, 0]) | ~np.isfinite(high[:, 0])
+    bad |= ((box.lower < 0) & (box.upper > 0)).numpy()
+    assert 20 < bad.sum() < len(bad)
+    image = op.image(box)
+    for below in (True, False):
+        mask, anchors, rule = side_mask(box, below), op.anchors(box), op.crown(box)
+        for s in (slope, rule.lower, rule.upper, torch.zeros_like(slope)):
+            found = op.line(s, mask, anchors).intercept
+            assert_none(torch.isfinite(found).numpy() & bad, name, box, s, found)
+    for end in (image.lower, image.upper):
+        assert_none(torch.isfinite(end).numpy() & bad, name, box, end)
+    # And on the others there is one.
+    width = (box.upper - box.lower).numpy()
+    fine = ~bad & (np.abs(values).max(1) < 1e30) & (width < 1e30)
+    assert_none(~torch.isfinite(image.lower + image.upper).numpy() & fine, name, box, image.lower)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+@every_dtype
+@given(data=st.data())
+def test_waves_far_from_0_are_enclosed(name: str, dtype: str, data: st.DataObject) -> None:
+    """Where places between numbers are far apart, lines may be loose but hold."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes("relu", zoo.DTYPES[dtype]))
+    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    image = op.image(box)
+    assert (image.lower >= -1).all() and (image.upper <= 1).all()
+    for below in (True, False):
+        for s in (slope, torch.zeros_like(slope), op.crown(box).lower, op.crown(box).upper):
+            line = op.line(s, side_mask(box, below), op.anchors(box))
+            assert_encloses(name, s, line.intercept, box, below)
+
+
 def test_the_table_and_its_references_agree() -> None:
     assert set(zoo.REFERENCE) == set(ELEMENTWISE)
-    z = torch.linspace(-12, 12, 999, dtype=torch.float64)
+    every = torch.linspace(-12, 12, 999, dtype=torch.float64)
     for name, op in ELEMENTWISE.items():
+        zone = zoo.ZONES.get(name, zoo.EVERYWHERE)[1]
+        z = zone.within(Box(every, every), every < 0).lower
         assert isinstance(op, Elementwise)
         assert np.allclose(op.apply(z).numpy(), zoo.REFERENCE[name](z.numpy()), atol=1e-14)
         h = 1e-6

@@ -23,7 +23,7 @@ from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.query.region import Region
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import ELEMENTWISE, Max, Relu, Tanh
+from frown.relax.table import ELEMENTWISE, Exp, Log, Max, Power, Relu, Tanh
 
 Array = NDArray[np.float64]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -61,9 +61,63 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "relu6": lambda z: np.clip(z, 0, 6),
     "clip_from_below": lambda z: np.maximum(z, -0.5),
     "abs": np.abs,
+    "hard_swish": lambda z: z * np.clip(z + 3, 0, 6) / 6,
+    "exp": np.exp,
+    "log": np.log,
+    "square": np.square,
+    "cube": lambda z: z * z * z,
+    "fourth_power": lambda z: np.square(np.square(z)),
+    "reciprocal": np.reciprocal,
+    "inverse_square": lambda z: 1 / np.square(z),
+    "inverse_cube": lambda z: 1 / (z * z * z),
+    "square_root": np.sqrt,
+    "three_halves": lambda z: z * np.sqrt(z),
+    "inverse_root": lambda z: 1 / np.sqrt(z),
+    "sin": np.sin,
+    "cos": np.cos,
 }
 
-SMOOTH = [n for n in ELEMENTWISE if not ELEMENTWISE[n].kinks()]
+
+
+@dataclass(frozen=True)
+class Zone:
+    """Where a function is drawn: least <= |z| <= most, of one sign if least > 0.
+
+    Those are its domain and, in hostile boxes, all sizes whose values are numbers in single
+    precision; in ordinary ones, sizes at which a grid can measure its curvature.
+    """
+
+    least: float = 0.0
+    most: float = inf
+    negative: bool = True
+
+    def within(self, box: Box, turns: Tensor) -> Box:
+        """The box folded and cut to the zone; `turns` says which go to the negative side."""
+        if not self.least and self.negative:
+            return Box(box.lower.clamp(-self.most, self.most), box.upper.clamp(-self.most, self.most))
+        sizes = [t.abs().clamp(self.least, self.most) for t in (box.lower, box.upper)]
+        low, high = torch.minimum(*sizes), torch.maximum(*sizes)
+        turns = turns & self.negative
+        return Box(torch.where(turns, -high, low), torch.where(turns, -low, high))
+
+
+# name: (hostile, ordinary)
+ZONES: dict[str, tuple[Zone, Zone]] = {
+    "exp": (Zone(most=80), Zone(most=4)),
+    "log": (Zone(1e-37, negative=False), Zone(1, negative=False)),
+    "square": (Zone(most=1e15), Zone(most=20)),
+    "cube": (Zone(most=1e9), Zone(most=8)),
+    "fourth_power": (Zone(most=1e7), Zone(most=4)),
+    "reciprocal": (Zone(1e-15), Zone(1, 8)),
+    "inverse_square": (Zone(1e-10), Zone(1, 8)),
+    "inverse_cube": (Zone(1e-8), Zone(1, 8)),
+    "square_root": (Zone(negative=False), Zone(1, negative=False)),
+    "three_halves": (Zone(negative=False), Zone(1, negative=False)),
+    "inverse_root": (Zone(1e-20, negative=False), Zone(1, negative=False)),
+    "sin": (Zone(most=1e4), Zone()),
+    "cos": (Zone(most=1e4), Zone()),
+}
+EVERYWHERE = (Zone(), Zone())
 
 
 # -- hostile boxes ----------------------------------------------------------------------
@@ -76,8 +130,9 @@ _HUGE = (1e4, -1e4, 88.0, -88.0, 104.0, -104.0, 1e8, -1e8, 1e15, -1e15)
 _EDGES = (0.0, 1.0, 0.25, 0.5, -0.1, 1.1, 1e-7, 1 - 1e-6, 0.249999, 1e-20, -2.0)
 
 
-# Kinks, and where SiLU and the two GELUs are least.
-_TURNS = (0.0, 1.0, -1.0, 6.0, -0.5, -1.2784645427610738, -0.7517915245300, -0.7524614220710)
+# Kinks, and where hard swish, SiLU and the two GELUs are least.
+_TURNS = (0.0, 1.0, -1.0, 6.0, -0.5, 3.0, -3.0, -1.5)
+_TURNS += (-1.2784645427610738, -0.7517915245300, -0.7524614220710)
 
 
 def _numbers(rng: np.random.Generator, extreme: bool) -> Array:
@@ -88,8 +143,10 @@ def _numbers(rng: np.random.Generator, extreme: bool) -> Array:
     return np.choose(rng.integers(len(kinds), size=_COUNT), kinds)
 
 
-def boxes(dtype: torch.dtype, extreme: bool = True) -> st.SearchStrategy[Box]:
-    """Tables of boxes: points, one ulp wide, narrow, across 0, tiny, denormal, huge."""
+def boxes(name: str, dtype: torch.dtype, extreme: bool = True) -> st.SearchStrategy[Box]:
+    """Tables of boxes for a function: points, one ulp wide, narrow, across 0, tiny, denormal,
+    huge, as far as it is defined."""
+    zone = ZONES.get(name, EVERYWHERE)[0 if extreme else 1]
     numpy = np.float32 if dtype == torch.float32 else np.float64
 
     def table(seed: int) -> Box:
@@ -99,7 +156,8 @@ def boxes(dtype: torch.dtype, extreme: bool = True) -> st.SearchStrategy[Box]:
         across = (-a * rng.uniform(0.01, 3, _COUNT)).astype(numpy)
         kinds = [a, np.nextafter(a, numpy(inf)), a + np.abs(a) * share, other, other, across]
         b = np.choose(rng.integers(len(kinds), size=_COUNT), kinds)
-        return Box(torch.from_numpy(np.minimum(a, b)), torch.from_numpy(np.maximum(a, b)))
+        box = Box(torch.from_numpy(np.minimum(a, b)), torch.from_numpy(np.maximum(a, b)))
+        return zone.within(box, torch.from_numpy(rng.random(_COUNT) < 0.5))
 
     return st.integers(0, 2**32).map(table)
 
@@ -126,6 +184,9 @@ def grid(box: Box, points: int = 301) -> Array:
     even = low + (high - low) * np.linspace(0, 1, points)[None, :]
     crowd = np.concatenate([[0.0], np.logspace(-6, 2.5, 60), -np.logspace(-6, 2.5, 60)])[None, :]
     known = np.tile(_TURNS, (len(low), 1))
+    # Where waves turn, near the ends.
+    turns = np.arange(-4, 5)[None, :] * (np.pi / 2)
+    known = np.concatenate([known, *(np.round(z / (np.pi / 2)) * (np.pi / 2) + turns for z in (low, high))], 1)
     z = np.concatenate([low, high, even, known, crowd + 0 * low, low - crowd, high - crowd], 1)
     return np.clip(z, low, high)
 
@@ -149,11 +210,23 @@ class Weights:
         return draw * (1.4 / fan**0.5)
 
 
+def _tempered(op: Relaxation) -> tuple[float, float]:
+    """Factor of the weights, and offset of the biases, that keep an operator in its domain and
+    powers of powers small."""
+    if isinstance(op, Exp):
+        return 0.5, 0.0
+    if isinstance(op, Log | Power):
+        everywhere = isinstance(op, Power) and op.exponent in (2, 3, 4)
+        return (0.4, 0.0) if everywhere else (0.1, 1.5)
+    return 1.0, 0.0
+
+
 def mlp(op: Relaxation, widths: tuple[int, ...] = (4, 6, 6, 5, 3), seed: int = 0) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
+    factor, offset = _tempered(op)
     x = b.input("x", (1, widths[0]))
     for i, (n, m) in enumerate(pairwise(widths)):
-        x = b.linear(x, weights(m, n), weights(m))
+        x = b.linear(x, factor * weights(m, n), factor * weights(m) + offset)
         if i < len(widths) - 2:
             x = b.add(op, x)
     return b.graph(x)

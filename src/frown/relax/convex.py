@@ -1,4 +1,4 @@
-"""Softplus and the exponential units: an exponential piece beside a straight one."""
+"""Softplus, the exponential units and hard swish: a convex piece beside straight ones."""
 
 from __future__ import annotations
 
@@ -74,6 +74,34 @@ class Elu(Elementwise):
 
     def _bend(self, z: Tensor) -> Tensor:
         return torch.exp(z) * (self.scale * self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class HardSwish(Elementwise):
+    """z min(max(z + 3, 0), 6) / 6: z (z + 3) / 6 on [-3, 3], with concave kinks at its ends."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0] * ((xs[0] + 3).clamp(0, 6) / 6)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.where(z.abs() < 3, (2 * z + 3) / 6, (z > 0).to(z))
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (-3.0, 3.0)
+
+    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        right = torch.where(box.lower == -3, -0.5, self.derivative(box.lower))
+        left = torch.where(box.upper == 3, 1.5, self.derivative(box.upper))
+        return (right,), (left,)
+
+    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+        return (box.clip((3 * slope - 1.5).clamp(-3, 3)),)
+
+    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+        """The parabola's tangent at p meets (c, f(c)) if (p - c)^2 = c (c + 3) - 6 f(c)."""
+        rest = torch.where(end > 0, end - 3, end + 3)  # c (c + 3) - 6 f(c) = c rest off (-3, 3)
+        run = (end * rest).clamp(min=0).sqrt()
+        return (box.clip((end - end.sign() * run).clamp(-3, 3)),)
 
 
 def selu() -> Elu:

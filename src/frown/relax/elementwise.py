@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from math import isfinite
 
 import torch
@@ -23,7 +24,8 @@ from frown.relax.relaxation import (
 
 
 class Elementwise(Relaxation):
-    """f: R -> R. A new activation gives value, derivative, kinks and critical points.
+    """f: R -> R. A new activation gives value, derivative, kinks and critical points, and where
+    it is defined if that is not everywhere.
 
     All else (intercepts, the tightest slopes, CROWN's rule, images) follows.
     """
@@ -37,6 +39,13 @@ class Elementwise(Relaxation):
     @abstractmethod
     def derivative(self, z: Tensor) -> Tensor:
         """f'(z); at a kink either one-sided value."""
+
+    def defined(self, box: Box) -> Tensor | None:
+        """Mask of the boxes on all of which f is continuous; None if f is everywhere.
+
+        Elsewhere every intercept is NaN, which spreads to all that depends on f.
+        """
+        return None
 
     def kinks(self) -> tuple[float | Tensor, ...]:
         """Where f' jumps."""
@@ -59,6 +68,11 @@ class Elementwise(Relaxation):
         """Points of the box whose tangent passes through (end, f(end))."""
         return ()
 
+    def supports(self, box: Box) -> tuple[Tensor, ...]:
+        """Slopes among which is the envelopes' at the middle of the box, where that is not one
+        of a tangent through an end."""
+        return (self.derivative(box.middle),)
+
     # -- what follows -------------------------------------------------------------
 
     def shape(self, *inputs: Shape) -> Shape:
@@ -66,7 +80,12 @@ class Elementwise(Relaxation):
 
     def anchors(self, box: Box) -> Anchors:
         points = [box.lower, box.upper, *self._kinks_within(box)]
-        return Anchors.of(box, tuple((z, self.apply(z)) for z in points))
+        anchors = Anchors.of(box, tuple((z, self.apply(z)) for z in points))
+        defined = self.defined(box)
+        if defined is None:
+            return anchors
+        # The reach is in every intercept, through the room left for rounding.
+        return replace(anchors, reach=torch.where(defined, anchors.reach, torch.nan))
 
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
         (touch, value), *others = anchors.points
@@ -110,13 +129,13 @@ class Elementwise(Relaxation):
         spread = self.tightest(box)
         anchors = self.anchors(box)
         middle = box.middle
-        tangent = self.derivative(middle)
+        supports = self.supports(box)
         chosen = []
         for side, below in ((spread.lower, True), (spread.upper, False)):
             mask = torch.full_like(middle, below, dtype=torch.bool)
             best, height = side.upper, None
-            for slope in (side.upper, side.lower, torch.minimum(tangent, side.upper)):
-                slope = torch.maximum(slope, side.lower)
+            for slope in (side.upper, side.lower, *supports):
+                slope = side.clip(slope)
                 line = self.line(slope, mask, anchors)
                 value = torch.addcmul(line.intercept, slope, middle)
                 if height is None:

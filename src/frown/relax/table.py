@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from frown.relax.convex import Elu, Softplus, selu
+from frown.relax.convex import Elu, HardSwish, Softplus, selu
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.maximum import Max
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.power import Exp, Log, Power
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+from frown.relax.wave import Cos, Sin
 
 Selu = selu
 
@@ -36,6 +38,20 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "relu6": Clip(0.0, 6.0),
     "clip_from_below": Clip(-0.5, float("inf")),
     "abs": Abs(),
+    "hard_swish": HardSwish(),
+    "exp": Exp(),
+    "log": Log(),
+    "square": Power(2.0),
+    "cube": Power(3.0),
+    "fourth_power": Power(4.0),
+    "reciprocal": Power(-1.0),
+    "inverse_square": Power(-2.0),
+    "inverse_cube": Power(-3.0),
+    "square_root": Power(0.5),
+    "three_halves": Power(1.5),
+    "inverse_root": Power(-0.5),
+    "sin": Sin(),
+    "cos": Cos(),
 }
 
 _CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max]
@@ -47,16 +63,22 @@ __all__ = [
     "Abs",
     "Arctan",
     "Clip",
+    "Cos",
     "Elu",
+    "Exp",
     "Gelu",
     "GeluTanh",
+    "HardSwish",
     "LeakyRelu",
+    "Log",
     "Max",
     "PRelu",
+    "Power",
     "Relu",
     "Selu",
     "Sigmoid",
     "Silu",
+    "Sin",
     "Softplus",
     "Tanh",
 ]
