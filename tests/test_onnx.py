@@ -14,7 +14,7 @@ from frown.frontends.model import Model
 from frown.frontends.onnx import load_onnx
 from frown.graph.graph import Graph
 from frown.graph.op import Affine, Nonlinear
-from onnx_models import integers, model, node, saved, weights
+from onnx_models import integers, model, node, number, saved, weights
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Case:
     opset: int = 13
     reversed: bool = False  # the constant comes first
     outputs: str = "y"
+    first: bool = True  # x comes before the constants; if not, only where they say
 
     def __str__(self) -> str:
         shown = ",".join(f"{k}={v}" for k, v in self.attributes.items())
@@ -35,7 +36,7 @@ class Case:
         return f"{self.op}{self.opset}-{list(self.shape)}-{sizes}-{shown}".replace(" ", "")
 
     def load(self, folder: Path) -> Model:
-        names = ["x"]
+        names = ["x"] if self.first else []
         known = {}
         for i, constant in enumerate(self.constants):
             if isinstance(constant, str):
@@ -62,6 +63,11 @@ def case(op: str, shape: tuple[int, ...], *constants: Any, opset: int = 13, **mo
 
 def turned(op: str, shape: tuple[int, ...], *constants: Any, **more: Any) -> Case:
     return Case(op, shape, constants, more, reversed=True)
+
+
+def mask(op: str, shape: tuple[int, ...], *inputs: Any) -> Case:
+    """Constants and "x" in this order, x not first."""
+    return Case(op, shape, inputs, first=False)
 
 
 def split(
@@ -155,6 +161,14 @@ AFFINE = [
     case("Div", ROW, W(6)),
     case("Sum", ROW, W(6), "x", W(1)),
     case("Neg", ROW),
+    case("Pow", ROW, np.float32(1)),
+    case("CumSum", IMAGE, np.int64(2), opset=14),
+    case("CumSum", IMAGE, N(-1), exclusive=1),
+    case("CumSum", IMAGE, np.int32(1), exclusive=1, reverse=1),
+    mask("Where", ROW, W(6) > 0, "x", W(6)),
+    mask("Where", ROW, W(3, 1) > 0, W(3, 6), "x"),
+    mask("Where", (1, 6, 1), W(6, 4) > 0, "x", SCALAR),
+    mask("Where", ROW, W(6) > 0, "x", "x"),
     case("Flatten", IMAGE),
     case("Flatten", IMAGE, axis=3),
     case("Flatten", IMAGE, axis=0),
@@ -270,11 +284,38 @@ NONLINEAR = [
     case("Max", ROW, SCALAR),
     turned("Max", ROW, np.zeros((3, 6), np.float32)),
     case("Min", ROW, SCALAR / 2),
+    case("Max", ROW, W(6)),
+    case("Max", ROW, "x", W(3, 1), SCALAR),
+    case("HardSwish", ROW, opset=14),
+    case("Exp", ROW),
+    case("Sin", ROW),
+    case("Cos", ROW),
+    case("Mul", ROW, "x"),
+    case("Pow", ROW, np.float32(2)),
+    case("Pow", ROW, np.float32(3)),
+    case("Pow", ROW, np.full((1, 1, 6), 4, np.float32)),
+    case("Pow", ROW, np.int64(2), opset=12),
+    case("Pow", ROW, np.float32(-1)),
+    case("Pow", ROW, np.float32(-2)),
+    turned("Pow", ROW, np.array([0.5, 1, 2, 1.5, 3, 0.1], np.float32)),
+    case("Reciprocal", ROW),
+    turned("Div", ROW, W(6)),
+    turned("Div", ROW, W(3, 1)),
+]
+
+# Of inputs that are all positive.
+POSITIVE = [
+    case("Log", ROW),
+    case("Sqrt", ROW),
+    case("Pow", ROW, np.float32(0.5)),
+    case("Pow", ROW, np.float32(1.5)),
+    case("Pow", ROW, np.float32(-0.5)),
 ]
 
 
-def assert_same(loaded: Model, rows: int = 3) -> None:
+def assert_same(loaded: Model, rows: int = 3, positive: bool = False) -> None:
     x = 2 * np.random.default_rng(1).standard_normal((rows, *loaded.input_shape))
+    x = np.abs(x) + 0.01 if positive else x
     theirs = loaded.run(x)
     ours = loaded.graph.apply(torch.from_numpy(x).float().double()).reshape(rows, -1).numpy()
     assert theirs.shape == ours.shape == (rows, loaded.classes)
@@ -320,6 +361,28 @@ def test_a_nonlinear_operator_is_onnxruntimes(row, tmp_path):
         inputs = (loaded.graph.nodes[i].shape for i in recorded.inputs)
         assert recorded.op.shape(*inputs) == recorded.shape
     assert_same(loaded)
+
+
+@pytest.mark.parametrize("row", POSITIVE, ids=str)
+def test_a_function_of_positive_numbers_is_onnxruntimes(row, tmp_path):
+    loaded = row.load(tmp_path)
+    assert any(isinstance(n.op, Nonlinear) for n in loaded.graph.nodes)
+    assert_same(loaded, positive=True)
+
+
+def test_maxima_and_minima_of_several_tensors(tmp_path):
+    """Three computed tensors that are broadcast, one of them twice, and two constants."""
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Reshape", "x tall", "t"),
+        node("Max", "x h t c h one", "a"),
+        node("Min", "h c x t", "b"),
+        node("Min", "x h", "d"),
+        node("Max", "x x", "e"),
+        node("Sum", "a b d e", "y"),
+    ]
+    known = {"w": weights(6, 6), "tall": integers(6, 1), "c": weights(6), "one": number(0.5)}
+    assert_same(load_onnx(saved(model(nodes, ROW, known), tmp_path)), rows=20)
 
 
 @pytest.mark.parametrize("opset", [*range(8, 21), 21])

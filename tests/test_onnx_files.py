@@ -198,10 +198,13 @@ def test_a_final_softmax_is_refused_with_the_way_to_cut_it(op, tmp_path):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ([node("Max", "x h")], "two computed tensors"),
-        ([node("Div", "w h")], "division by a computed tensor"),
+        ([node("Div", "x h")], "division of one computed tensor by another"),
+        ([node("Pow", "x h")], "a power of one computed tensor by another"),
+        ([node("Pow", "x six")], "an exponent that is not one finite number"),
+        ([node("Pow", "minus x")], "a constant that is not positive"),
+        ([node("Cast", "h", "m", to=TensorProto.BOOL), node("Where", "m h one")], "a condition"),
         ([node("Gather", "w i", axis=0)], "Gather"),
-        ([node("HardSwish", "h")], "HardSwish"),
+        ([node("Softsign", "h")], "Softsign"),
         ([node("MaxPool", "u", "p i", kernel_shape=[2]), node("Cast", "i", to=1)], "output i"),
         ([node("Clip", "h one minus")], "clipping to [1.0, -1.0]"),
         ([node("Pad", "h pads infinite")], "padding with -inf"),
@@ -217,6 +220,7 @@ def test_what_has_no_bounds_is_named(bad, reason, tmp_path):
     known = {
         "w": weights(1, 6),
         "one": number(1.0),
+        "six": weights(6),
         "minus": number(-1.0),
         "half": number(0.5),
         "yes": np.array(True),

@@ -285,10 +285,7 @@ def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
     assert_none(low > f.min(1) + rounding, name, box, low, f.min(1))
     assert_none(high < f.max(1) - rounding, name, box, high, f.max(1))
     allowed = (
-        64 * eps * np.abs(f).max(1)
-        + tiny
-        + misplaced(name, box)
-        + 1e-6 * (np.abs(f).max(1) < 1)
+        64 * eps * np.abs(f).max(1) + tiny + misplaced(name, box) + 1e-6 * (np.abs(f).max(1) < 1)
     )  # the grid's
     assert_none(low < f.min(1) - allowed, name, box, low, f.min(1))
     assert_none(high > f.max(1) + allowed, name, box, high, f.max(1))

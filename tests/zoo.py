@@ -78,7 +78,6 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
 }
 
 
-
 @dataclass(frozen=True)
 class Zone:
     """Where a function is drawn: least <= |z| <= most, of one sign if least > 0.
@@ -94,7 +93,9 @@ class Zone:
     def within(self, box: Box, turns: Tensor) -> Box:
         """The box folded and cut to the zone; `turns` says which go to the negative side."""
         if not self.least and self.negative:
-            return Box(box.lower.clamp(-self.most, self.most), box.upper.clamp(-self.most, self.most))
+            return Box(
+                box.lower.clamp(-self.most, self.most), box.upper.clamp(-self.most, self.most)
+            )
         sizes = [t.abs().clamp(self.least, self.most) for t in (box.lower, box.upper)]
         low, high = torch.minimum(*sizes), torch.maximum(*sizes)
         turns = turns & self.negative
@@ -186,7 +187,9 @@ def grid(box: Box, points: int = 301) -> Array:
     known = np.tile(_TURNS, (len(low), 1))
     # Where waves turn, near the ends.
     turns = np.arange(-4, 5)[None, :] * (np.pi / 2)
-    known = np.concatenate([known, *(np.round(z / (np.pi / 2)) * (np.pi / 2) + turns for z in (low, high))], 1)
+    known = np.concatenate(
+        [known, *(np.round(z / (np.pi / 2)) * (np.pi / 2) + turns for z in (low, high))], 1
+    )
     z = np.concatenate([low, high, even, known, crowd + 0 * low, low - crowd, high - crowd], 1)
     return np.clip(z, low, high)
 

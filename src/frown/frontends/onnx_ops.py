@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from math import inf, isnan, prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
 
+from frown.frontends import arithmetic
 from frown.frontends.onnx_call import Call, axis_of, handles, without
 from frown.graph.builder import Operand, Value
-from frown.graph.op import Unsupported, broadcast
+from frown.graph.op import Op, Unsupported, broadcast
 from frown.relax.table import (
     Abs,
     Arctan,
     Clip,
+    Cos,
     Elu,
+    Exp,
     Gelu,
     GeluTanh,
+    HardSwish,
     LeakyRelu,
+    Log,
     Max,
+    Power,
     PRelu,
     Relu,
     Selu,
     Sigmoid,
     Silu,
+    Sin,
     Softplus,
     Tanh,
 )
@@ -56,12 +63,33 @@ def negate(call: Call) -> Value:
 
 @handles("Mul")
 def multiply(call: Call) -> Operand:
-    return call.build.multiply(call.operand(0), call.operand(1))
+    return arithmetic.multiply(call.build, call.operand(0), call.operand(1))
 
 
 @handles("Div")
 def divide(call: Call) -> Operand:
-    return call.build.divide(call.operand(0), call.operand(1))
+    return arithmetic.divide(call.build, call.operand(0), call.operand(1))
+
+
+@handles("Pow")
+def power(call: Call) -> Operand:
+    return arithmetic.power(call.build, call.operand(0), call.operand(1))
+
+
+@handles("Where")
+def where(call: Call) -> Operand:
+    mask = call.constant(0, "a condition")
+    return arithmetic.where(call.build, mask, call.operand(1), call.operand(2))
+
+
+@handles("CumSum", attributes="exclusive reverse")
+def running_sum(call: Call) -> Value:
+    x = call.value()
+    axes = call.integers(1, "an axis")
+    if len(axes) != 1:
+        raise Unsupported(f"axes {axes}")
+    axis = axis_of(axes[0], x.rank)
+    return arithmetic.running_sum(call.build, x, axis, call.flag("exclusive"), call.flag("reverse"))
 
 
 # -- matrix products --------------------------------------------------------------
@@ -154,9 +182,25 @@ def largest(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
 # -- activations --------------------------------------------------------------------
 
 
-@handles("Relu")
-def relu(call: Call) -> Value:
-    return call.build.add(Relu(), call.value())
+for _name, _function in {
+    "Abs": Abs(),
+    "Atan": Arctan(),
+    "Cos": Cos(),
+    "Exp": Exp(),
+    "HardSwish": HardSwish(),
+    "Log": Log(),
+    "Reciprocal": Power(-1.0),
+    "Relu": Relu(),
+    "Sigmoid": Sigmoid(),
+    "Sin": Sin(),
+    "Softplus": Softplus(),
+    "Sqrt": Power(0.5),
+    "Tanh": Tanh(),
+}.items():
+
+    @handles(_name)
+    def _activation(call: Call, _function: Op = _function) -> Value:
+        return call.build.add(_function, call.value())
 
 
 @handles("LeakyRelu", attributes="alpha")
@@ -170,31 +214,6 @@ def prelu(call: Call) -> Value:
     if broadcast(x.shape, slope.shape) != x.shape:
         raise Unsupported(f"slopes of shape {tuple(slope.shape)} for an input of {x.shape}")
     return call.build.add(PRelu(slope.double()), x)
-
-
-@handles("Sigmoid")
-def sigmoid(call: Call) -> Value:
-    return call.build.add(Sigmoid(), call.value())
-
-
-@handles("Tanh")
-def tanh(call: Call) -> Value:
-    return call.build.add(Tanh(), call.value())
-
-
-@handles("Atan")
-def arctan(call: Call) -> Value:
-    return call.build.add(Arctan(), call.value())
-
-
-@handles("Softplus")
-def softplus(call: Call) -> Value:
-    return call.build.add(Softplus(), call.value())
-
-
-@handles("Abs")
-def absolute(call: Call) -> Value:
-    return call.build.add(Abs(), call.value())
 
 
 @handles("Elu", attributes="alpha")
@@ -253,7 +272,7 @@ def hard_sigmoid(call: Call) -> Value:
 def clip(call: Call) -> Value:
     low = _limit(call, 1, "min", -inf)
     high = _limit(call, 2, "max", inf)
-    return clipped(call, call.value(), low, high)
+    return arithmetic.clipped(call.build, call.value(), low, high)
 
 
 def _limit(call: Call, index: int, name: str, absent: float) -> float:
@@ -268,39 +287,11 @@ def _limit(call: Call, index: int, name: str, absent: float) -> float:
     return absent if abs(bound) >= largest_number and (bound > 0) == (absent > 0) else bound
 
 
-def clipped(call: Call, x: Value, low: float, high: float) -> Value:
-    """min(max(x, low), high)."""
-    if isnan(low) or isnan(high) or low >= high:
-        raise Unsupported(f"clipping to [{low}, {high}]")
-    if (low, high) == (-inf, inf):
-        return x
-    return call.build.add(Relu() if (low, high) == (0.0, inf) else Clip(low, high), x)
-
-
 @handles("Max")
-def maximum(call: Call) -> Value:
-    x, bound = _value_and_bound(call, max)
-    return clipped(call, x, bound, inf)
+def maximum(call: Call) -> Operand:
+    return arithmetic.largest(call.build, [call.operand(i) for i in range(len(call.inputs))])
 
 
 @handles("Min")
-def minimum(call: Call) -> Value:
-    x, bound = _value_and_bound(call, min)
-    return clipped(call, x, -inf, bound)
-
-
-def _value_and_bound(
-    call: Call, strictest: Callable[[Iterable[float]], float]
-) -> tuple[Value, float]:
-    operands = [call.operand(i) for i in range(len(call.inputs))]
-    values = [x for x in operands if isinstance(x, Value)]
-    constants = [x for x in operands if isinstance(x, Tensor)]
-    if len(values) > 1:
-        raise Unsupported("of two computed tensors")
-    if any(not bool((c == c.flatten()[0]).all()) for c in constants):
-        raise Unsupported("with a constant that is not one number")
-    shape = broadcast(*(x.shape for x in operands))
-    x = call.build.expand(values[0], tuple(shape))
-    if not constants:
-        return x, -inf if strictest is max else inf
-    return x, strictest(float(c.flatten()[0]) for c in constants)
+def minimum(call: Call) -> Operand:
+    return arithmetic.smallest(call.build, [call.operand(i) for i in range(len(call.inputs))])

@@ -5,25 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torch import Tensor
-
+from frown.frontends import arithmetic
 from frown.frontends.torch_ops import computed, constant, handles, neg, operand
 from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Op, Unsupported, broadcast
+from frown.graph.op import Op, Unsupported
 from frown.relax.table import (
     Abs,
     Arctan,
     Clip,
+    Cos,
     Elu,
+    Exp,
     Gelu,
     GeluTanh,
+    HardSwish,
     LeakyRelu,
+    Log,
     Max,
+    Power,
     PRelu,
     Relu,
     Selu,
     Sigmoid,
     Silu,
+    Sin,
     Softplus,
     Tanh,
 )
@@ -37,11 +42,42 @@ for _name, _op in {
     "selu": Selu(),
     "silu": Silu(),
     "abs": Abs(),
+    "hardswish": HardSwish(),
+    "exp": Exp(),
+    "log": Log(),
+    "sqrt": Power(0.5),
+    "rsqrt": Power(-0.5),
+    "reciprocal": Power(-1.0),
+    "square": Power(2.0),
+    "sin": Sin(),
+    "cos": Cos(),
 }.items():
 
     @handles(_name)
     def _activation(b: Builder, x: Value, _op: Op = _op) -> Value:
         return b.add(_op, x)
+
+
+@handles("exp2")
+def exp2(b: Builder, x: Value) -> Value:
+    return b.add(Exp(), b.scale(x, math.log(2)))
+
+
+@handles("expm1")
+def expm1(b: Builder, x: Value) -> Value:
+    return b.scale(b.add(Exp(), x), 1.0, -1.0)
+
+
+@handles("log1p")
+def log1p(b: Builder, x: Value) -> Value:
+    return b.add(Log(), b.scale(x, 1.0, 1.0))
+
+
+for _name, _base in {"log2": 2, "log10": 10}.items():
+
+    @handles(_name)
+    def _logarithm(b: Builder, x: Value, _base: int = _base) -> Value:
+        return b.scale(b.add(Log(), x), 1 / math.log(_base))
 
 
 @handles("leaky_relu")
@@ -138,8 +174,8 @@ def clamp(
         at_zero = float(low) == 0 and float(high) == math.inf
         return b.add(Relu() if at_zero else Clip(float(low), float(high)), value)
     if min is not None:
-        value = _at_least(b, value, low)
-    return value if max is None else neg(b, _at_least(b, neg(b, value), -high))
+        value = arithmetic.at_least(b, value, low)
+    return value if max is None else neg(b, arithmetic.at_least(b, neg(b, value), -high))
 
 
 @handles("clamp_max")
@@ -147,24 +183,14 @@ def clamp_max(b: Builder, x: Operand, max: Operand | float) -> Value:
     return clamp(b, x, None, max)
 
 
-def _at_least(b: Builder, x: Value, floor: Tensor) -> Value:
-    # max(x, c) = relu(x - c) + c
-    return b.scale(b.add(Relu(), b.scale(x, 1.0, -floor)), 1.0, floor)
-
-
 @handles("maximum")
-def maximum(b: Builder, x: Operand, y: Operand) -> Value:
-    if isinstance(x, Tensor) or isinstance(y, Tensor):
-        value, floor = (y, x) if isinstance(x, Tensor) else (x, y)
-        return clamp(b, value, floor)
-    shape = broadcast(x.shape, y.shape)
-    sides = [b.reshape(b.expand(v, shape), (*shape, 1)) for v in (x, y)]
-    return b.add(Max(), computed(b.concat(sides, -1), "input"))
+def maximum(b: Builder, x: Operand, y: Operand) -> Operand:
+    return arithmetic.largest(b, (x, y))
 
 
 @handles("minimum")
-def minimum(b: Builder, x: Operand, y: Operand) -> Value:
-    return neg(b, maximum(b, *(-v if isinstance(v, Tensor) else neg(b, v) for v in (x, y))))
+def minimum(b: Builder, x: Operand, y: Operand) -> Operand:
+    return arithmetic.smallest(b, (x, y))
 
 
 @handles("amax")

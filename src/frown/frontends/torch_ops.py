@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from frown.frontends import arithmetic
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Unsupported, broadcast
 from frown.relax.table import Sigmoid, Silu
@@ -83,7 +84,7 @@ def mul(b: Builder, x: Operand, y: Operand | float) -> Operand:
         for gate, value in ((x, y), (y, x)):
             if _is_sigmoid_of(b, gate, value):
                 return b.add(Silu(), value)
-    return b.multiply(x, y)
+    return arithmetic.multiply(b, x, y)
 
 
 def _is_sigmoid_of(b: Builder, gate: Value, value: Value) -> bool:
@@ -95,7 +96,12 @@ def _is_sigmoid_of(b: Builder, gate: Value, value: Value) -> bool:
 def div(b: Builder, x: Operand, y: Operand | float, rounding_mode: str | None = None) -> Operand:
     if rounding_mode is not None:
         raise Unsupported(f"division rounded by {rounding_mode}")
-    return b.divide(operand(x), operand(y))
+    return arithmetic.divide(b, operand(x), operand(y))
+
+
+@handles("pow")
+def power(b: Builder, x: Operand | float, exponent: Operand | float) -> Operand:
+    return arithmetic.power(b, operand(x), operand(exponent))
 
 
 @handles("neg")
@@ -105,15 +111,7 @@ def neg(b: Builder, x: Value) -> Value:
 
 @handles("where.self")
 def where(b: Builder, mask: Operand, x: Operand | float, y: Operand | float) -> Operand:
-    mask = constant(mask, "condition")
-    zero = torch.zeros((), dtype=torch.float64)
-    kept: list[Operand] = []
-    for side, branch in ((mask, operand(x)), (~mask, operand(y))):
-        if isinstance(branch, Value):
-            kept.append(b.scale(branch, side.double()))
-        else:
-            kept.append(torch.where(side, branch.double(), zero))
-    return b.combine(kept[0], kept[1], 1.0)
+    return arithmetic.where(b, constant(mask, "condition"), operand(x), operand(y))
 
 
 @handles("sum.dim_IntList", "sum.default")
@@ -140,14 +138,7 @@ def mean(
 
 @handles("cumsum")
 def cumsum(b: Builder, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
-    return along(b, x, axis, torch.ones(x.shape[axis], x.shape[axis]).tril())
-
-
-def along(b: Builder, x: Value, axis: int, matrix: Tensor) -> Value:
-    """y = M x along one axis."""
-    order = list(range(x.rank))
-    order[axis], order[-1] = order[-1], order[axis]
-    return b.permute(b.linear(b.permute(x, order), matrix), order)
+    return arithmetic.running_sum(b, x, axis)
 
 
 # -- weights --------------------------------------------------------------------

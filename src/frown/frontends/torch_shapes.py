@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.frontends.torch_ops import H, Handler, along, constant, each, handles, operand
+from frown.frontends.arithmetic import along
+from frown.frontends.torch_ops import H, Handler, constant, each, handles, operand
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Unsupported
 from frown.relax.table import Max

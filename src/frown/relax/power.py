@@ -106,8 +106,8 @@ class Power(Elementwise):
         In double precision and without the quotient slope / p: subnormal numbers are coarse.
         """
         degree = 1 / (self.exponent - 1)
-        z = slope.double().clamp(min=0).pow(degree) * abs(self.exponent) ** -degree
-        return z.to(slope.dtype)
+        factor = float(abs(self.exponent) ** -degree)
+        return (slope.double().clamp(min=0).pow(degree) * factor).to(slope.dtype)
 
     def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
         if self.odd and self.exponent > 0:

@@ -42,14 +42,14 @@ class Wave(Elementwise):
         """A critical point missed by d costs d^2 / 2 at the most, and never more than 2, since
         |f''| <= 1 and |f| <= 1; far from 0 even the nearest number misses it. An end of the box
         never misses it by more than half of the box."""
-        line = super(Wave, self).line(slope, below, anchors)
+        line = super().line(slope, below, anchors)
         miss = 2 * torch.finfo(slope.dtype).eps * (anchors.reach + 2 * pi)
         width = anchors.box.upper - anchors.box.lower
         slack = miss.minimum(width).square().clamp(max=2)
         return Line(line.intercept + torch.where(below, -slack, slack), line.touch)
 
     def image(self, box: Box) -> Box:
-        found = super(Wave, self).image(box)
+        found = super().image(box)
         return Box(found.lower.clamp(min=-1), found.upper.clamp(max=1))
 
     def supports(self, box: Box) -> tuple[Tensor, ...]:
@@ -64,8 +64,7 @@ class Wave(Elementwise):
         phase = (way * (end - self.crest) * (2 / pi)) % 4
         start = (phase - 1).div(2).ceil() * 2 + 1 - phase
         return tuple(
-            box.clip(self._touch(end, end + way * (pi / 2) * (start + k), way * pi))
-            for k in (0, 2)
+            box.clip(self._touch(end, end + way * (pi / 2) * (start + k), way * pi)) for k in (0, 2)
         )
 
     def _touch(self, end: Tensor, first: Tensor, run: Tensor) -> Tensor:
