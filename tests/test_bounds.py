@@ -15,13 +15,15 @@ import zoo
 from frown.engines.backward import Layers, fixed_layers, fixed_margins
 from frown.engines.forms import Chosen, one_hot, pull_back, push_forward
 from frown.engines.frown import Warm, frown
+from frown.engines.lp import Workers, lp
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
+from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import LeakyRelu, Relu
+from frown.relax.table import ELEMENTWISE, LeakyRelu, Log, Max, Relu
 
 SETTINGS = {
     "interval": Settings("interval"),
@@ -341,3 +343,42 @@ def test_overflow_proves_nothing(method: str) -> None:
     ball = zoo.region(huge, inf, radius=0.5)
     _, margins = solve(huge, ball, pairwise(huge, 2), Settings(method))
     assert not (margins > 0).any()
+
+
+def behind_a_logarithm(op: Relaxation) -> Graph:
+    """x -> log(x + 1) -> op -> scores; op may be a maximum over pairs."""
+    weights, b = zoo.Weights.seeded(4), Builder()
+    x = b.add(Log(), b.scale(b.input("x", (1, 4)), 1.0, 1.0))
+    pairs = isinstance(op, Max)
+    x = b.add(op, b.reshape(x, (1, 2, 2)) if pairs else x)
+    return b.graph(b.linear(x, weights(3, 2 if pairs else 4), 5 * weights(3)))
+
+
+LINES = {**SETTINGS, "lp": Settings("lp"), "lp of the last layer": Settings("lp", boxes="crown")}
+
+
+@pytest.mark.parametrize("label", LINES)
+@pytest.mark.parametrize("name", ["relu", "abs", "relu6", "sigmoid", "elu", "gelu", "sin", "max"])
+def test_beyond_a_domain_nothing_is_proved(label: str, name: str) -> None:
+    """Two inputs, of which the second may leave the logarithm's domain in one feature: it has no
+    finite bound, whatever follows the logarithm, and the first has its own."""
+    settings = LINES[label]
+    graph = behind_a_logarithm(Max() if name == "max" else ELEMENTWISE[name])
+    centre = torch.tensor([[0.3, 0.2, 0.4, -0.1], [0.3, -0.95, 0.4, -0.1]], dtype=torch.float64)
+    ball = Region(centre[:, None], torch.full((2,), 0.1, dtype=torch.float64), inf)
+    spec = pairwise(graph, 2)
+    if settings.method == "lp":
+        parts = [slice(0, 1), slice(1, 2)]
+        found = [
+            lp(Plan(graph), ball.rows(i), spec.rows(i), settings, Workers()).margins for i in parts
+        ]
+        margins = torch.cat(found)
+    else:
+        _, margins = solve(graph, ball, spec, settings)
+        _, alone = solve(graph, ball.rows(slice(0, 1)), spec.rows(slice(0, 1)), settings)
+        assert torch.allclose(margins[:1], alone, atol=1e-8)
+    assert torch.isfinite(margins[0]).all()
+    assert not torch.isfinite(margins[1]).any()
+    first = ball.rows(slice(0, 1))
+    truth = Truth(graph, first, spec.rows(slice(0, 1)))
+    assert (truth.conditions >= margins[:1] - 1e-9).all()

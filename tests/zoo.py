@@ -220,7 +220,7 @@ def _tempered(op: Relaxation) -> tuple[float, float]:
         return 0.5, 0.0
     if isinstance(op, Log | Power):
         everywhere = isinstance(op, Power) and op.exponent in (2, 3, 4)
-        return (0.4, 0.0) if everywhere else (0.1, 1.5)
+        return (0.4, 0.0) if everywhere else (0.05, 1.5)
     return 1.0, 0.0
 
 

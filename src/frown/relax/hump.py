@@ -77,7 +77,7 @@ class Hump(Elementwise):
         step = float(tables.ends[1] - tables.ends[0])
         reach = ((end - grid[0]) / step).clamp(0, len(grid) - 1)
         place = reach.floor().clamp(max=len(grid) - 2)
-        index = place.long()
+        index = place.nan_to_num(nan=0.0).long()  # an end without a number has no tangent
         points = tables.tangents.to(end)
         return tuple(
             box.clip(torch.lerp(piece[index], piece[index + 1], reach - place)) for piece in points

@@ -38,7 +38,7 @@ class SShaped(Elementwise):
             (_ENTRIES - 1) / log(_LAST / _FIRST)
         )
         place = reach.floor().clamp(max=_ENTRIES - 2)
-        index = place.long()
+        index = place.nan_to_num(nan=0.0).long()  # an end without a number has no tangent
         ratio = torch.lerp(table[index], table[index + 1], reach - place)
         return (box.clip(-end * ratio),)
 
