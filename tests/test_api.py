@@ -398,3 +398,32 @@ def test_results_summarise_their_rows(model: Model, data: tuple[np.ndarray, np.n
     assert result.certified_accuracy(float(np.median(result.radius))) == 0.6
     assert np.isinf(result.broken).all()
     assert result.version == frown.__version__
+
+
+class Energies(torch.nn.Module):
+    """Logarithms, roots, quotients and waves, whose domain some inputs nearby leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = torch.nn.Linear(4, 6), torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).cos() + 0.8
+        return self.last(torch.log(h) + h.sqrt() + 1 / h - h**3)
+
+
+def test_radii_end_where_a_domain_does() -> None:
+    model = frown.load(Energies(), torch.zeros(1, 4))
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-0.5, 0.5, (6, 4))
+    result = frown.certify(model, x, norm=inf, method="crown")
+    assert (result.radius > 0).all()
+    assert (result.radius <= result.broken).all()
+    for n in range(6):
+        near = x[n] + result.radius[n] * rng.uniform(-1, 1, (2000, 4))
+        assert (model.run(near).argmax(1) == model.run(x[n : n + 1]).argmax()).all()
+    # So far away that values do not exist everywhere.
+    for method in ("interval", "crown", "frown"):
+        out = frown.bound(model, x, eps=4.0, method=method)
+        assert not np.isfinite(out.lower).any() and not np.isfinite(out.upper).any()

@@ -158,7 +158,8 @@ def steepest(f: Callable[[zoo.Array], zoo.Array], end: zoo.Array, other: zoo.Arr
     t = np.linspace(0, 1, 400)[1:-1]
     kinks = (np.array([0.0, 1.0, -1.0, 6.0, -0.5, 3.0, -3.0])[None, :] - end) / run
     share = np.concatenate([t, t**4, 1 - t**4, [1.0]])[None, :] + 0 * end
-    share = np.concatenate([share, kinks], 1).clip(1e-7, 1)
+    turns = (np.round(end / (np.pi / 2)) + np.arange(-5, 6)) * (np.pi / 2)  # of waves
+    share = np.concatenate([share, kinks, (turns - end) / run], 1).clip(1e-7, 1)
     for turn in range(6):
         slope = (f(end + share * run) - start) / (share * run)
         best = np.take_along_axis(share, slope.argmax(1)[:, None], 1)

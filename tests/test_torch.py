@@ -140,6 +140,19 @@ def test_all_faults_are_listed_at_once() -> None:
     assert "docs/extending.md" in message
 
 
+def test_logarithms_and_roots_are_compared_where_they_have_values() -> None:
+    module = Fn(lambda x, w, c: torch.log(x) @ w + x.sqrt() / (1 + x.sum(1, keepdim=True)))
+    with pytest.raises(UnsupportedModel, match="division of one computed"):
+        load_torch(module, torch.ones(1, 6))
+    module = Fn(lambda x, w, c: torch.log(x) @ w + x.sqrt() - c / x)
+    model = load_torch(module, torch.ones(1, 6))
+    x = np.random.default_rng(0).uniform(0.5, 2, (3, 6))
+    ours = model.graph.apply(torch.from_numpy(x))
+    np.testing.assert_allclose(ours.numpy(), model.run(x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(InvalidModel, match="NaN or infinity"):
+        load_torch(Fn(lambda x, w, c: torch.log(-x.square() - 1)), torch.ones(1, 6))
+
+
 def test_examples_and_weights_that_make_no_sense() -> None:
     with pytest.raises(InvalidInput, match=r"fails on an input of shape \(1, 5\)"):
         load_torch(nn.Linear(6, 2), torch.zeros(1, 5))

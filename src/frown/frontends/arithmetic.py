@@ -16,7 +16,7 @@ from frown.relax.table import Clip, Exp, Max, Power, Relu
 
 def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
     """x y with at most one side computed, or the square of one tensor."""
-    if isinstance(x, Value) and x == y:
+    if isinstance(x, Value) and isinstance(y, Value) and x == y:
         return b.add(Power(2.0), x)
     return b.multiply(x, y)
 
