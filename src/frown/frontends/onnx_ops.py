@@ -22,6 +22,7 @@ from frown.relax.table import (
     LeakyRelu,
     Max,
     PRelu,
+    Product,
     Relu,
     Selu,
     Sigmoid,
@@ -56,7 +57,10 @@ def negate(call: Call) -> Value:
 
 @handles("Mul")
 def multiply(call: Call) -> Operand:
-    return call.build.multiply(call.operand(0), call.operand(1))
+    x, y = call.operand(0), call.operand(1)
+    if isinstance(x, Value) and isinstance(y, Value):
+        return call.build.add(Product(), call.build.pair(x, y))
+    return call.build.multiply(x, y)
 
 
 @handles("Div")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Unsupported, broadcast
-from frown.relax.table import Sigmoid, Silu
+from frown.relax.table import Product, Sigmoid, Silu
 
 Handler = Callable[..., Any]
 H = TypeVar("H", bound=Handler)
@@ -83,6 +83,7 @@ def mul(b: Builder, x: Operand, y: Operand | float) -> Operand:
         for gate, value in ((x, y), (y, x)):
             if _is_sigmoid_of(b, gate, value):
                 return b.add(Silu(), value)
+        return b.add(Product(), b.pair(x, y))
     return b.multiply(x, y)
 
 

@@ -9,6 +9,7 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.maximum import Max
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
 
@@ -38,7 +39,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "abs": Abs(),
 }
 
-_CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max]
+_CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max, Product]
 SUPPORTED: dict[str, type[Relaxation]] = {cls.__name__: cls for cls in _CLASSES}
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "LeakyRelu",
     "Max",
     "PRelu",
+    "Product",
     "Relu",
     "Selu",
     "Sigmoid",
