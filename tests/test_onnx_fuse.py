@@ -76,4 +76,4 @@ def test_other_constants_are_not_taken_for_gelu(wrong, tmp_path):
     name = "tanh gelu by pow" if wrong in ("small", "t") else "x (1 + erf) half"
     known = {**KNOWN, wrong: KNOWN[wrong] * number(1.01)}
     text = refused(model(FUSED[name][1], ["N", 6], known), tmp_path)
-    assert "product of two computed tensors" in text
+    assert ("Pow" if "pow" in name else "Erf") in text

@@ -291,7 +291,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         ),
         "statistics",
     ),
-    "product": (lambda: Fn(lambda x, w, c: x * x.tanh()), "product of two computed"),
     "matrix product": (lambda: Fn(lambda x, w, c: x @ x.T), "two computed tensors"),
     "division": (lambda: Fn(lambda x, w, c: c / x.exp()), "division by a computed"),
     "random numbers": (lambda: Fn(lambda x, w, c: x + torch.rand(6)), "random"),

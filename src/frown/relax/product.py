@@ -44,7 +44,8 @@ class Product(Relaxation):
         return Anchors.of(box)
 
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
-        (x_low, y_low), (x_high, y_high) = anchors.box.lower.unbind(-1), anchors.box.upper.unbind(-1)
+        x_low, y_low = anchors.box.lower.unbind(-1)
+        x_high, y_high = anchors.box.upper.unbind(-1)
         p, q = slope.unbind(-1)
         best = x0 = y0 = None
         for x in (x_low, x_high):
@@ -79,20 +80,23 @@ class Product(Relaxation):
         return Within(slope, line.intercept, line.touch, width)
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
-        """Both places move the segment's one."""
-        alone = coef * lines.width * (z - lines.touch)
+        """Both places move the segment's one, each by half."""
+        alone = coef * lines.width * (z - lines.touch) / 2
         turn = torch.where(coef >= 0, 1.0, -1.0).to(alone)  # above, the first place runs back
         along = alone[..., :1] * turn + alone[..., 1:]
         return torch.cat([along * turn, along], -1)
 
     def crown(self, box: Box) -> Slopes:
-        """The middle of the segment, on both sides the same plane but for its height."""
+        """The start of each segment. All have the same volume, but where factors are gates
+        (positive, as in recurrent networks) this end leans on the bound that matters."""
         low, high = box.lower.flip(-1), box.upper.flip(-1)
         first = torch.tensor([True, False], device=low.device).expand_as(low)
         return Slopes(low, torch.where(first, high, low))
 
     def parallel(self, box: Box) -> Slopes:
-        return self.crown(box)
+        """The middle of both segments is one slope."""
+        middle = box.middle.flip(-1)
+        return Slopes(middle, middle)
 
     def family(self, frame: Frame, count: int) -> Family:
         """The ends of the two segments: McCormick's four planes."""
@@ -105,9 +109,13 @@ class Product(Relaxation):
         return Family((low, high), falling)
 
     def image(self, box: Box) -> Box:
-        (x_low, y_low), (x_high, y_high) = box.lower.unbind(-1), box.upper.unbind(-1)
-        corners = torch.stack([x_low * y_low, x_low * y_high, x_high * y_low, x_high * y_high])
-        return Box(corners.amin(0), corners.amax(0))
+        """Planes of slope 0 touch f at its least and greatest value."""
+        zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
+        below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
+        return Box(
+            self.line(zero, below, anchors).intercept,
+            self.line(zero, ~below, anchors).intercept,
+        )
 
     def settled(self, box: Box) -> Tensor:
         """With one factor fixed the product is a line of the other."""
