@@ -61,7 +61,6 @@ class Product(Relaxation):
         reach_x, reach_y = anchors.reach.unbind(-1)
         size = reach_x * reach_y + p.abs() * reach_x + q.abs() * reach_y
         slack = 8 * torch.finfo(slope.dtype).eps * size
-        x0, y0 = torch.broadcast_tensors(x0, y0)
         return Line(torch.where(below, best - slack, best + slack), torch.stack([x0, y0], -1))
 
     def tightest(self, box: Box) -> SlopeRange:
