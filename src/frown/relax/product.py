@@ -60,7 +60,8 @@ class Product(Relaxation):
         assert best is not None and x0 is not None and y0 is not None
         reach_x, reach_y = anchors.reach.unbind(-1)
         size = reach_x * reach_y + p.abs() * reach_x + q.abs() * reach_y
-        slack = 8 * torch.finfo(slope.dtype).eps * size
+        info = torch.finfo(slope.dtype)
+        slack = 8 * info.eps * size + info.tiny  # tiny: products may underflow
         return Line(torch.where(below, best - slack, best + slack), torch.stack([x0, y0], -1))
 
     def tightest(self, box: Box) -> SlopeRange:
