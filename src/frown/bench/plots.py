@@ -105,9 +105,10 @@ _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5}
 def _figure_legend(
     picture: Picture, kinds: Sequence[tuple[str, Mapping[str, Any]]], ncols: int = 4
 ) -> None:
-    """What colours and lines mean, below all panels."""
+    """What colours and lines mean, below all panels; as many side by side as the width takes."""
     from matplotlib.lines import Line2D
 
+    ncols = min(ncols, max(1, int(picture.get_figwidth() / 2)))
     handles = [Line2D([], [], label=label, **style) for label, style in kinds]
     picture.legend(
         handles=handles,
