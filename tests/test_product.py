@@ -13,9 +13,11 @@ from torch import nn
 
 import frown
 from frown.engines.frame import frame
+from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
-from frown.relax.table import Product
+from frown.graph.builder import Builder
+from frown.relax.table import Product, Sigmoid, Tanh
 
 seeds = st.integers(0, 2**32)
 OP = Product()
@@ -176,3 +178,15 @@ def test_a_recurrent_network_is_certified() -> None:
     best = frown.certify(model, x, method="frown", steps=3)
     assert 0 < crown.radius[0] <= best.radius[0] * 1.005
     assert best.radius[0] < best.broken[0] < np.inf
+
+
+def test_rows_are_spent_on_what_they_can_tighten() -> None:
+    """Beside a gate, whose image is exact, stands a state, which is not."""
+    build = Builder()
+    h = build.linear(build.input("x", (1, 2)), torch.eye(2, dtype=torch.float64))
+    gate = build.add(Sigmoid(), h)
+    state = build.add(Product(), build.pair(gate, build.add(Tanh(), h)))
+    pair = build.pair(gate, state)
+    plan = Plan(build.graph(build.add(Product(), pair)))
+    assert plan.loose(pair.index).tolist() == [[[[False, True], [False, True]]]]
+    assert plan.needs_rows(pair.index) and not plan.needs_rows(gate.index)
