@@ -226,3 +226,39 @@ def test_what_it_cannot_do_it_says() -> None:
     region, spec = problem(graph, 0, 2.0)
     with pytest.raises(InvalidInput, match=r"norm 1 or inf, not 2.*frown or lp"):
         solve(graph, region, spec, 1.0)
+
+
+def from_origin(graph: Graph, reach: float) -> Exact:
+    """Of class 0 at the origin, no counterexample known."""
+    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, graph.dtype)
+    zero = torch.zeros(1, dtype=graph.dtype)
+    region = Region(zero.new_zeros(1, *graph.input_shape), zero, inf)
+    settings = Settings(method="milp")
+    return exact(Plan(graph), region, spec, settings, reach, 0.0, NO_LIMIT, broken=False)
+
+
+def test_a_network_without_open_neurons_is_solved_as_what_it_is() -> None:
+    """With nothing to branch on there is no bound from branching to read."""
+    build = Builder()
+    x = build.input("x", (2,))
+    # Both neurons are active all over the ball, so the margin is 0.5 - x_0.
+    weight = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    h = build.add(Relu(), build.linear(x, weight, torch.tensor([100.0, 50.0]).double()))
+    last = torch.tensor([[-1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    graph = build.graph(build.linear(h, last, torch.tensor([100.5, 0.0]).double()))
+    found = from_origin(graph, 10.0)
+    assert 0.49 <= found.proved <= 0.5
+    assert found.point is not None and found.broken == pytest.approx(0.5, rel=5e-3)
+
+
+@pytest.mark.parametrize("large", [1e6, 1e9, 1e12])
+def test_coefficients_too_small_for_the_solver_prove_nothing(large: float) -> None:
+    """relu(K x + y) - relu(K x) is y where K x > 0, however large K is."""
+    build = Builder()
+    x = build.input("x", (2,))
+    weight = torch.tensor([[large, 1.0], [large, 0.0]], dtype=torch.float64)
+    h = build.add(Relu(), build.linear(x, weight))
+    last = torch.tensor([[-1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    graph = build.graph(build.linear(h, last, torch.tensor([0.5, 0.0]).double()))
+    found = from_origin(graph, 5.0)
+    assert found.proved <= 0.5

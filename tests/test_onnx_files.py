@@ -164,7 +164,7 @@ def test_all_operators_without_bounds_are_listed_at_once(tmp_path):
         node("Gemm", "x w b", "h", name="/first/Gemm"),
         node("Erf", "h", "e", name="/act/Erf"),
         node("Relu", "e", "r", name="/act/Relu"),
-        node("Mul", "r e", "m", name="/gate/Mul"),
+        node("MatMul", "r e", "m", name="/gate/MatMul"),
         node("Odd", "m", "o", name="/odd", domain="custom"),
         node("Neg", "o", "n", name="/neg"),
         node("Cast", "e", "c", name="/cast", to=TensorProto.INT64),
@@ -177,7 +177,7 @@ def test_all_operators_without_bounds_are_listed_at_once(tmp_path):
     assert listing == [
         "cannot certify model.onnx: 5 operators have no bounds yet",
         "  Erf          at /act/Erf        (1, 4)",
-        "  Mul          at /gate/Mul       (1, 4)         product of two computed tensors",
+        "  MatMul       at /gate/MatMul    unknown shape  matrix product of two computed tensors",
         "  custom::Odd  at /odd            unknown shape",
         "  Cast         at /cast           (1, 4)         attribute to=7",
         "  Softsign     at /last/Softsign  unknown shape",

@@ -312,7 +312,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         ),
         "statistics",
     ),
-    "product": (lambda: Fn(lambda x, w, c: x * x.tanh()), "product of two computed"),
     "matrix product": (lambda: Fn(lambda x, w, c: x @ x.T), "two computed tensors"),
     "division": (lambda: Fn(lambda x, w, c: x / x.exp()), "division of one computed"),
     "power": (lambda: Fn(lambda x, w, c: x.exp() ** x), "a power of one computed"),

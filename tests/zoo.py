@@ -23,7 +23,17 @@ from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.query.region import Region
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import ELEMENTWISE, Exp, Log, Max, Power, Relu, Tanh
+from frown.relax.table import (
+    ELEMENTWISE,
+    Exp,
+    Log,
+    Max,
+    Power,
+    Product,
+    Relu,
+    Sigmoid,
+    Tanh,
+)
 
 Array = NDArray[np.float64]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -309,6 +319,38 @@ def sliced(seed: int = 7) -> Graph:
     return _head(b, b.add(Relu(), b.add(Relu(), mixed)), weights)
 
 
+def product(seed: int = 9) -> Graph:
+    """Products of affine, of nonlinear and of like factors, and one of products."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 4))
+    left, right = (b.linear(x, weights(4, 4), weights(4)) for _ in range(2))
+    plain = b.add(Product(), b.pair(left, right))
+    mixed = b.add(Product(), b.pair(b.add(Relu(), left), plain))
+    again = b.add(Product(), b.pair(mixed, b.add(Tanh(), right)))
+    return _head(b, b.add(Tanh(), b.linear(again, weights(5, 4), weights(5))), weights)
+
+
+def lstm(seed: int = 10, frames: int = 3, features: int = 2, hidden: int = 3) -> Graph:
+    """A recurrent network with gates, frame after frame."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, frames, features))
+    into, back, bias = weights(4 * hidden, features), weights(4 * hidden, hidden), weights(12)
+    h = c = None
+    for t in range(frames):
+        z = b.linear(b.select(x, 1, t), into, bias)
+        if h is not None:
+            z = _value(b.combine(z, b.linear(h, back), 1.0))
+        i, f, g, o = (b.slice(z, 1, k * hidden, (k + 1) * hidden) for k in range(4))
+        new = b.add(Product(), b.pair(b.add(Sigmoid(), i), b.add(Tanh(), g)))
+        if c is not None:
+            kept = b.add(Product(), b.pair(b.add(Sigmoid(), f), c))
+            new = _value(b.combine(kept, new, 1.0))
+        c = new
+        h = b.add(Product(), b.pair(b.add(Sigmoid(), o), b.add(Tanh(), c)))
+    assert h is not None
+    return _head(b, h, weights)
+
+
 def _value(x: object) -> Value:
     assert isinstance(x, Value)
     return x
@@ -324,6 +366,8 @@ NETWORKS: dict[str, Graph] = {
     "residual tanh": residual(Tanh(), 8),
     "branches": branches(),
     "sliced": sliced(),
+    "product": product(),
+    "lstm": lstm(),
 }
 
 NORMS = (1.0, 2.0, 3.0, inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -308,11 +308,16 @@ class _Run:
         try:
             for part in first:
                 self._begin(part, waiting)
-            for part in self.parts:
+            for k, part in enumerate(self.parts):
                 if not first:
                     self._begin(part, waiting)
                 self._tell(self.certifier.settings.method)
-                self.certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
+                certifier = self.certifier
+                if certifier.settings.method in ("lp", "milp"):
+                    # Programs may take any time: each batch gets its part of what is left.
+                    clock = certifier.clock.share(len(self.parts) - k)
+                    certifier = replace(certifier, clock=clock)
+                certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
                 self._hand_over(*waiting.pop(0))
         except KeyboardInterrupt:
             for part, batch in waiting:

@@ -12,7 +12,7 @@ from torch import Tensor
 from frown.engines.backward import Layers, fixed_form, fixed_layers, fixed_margins, shared, walk
 from frown.engines.forms import LinearForm, one_hot
 from frown.engines.frown import Warm, frown, gather_rows
-from frown.engines.lp import Workers, lp
+from frown.engines.lp import Tally, Workers, lp
 from frown.engines.optimise import replay
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
@@ -80,6 +80,7 @@ class Bounded:
     lower_form: Form | None
     upper_form: Form | None
     slopes: dict[str, Array]
+    remark: str  # what else a reader must know, as of a solver that gave up
     _work: _Work = field(repr=False)
 
     def neuron_rows(self, layer: str) -> NeuronRows:
@@ -102,13 +103,13 @@ def bounded(
     """
     count, functions = len(region.radius), len(coef)
     both = Spec(torch.cat([coef, -coef]).expand(count, -1, -1))
-    warm = Warm(count)
+    warm, remark = Warm(count), ""
     if settings.method == "frown":
         every = torch.arange(count, device=coef.device)
         found = frown(plan, region, both, settings, warm, every)
         layers, least = found.layers, found.margins
     elif settings.method == "lp":
-        layers, least = _programmed(plan, region, both, settings, crew)
+        layers, least, remark = _programmed(plan, region, both, settings, crew)
     elif settings.method == "milp":
         raise InvalidInput("method milp finds distances, not bounds at a radius; use certify")
     else:
@@ -131,14 +132,15 @@ def bounded(
         lower_form,
         upper_form,
         slopes,
+        remark,
         work,
     )
 
 
 def _programmed(
     plan: Plan, region: Region, spec: Spec, settings: Settings, crew: Workers
-) -> tuple[Layers, Tensor]:
-    """Linear programs sample by sample, their layers put together."""
+) -> tuple[Layers, Tensor, str]:
+    """Linear programs sample by sample, their layers put together, and what to say of them."""
     found = []
     for n in range(len(region.radius)):
         one = slice(n, n + 1)
@@ -149,7 +151,9 @@ def _programmed(
         return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
 
     layers = walk(plan, region, together, settings)
-    return layers, torch.cat([f.margins for f in found])
+    tally = sum((f.tally for f in found), Tally())
+    remark = tally.remark() if tally.unsolved else ""
+    return layers, torch.cat([f.margins for f in found]), remark
 
 
 @dataclass(frozen=True)

@@ -131,13 +131,16 @@ class Certifier:
             if self.settings.hot and not eps:
                 first = self._foreseen(batch, first)
             evaluate = self._programmed(batch)
-        self._search(batch, evaluate, first, 0.4 * self.tol, 1 if eps else 20, pulse)
-        same = batch.bracket.proved == bracket.proved
-        batch.bracket.at_proved = torch.where(
-            same[:, None], bracket.at_proved, batch.bracket.at_proved
-        )
+        try:
+            self._search(batch, evaluate, first, 0.4 * self.tol, 1 if eps else 20, pulse)
+        finally:
+            same = batch.bracket.proved == bracket.proved
+            batch.bracket.at_proved = torch.where(
+                same[:, None], bracket.at_proved, batch.bracket.at_proved
+            )
         if method == "milp" and not self.clock.expired():
-            self._branch(batch, eps, pulse)
+            with torch.inference_mode():
+                self._branch(batch, eps, pulse)
         batch.seconds += monotonic() - began
 
     def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:
@@ -270,11 +273,9 @@ class Certifier:
                 rows = spec.rows(slice(k, k + 1))
                 found = lp(self.plan, ball, rows, self.settings, self.crew, self.clock, vertices[k])
                 margins.append(found.margins)
-                tally = tallies[k]
-                tally.programs += found.tally.programs
-                tally.unsolved += found.tally.unsolved
-                if tally.unsolved:
-                    batch.remark[int(batch.right[k])] = tally.remark()
+                tallies[k] += found.tally
+                if tallies[k].unsolved:
+                    batch.remark[int(batch.right[k])] = tallies[k].remark()
             return torch.cat(margins)
 
         return evaluate
@@ -289,8 +290,8 @@ class Certifier:
             pulse(batch)
             proved, limit = float(bracket.proved[k]), float(batch.limit[k])
             hit = float(batch.broken[n]) <= limit
-            upper = float(batch.broken[n]) if hit else limit
-            clock = Clock.lasting(self.clock.left() / (len(batch.right) - k))
+            upper = float(batch.broken[n]) if hit else limit * (1 + 3e-6)
+            clock = self.clock.share(len(batch.right) - k)
             one = slice(k, k + 1)
             found = exact(
                 self.plan,
@@ -309,9 +310,11 @@ class Certifier:
                 for stretch in (1.0, 1.0001, 1.001):
                     if self._replay(batch, n, centre + stretch * (point - centre), fixed, k):
                         break
-            gain = min(found.proved, float(batch.broken[n]) * (1 - 1e-6))
+            gain = min(found.proved, limit, float(batch.broken[n]) * (1 - 1e-6))
             if gain > proved:
                 bracket.proved[k], bracket.at_proved[k] = gain, 0.0
+                if float(bracket.failed[k]) <= gain:
+                    bracket.failed[k] = torch.inf
             if not found.optimal:
                 batch.remark[n] = found.message
                 batch.complete &= not clock.expired()

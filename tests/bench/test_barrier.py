@@ -19,12 +19,14 @@ from frown.bench.barrier import (
     BarrierRow,
     ErrorRow,
     Proved,
+    run_barrier,
+    run_error,
+)
+from frown.bench.barrier_tables import (
     barrier_markdown,
     barrier_table,
     error_markdown,
     error_table,
-    run_barrier,
-    run_error,
     write_barrier,
     write_error,
 )
@@ -221,15 +223,15 @@ ROWS = [
 ERROR_ROWS = [ErrorRow(ERRORS[0], "frown", 400, 10000, 8, 32, 60, 0.04)]
 
 
-def text(table) -> str:
-    console = Console(width=250)
+def text(table, width: int = 250) -> str:
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(table)
     return captured.get()
 
 
 def test_tables_show_ours_and_theirs() -> None:
-    lines = barrier_markdown(ROWS).splitlines()
+    lines = [line for line in barrier_markdown(ROWS).splitlines() if line.startswith("|")]
     heads, values = ([c.strip() for c in line.strip("|").split("|")] for line in lines[::2])
     shown = dict(zip(heads, values, strict=True))
     assert shown["network"] == LINEAR
@@ -241,6 +243,19 @@ def test_tables_show_ours_and_theirs() -> None:
         assert cell in text(barrier_table(ROWS))
 
 
+@pytest.mark.parametrize("width", [80, 120, 250])
+def test_nothing_is_cut_on_a_narrow_terminal(width: int) -> None:
+    radii = [BarrierRow(network, (0.03,), ROWS[0].proved) for network in BARRIER]
+    errors = [ErrorRow(p, m, 400, 10000, 8, 32, 60, 0.04) for m in ("crown", "lp") for p in ERRORS]
+    for shown in (barrier_table(radii, width), error_table(errors, width)):
+        lines = text(shown, width).splitlines()
+        assert max(len(line.rstrip()) for line in lines) <= width
+        assert not any("…" in line for line in lines)
+    seen = text(error_table(errors, width), width)
+    assert seen.count("25.00 ± 2.12") == len(errors)
+    assert seen.count("adv_mlp_b_0.1") == 2
+
+
 def test_errors_come_with_their_standard_error() -> None:
     (row,) = ERROR_ROWS
     assert (row.test, row.lower, row.upper) == (0.02, 0.1, 0.25)
@@ -250,6 +265,18 @@ def test_errors_come_with_their_standard_error() -> None:
     assert "| 25.00 ± 2.12 |" in written
     assert "| 10.16 to 13.48 | 26.41 | 35.11 |" in written
     assert "25.00 ± 2.12" in text(error_table(ERROR_ROWS))
+
+
+def test_below_a_table_are_its_command_its_samples_and_notes() -> None:
+    radii, errors = barrier_markdown(ROWS), error_markdown(ERROR_ROWS)
+    assert radii.startswith("## Convex relaxation barrier, table 2") and "of 2 MNIST" in radii
+    assert f"`frown bench barrier --methods crown,frown --networks {LINEAR}`" in radii
+    assert "- samples per cell: 2 images" in radii
+    assert errors.startswith("## Convex relaxation barrier, table 1")
+    command = "frown bench barrier --methods frown --networks nor_mlp_b --errors 400"
+    assert f"`{command}`" in errors and "- samples per cell: 400 images" in errors
+    every = [BarrierRow(network, (0.03,), ROWS[0].proved) for network in BARRIER]
+    assert "--networks" not in barrier_markdown(every)
 
 
 def test_files_hold_the_tables_and_every_image(tmp_path: Path) -> None:

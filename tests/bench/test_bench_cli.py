@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from bench.conftest import World
 from frown.bench import runner
+from frown.bench.experiments import Experiment
 from frown.cli import app
 
 SAMPLES = 4
@@ -23,7 +24,8 @@ def bench(*args: object) -> Result:
 
 def table4(world: World, out: Path, *more: object) -> Result:
     return bench(
-        "table4", "--networks", "drive_4x20_relu,drive_4x20_sigmoid", "--methods", "crown,frown", "--norms", "inf",
+        "table4", "--networks", "drive_4x20_relu,drive_4x20_sigmoid", "--methods", "crown,frown",
+        "--norms", "inf",
         "--samples", SAMPLES, "--data", world.data, "--nets", world.nets, "--out", out, *more,
     )  # fmt: skip
 
@@ -38,14 +40,18 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return out, table4(world, out)
 
 
-def test_a_table_is_shown_and_written(done: tuple[Path, Result]) -> None:
+def test_a_table_is_shown_and_written(world: World, done: tuple[Path, Result]) -> None:
     out, result = done
     assert result.exit_code == 0, result.output
     assert "Table 4: Sensorless Drive" in result.stdout
-    assert "4x[20] sigmoid" in result.stdout and "FROWN 4" in result.stdout
+    assert "4x[20] sigmoid" in result.stdout and "CROWN 4, FROWN 4" in result.stdout
     assert {p.name for p in out.iterdir()} == {
         "results.jsonl", "table4.csv", "table4.md", "table4-gain.png",
     }  # fmt: skip
+    text = (out / "table4.md").read_text()
+    networks = "--networks drive_4x20_relu,drive_4x20_sigmoid --norms inf"
+    assert f"`frown bench table4 {networks} --samples 4 --methods crown,frown`" in text
+    assert str(world.data) not in text  # no folders of one machine
     with (out / "table4.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [r["network"] for r in rows] == ["drive_4x20_relu", "drive_4x20_sigmoid"]
@@ -139,6 +145,69 @@ def test_an_interrupt_says_how_to_go_on(
     assert result.stderr.startswith("[4/16] drive_4x20_relu p=inf frown")
 
 
+@pytest.mark.parametrize(("alias", "name"), [("table1", "table3"), ("table2", "table7")])
+def test_the_experiments_of_the_main_text_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alias: str, name: str
+) -> None:
+    from frown.bench import report
+
+    asked = []
+
+    def run(experiments: list[Experiment], *rest: object) -> list[runner.Failure]:
+        asked.append(experiments)
+        return []
+
+    monkeypatch.setattr(report, "run", run)
+    for one in (alias, name):
+        assert bench(one, "--data", tmp_path).exit_code == 0
+    assert asked[0] == asked[1] and [e.name for e in asked[0]] == [name]
+
+
+def test_table_1_is_shown_and_written_as_experiment_1(world: World, tmp_path: Path) -> None:
+    result = bench(
+        "table1", "--networks", "drive_4x20_relu", "--methods", "crown", "--samples", 1,
+        "--no-plots", "--data", world.data, "--nets", world.nets, "--out", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "Experiment I (Table 3)" in result.stdout
+    assert (tmp_path / "table3.md").read_text().startswith("## Experiment I (Table 3)")
+
+
+def test_linear_programs_hot_and_cold(world: World, tmp_path: Path) -> None:
+    pytest.importorskip("highspy")
+    args = (
+        "table4", "--networks", "drive_4x20_relu", "--norms", "inf", "--methods", "crown,frown,lp",
+        "--samples", 1, "--data", world.data, "--nets", world.nets, "--out", tmp_path,
+    )  # fmt: skip
+    hot = bench(*args)
+    assert hot.exit_code == 0, hot.output
+    radius = {r["column"]: r["radius"] for r in stored(tmp_path)}
+    assert set(radius) == {"crown", "area", "frown", "lp"}
+    # Searches end within 1 % below the largest radius; LP-ALL can prove no less than the others.
+    assert radius["lp"] >= 0.99 * max(radius["frown"], radius["area"]) > 0
+    (row,) = csv.DictReader((tmp_path / "table4.csv").open())
+    assert float(row["lp_radius"]) == radius["lp"] and row["lp_start"] == "hot"
+    assert float(row["speed_up"]) > 1
+    assert (tmp_path / "table4-seconds.png").read_bytes().startswith(b"\x89PNG")
+    cold = bench(*args, "--cold", "--no-plots")
+    assert cold.exit_code == 0, cold.output
+    assert "drive_4x20_relu p=inf lp cold: 1 sample" in cold.stderr
+    assert "times as long cold as hot" in cold.stdout
+    (again,) = (r for r in stored(tmp_path) if r["options"].get("hot") is False)
+    assert again["radius"] == pytest.approx(radius["lp"], rel=0.02)
+    assert "--lp-samples 5 --cold`" in (tmp_path / "table4-cold.md").read_text()
+
+
+def test_show_leaves_out_networks_that_are_not_there(world: World, tmp_path: Path) -> None:
+    result = bench(
+        "table4", "--networks", "drive_[48]x20_relu", "--norms", "inf", "--show", "--no-plots",
+        "--data", world.data, "--nets", world.nets, "--out", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"left out: {world.nets} does not hold drive_8x20_relu\n"
+    assert "4x[20] relu" in result.stdout and "8x[20]" not in result.stdout
+
+
 def test_the_whole_paper_can_be_cut_to_a_few_networks(world: World, tmp_path: Path) -> None:
     result = bench(
         "paper", "--networks", "drive_4x20_relu", "--methods", "crown", "--samples", 2,
@@ -173,6 +242,8 @@ def test_training_reports_accuracy_and_keeps_what_is_there(world: World, tmp_pat
         (["table4", "--group", "none"], "positive whole number, or layer"),
         (["table4", "--format", "gif"], "choose png or svg"),
         (["table4", "--time-limit", "0"], "positive number of seconds"),
+        (["table4", "--methods", "frown", "--cold"], "--cold is for LP"),
+        (["table7", "--cold"], "--cold is for LP"),
         (["table4"], "give --data DIR, or set FROWN_SHARED"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -205,7 +276,7 @@ def test_missing_data_are_named(world: World, tmp_path: Path) -> None:
 
 def test_help_is_quick_to_read_and_names_every_table() -> None:
     text = bench("--help").stdout
-    for name in ("train", *(f"table{n}" for n in range(3, 9)), "paper", "barrier"):
+    for name in ("train", *(f"table{n}" for n in range(1, 9)), "paper", "barrier"):
         assert f" {name} " in text
 
 
@@ -229,7 +300,34 @@ def test_barrier_shows_and_writes_what_was_proved(
     assert result.stderr == "mlp_2_100_nor, crown: 1 images\n"
     assert "12.5" in result.stdout
     assert "0.0125" in (tmp_path / "barrier.csv").read_text()
-    assert (tmp_path / "barrier.md").read_text().startswith("|")
+    text = (tmp_path / "barrier.md").read_text()
+    assert "| mlp_2_100_nor | 12.50 |" in text
+    assert "`frown bench barrier --methods crown --networks mlp_2_100_nor`" in text
+
+
+def test_barrier_errors_are_table_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from frown.bench import barrier
+
+    asked = []
+
+    def run_error(shared: Path, **options: Any) -> list[barrier.ErrorRow]:
+        asked.append((options["method"], options["count"], options["networks"]))
+        options["report"](barrier.BarrierEvent("nor_mlp_b 0.02", options["method"], 400, 400))
+        return [barrier.ErrorRow(barrier.ERRORS[0], options["method"], 400, 10000, 8, 32, 60, 0.04)]
+
+    monkeypatch.setattr(barrier, "run_error", run_error)
+    result = bench("barrier", "--data", tmp_path, "--out", tmp_path / "out", "--errors", 400)
+    assert result.exit_code == 0, result.output
+    assert asked == [("crown", 400, None), ("frown", 400, None)]
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["barrier-error.md"]
+    text = (tmp_path / "out" / "barrier-error.md").read_text(encoding="utf-8")
+    assert text.count("25.00 ± 2.12") == 2 and "--errors 400" in text
+    assert "barrier-error.md" in result.stdout
+
+
+def test_barrier_is_always_on_one_thread_and_offers_no_other(tmp_path: Path) -> None:
+    result = bench("barrier", "--data", tmp_path, "--threads", 2)
+    assert result.exit_code == 2 and "No such option" in result.stderr
 
 
 def test_barrier_without_its_files_says_what_is_missing(tmp_path: Path) -> None:

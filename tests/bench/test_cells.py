@@ -14,11 +14,20 @@ import pytest
 from bench.conftest import World
 from frown import api
 from frown.bench import runner
-from frown.bench.cells import AREA, CROWN, LP, Cell, choose, frown_method, network_file
+from frown.bench.cells import (
+    AREA,
+    COLD_LP,
+    CROWN,
+    LP,
+    Cell,
+    choose,
+    frown_method,
+    network_file,
+)
 from frown.bench.data import load_data
 from frown.bench.experiments import METHODS, experiments, matching
 from frown.bench.networks import NETWORKS, parse
-from frown.bench.progress import Pace, duration
+from frown.bench.pace import Pace, duration, foretell, known_seconds
 from frown.bench.runner import Problems, Setup, Task, measure, tasks_for
 from frown.bench.store import Result, Store
 from frown.errors import InvalidInput
@@ -124,7 +133,8 @@ def test_the_tables_cover_all_networks() -> None:
         (8, 64),
     }
     assert [line.group for line in tables["table8"].lines] == [1, 8, 16, 32]
-    assert {line.norm for line in tables["table4"].lines} == {inf}
+    for name in ("table4", "table5", "table6", "table7"):
+        assert {line.norm for line in tables[name].lines} == {1.0, 2.0, inf}
 
 
 def test_a_cell_shared_by_lines_is_measured_once() -> None:
@@ -258,6 +268,23 @@ def test_lp_is_given_up_at_the_limit_and_tried_again_with_a_larger_one(
     assert run(Problems(setup(world)), tmp_path, cell).results == []
 
 
+def test_cold_programs_are_kept_apart_from_hot_ones(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = fake_lp(monkeypatch, [2.0])
+    problems = Problems(setup(world))
+    hot, cold = Cell(RELU, inf, LP), Cell(RELU, inf, COLD_LP)
+    assert len(run(problems, tmp_path, hot).results) == 3
+    assert all("hot" not in c for c in calls)  # so results without the word are hot ones
+    assert len(run(problems, tmp_path, cold).results) == 3
+    assert all(c["hot"] is False for c in calls[3:])
+    assert run(problems, tmp_path, hot, cold).results == []
+    assert str(hot) == "drive_4x20_relu p=inf lp" and str(cold) == f"{hot} cold"
+    store = Store(tmp_path)
+    first, second = store.get(problems.key(hot, 0)), store.get(problems.key(cold, 0))
+    assert first is not None and second is not None and first.key != second.key
+
+
 def test_a_cell_that_fails_does_not_stop_the_others(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +321,52 @@ def test_the_time_left_follows_what_was_measured() -> None:
     assert pace.seconds_left() == pytest.approx(half_done - 10.0)
     pace.finish(large)
     assert pace.seconds_left() == 0
+
+
+def test_the_time_left_learns_how_time_grows_with_a_network() -> None:
+    """Seconds that grow more slowly than is believed at first, on a slow machine."""
+    sizes = ["drive_4x20", "drive_8x20", "mnist_5x20", "mnist_10x20", "mnist_3x100", "mnist_5x100"]
+    slow, wide = 30.0, Cell(parse("cifar_4x2048_relu"), inf, frown_method())
+
+    def truth(cell: Cell) -> float:
+        believed = foretell([cell], {})[cell]
+        return slow * believed**0.8
+
+    known = {c: truth(c) for c in (Cell(parse(f"{s}_relu"), inf, frown_method()) for s in sizes)}
+    new = Cell(parse("mnist_7x100_relu"), inf, frown_method())
+    assert foretell([new], known)[new] == pytest.approx(truth(new), rel=0.3)
+    before, after = foretell([wide], {})[wide], foretell([wide], known)[wide]
+    assert abs(np.log(after / truth(wide))) < abs(np.log(before / truth(wide)))
+    other = Cell(new.network, 2.0, LP)  # CROWN and FROWN tell nothing of linear programs
+    assert foretell([other], known) == foretell([other], {})
+
+
+def test_groups_are_expected_to_be_faster_and_cold_programs_slower() -> None:
+    network = parse("mnist_4x1024_relu")
+    alone, shared, layer = (Cell(network, inf, frown_method(g)) for g in (1, 8, 0))
+    each = foretell([alone, shared, layer], {alone: 100.0})
+    assert each[layer] < each[shared] < each[alone]
+    hot, cold = Cell(RELU, inf, LP), Cell(RELU, inf, COLD_LP)
+    assert foretell([cold], {hot: 5.0})[cold] > 5.0
+
+
+def test_crown_tells_of_frown_on_the_same_network() -> None:
+    network = parse("cifar_4x2048_relu")
+    frown, crown = Cell(network, inf, frown_method(8)), Cell(network, inf, CROWN)
+    first, usual = foretell([frown], {})[frown], foretell([crown], {})[crown]
+    assert foretell([frown], {crown: usual})[frown] == pytest.approx(first)
+    assert foretell([frown], {crown: usual / 10})[frown] < first / 3
+
+
+def test_the_store_tells_of_earlier_runs(world: World, tmp_path: Path) -> None:
+    cell = Cell(RELU, inf, CROWN)
+    run(Problems(setup(world)), tmp_path, cell)
+    known = known_seconds(Store(tmp_path))
+    assert list(known) == [cell] and known[cell] > 0
+    pace = Pace([Task(cell, (6, 7))], known={cell: 3.0})
+    assert pace.seconds_left() == 6.0
+    pace.measured(cell, 1, 1.0)  # this run's own pace counts for more
+    assert pace.seconds_left() == 1.0
 
 
 def test_lp_beyond_the_limit_is_expected_to_be_given_up() -> None:

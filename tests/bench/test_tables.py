@@ -23,10 +23,10 @@ from frown.bench.plots import (
     seconds_picture,
     write_picture,
 )
-from frown.bench.report import Output, show, write
+from frown.bench.report import Output, command, show, write
 from frown.bench.store import Key, Result
 from frown.bench.summary import Measured, Summary, gain, notes
-from frown.bench.tables import csv_text, grid, markdown, number, percent
+from frown.bench.tables import WIDE, csv_text, grid, markdown, number, percent
 from frown.errors import InvalidInput
 
 
@@ -170,14 +170,16 @@ def test_methods_left_out_have_no_columns() -> None:
 
 
 @pytest.mark.parametrize("name", list(experiments()))
-@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("width", [80, WIDE, 140])
 def test_tables_fit_the_terminal_and_nothing_is_cut(name: str, width: int) -> None:
     stream = io.StringIO()
-    show(*full_table(name), Console(file=stream, width=width))
+    experiment, lines = full_table(name)
+    show(experiment, lines, Console(file=stream, width=width))
     text = stream.getvalue()
     assert "…" not in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
-    assert text.count("paper") >= len(experiments()[name].lines) // 2
+    published = 5 if experiment.by_group else sum(s.figure is not None for s in lines)
+    assert text.count("\n  paper") == published > 0
 
 
 def test_a_table_of_two_data_sets_has_headings() -> None:
@@ -212,7 +214,9 @@ def test_notes_say_how_many_samples_and_how_times_were_taken() -> None:
         summary("mnist_10x20_relu", **(FULL | {"lp": given_up("lp", 60.0)})),
     ]
     text = "\n".join(notes(lines))
-    assert "FROWN 3, LP 2" in text
+    assert "FROWN 3, LP 2" in text and "not measured" not in text
+    part = summary("mnist_5x20_relu", 2.0, **(FULL | {"lp": Measured()}))
+    assert "1 of 8 cells were not measured" in "\n".join(notes([lines[0], part]))
     assert "batches of 20" in text and "LP one at a time" in text
     assert "given up" in text
     assert "busy" in text  # twice as many seconds as CPU seconds
@@ -246,6 +250,51 @@ def test_markdown_is_one_table_of_even_rows() -> None:
     assert text.startswith("## Title\n") and text.endswith("- a note\n")
 
 
+def test_markdown_names_its_command_and_its_samples(tmp_path: Path) -> None:
+    limited = replace(result("lp", 0, 0.13, 20.0), limit=600.0)
+    lines = (summary("mnist_5x20_relu", **(FULL | {"lp": Measured((limited,))})),)
+    experiment = table("table5", lines)
+    options = ("--networks", "mnist_5*", "--samples", "3")
+    output = Output(tmp_path, None, options=options, lp_options=("--lp-samples", "1"))
+    write([(experiment, lines)], output)
+    text = (tmp_path / "table5.md").read_text()
+    rest = "--samples 3 --lp-samples 1 --time-limit 600"
+    assert f"Made by `frown bench table5 --networks 'mnist_5*' {rest}`." in text
+    assert "- samples per cell: CROWN 3, FROWN 3, LP 1\n" in text
+    few = replace(experiment, methods=("crown", "frown"))
+    assert command(few, lines, output).endswith("--samples 3 --methods crown,frown")
+
+
+def test_cold_tables_have_their_own_files_and_are_compared_with_hot_ones(tmp_path: Path) -> None:
+    cold = measured("lp", {0: 0.13, 1: 0.26}, 50.0)
+    line = replace(
+        summary("mnist_5x20_relu", **(FULL | {"lp": cold})), cold=True, other_lp=FULL["lp"]
+    )
+    assert line.cold_over_hot is not None and line.cold_over_hot.value == 2.5
+    hot = replace(summary("mnist_5x20_relu", **FULL), other_lp=cold)
+    assert hot.cold_over_hot == line.cold_over_hot
+    assert "LP takes 2.5 times as long cold as hot" in "\n".join(notes([hot]))
+    assert "LP cold" not in "\n".join(notes([hot])) and "LP cold" in "\n".join(notes([line]))
+    alone = replace(line, other_lp=measured("lp", {7: 0.1}))
+    assert alone.cold_over_hot is None
+    experiment = replace(table("table5", [line]), cold=True)
+    assert [p.name for p in write([(experiment, (line,))], Output(tmp_path))] == [
+        "table5-cold.csv", "table5-cold.md", "table5-cold-gain.png", "table5-cold-seconds.png",
+    ]  # fmt: skip
+    (record,) = csv.DictReader(io.StringIO(csv_text([line])))
+    assert record["lp_start"] == "cold" and record["lp_cold_over_hot"] == "2.5"
+
+
+def test_frown_is_shown_beside_lp_on_the_same_samples() -> None:
+    lines = [summary("mnist_5x20_relu", **FULL)]
+    content = grid(table("table5", lines), lines)
+    ours = dict(zip(content.heads, content.rows[0].cells))
+    assert ours["gain\nFROWN"] == "+0.0%" and ours["gain FR\non LP's"] == "+20.0%"
+    assert ours["gain\nLP"] == "+30.0%"
+    without = grid(replace(table("table5", lines), methods=("crown", "lp")), lines)
+    assert "gain FR\non LP's" not in without.heads
+
+
 def test_pictures_are_written_where_there_is_something_to_show(tmp_path: Path) -> None:
     tables = [(e, tuple(lines)) for e, lines in map(full_table, ("table4", "table6", "table8"))]
     written = [p.name for p in write(tables, Output(tmp_path))]
@@ -267,6 +316,30 @@ def test_gain_curves_are_ours_and_the_papers() -> None:
     assert list(paper.get_xdata()) == [4, 8, 12] == list(ours.get_xdata())
     assert list(paper.get_ydata()) == pytest.approx([11.27, 12.95, 25.05], abs=0.01)
     assert list(ours.get_ydata()) == pytest.approx([0, 0, 0], abs=1e-9)
+
+
+def test_lines_for_once_ten_and_a_hundred_times_are_always_drawn() -> None:
+    lp = measured("lp", {0: 0.13}, 1.0)  # as fast as twice FROWN
+    picture = seconds_picture([replace(summary("mnist_15x20_relu", **(FULL | {"lp": lp})))])
+    wide = seconds_picture([summary(f"drive_{m}x20_relu", **FULL) for m in (4, 8, 12)])
+    assert picture is not None and wide is not None
+    assert {"1×", "10×", "100×"} <= {t.get_text() for t in wide.axes[0].texts}
+    assert "1×" in {t.get_text() for t in picture.axes[0].texts}
+
+
+def test_the_group_picture_is_beside_the_smallest_group() -> None:
+    name = "mnist_4x1024_relu"
+    lines = [
+        summary(name, group=g, crown=FULL["crown"], frown=measured("frown", {0: r, 1: r}, 1.0))
+        for g, r in ((8, 0.18), (1, 0.2))
+    ]
+    picture = group_picture(lines)
+    assert picture is not None
+    ours, crown, paper = picture.axes[0].get_lines()
+    assert list(ours.get_xdata()) == [1, 8]
+    assert list(ours.get_ydata()) == pytest.approx([100, 90])
+    assert crown.get_ydata()[0] == pytest.approx(75)
+    assert list(paper.get_ydata()) == pytest.approx([100, 100, 98.67, 98.64], abs=0.01)
 
 
 def test_without_results_there_are_no_pictures() -> None:

@@ -7,8 +7,6 @@ upper bounds on the error that an adversary can cause over the MNIST test set.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,11 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.table import Table
 
 from frown import api
 from frown.bench.data import load_data
-from frown.errors import InvalidInput, OutputError
+from frown.errors import InvalidInput
 from frown.frontends.model import Model
 
 METHODS = ("crown", "frown", "lp")
@@ -270,115 +267,6 @@ def run_error(
                 )
             )
     return rows
-
-
-# -- tables -----------------------------------------------------------------------
-
-Cells = list[list[str]]  # the heads, then the lines
-
-
-def barrier_table(rows: Sequence[BarrierRow]) -> Table:
-    """Mean radii x 1000, ours beside the published ones."""
-    return _table(_barrier_cells(rows))
-
-
-def barrier_markdown(rows: Sequence[BarrierRow]) -> str:
-    return _markdown(_barrier_cells(rows))
-
-
-def barrier_csv(rows: Sequence[BarrierRow]) -> str:
-    """A line per image and method."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["network", "image", "method", "radius", "broken", "seconds"])
-    for row in rows:
-        for method, proved in row.proved.items():
-            for n, radius in enumerate(proved.radii):
-                writer.writerow(
-                    [row.network.name, n, method, radius, row.broken[n], proved.seconds[n]]
-                )
-    return stream.getvalue()
-
-
-def error_table(rows: Sequence[ErrorRow]) -> Table:
-    """Errors in per cent, ours with their standard error beside the published ones."""
-    return _table(_error_cells(rows))
-
-
-def error_markdown(rows: Sequence[ErrorRow]) -> str:
-    return _markdown(_error_cells(rows))
-
-
-def write_barrier(rows: Sequence[BarrierRow], folder: Path) -> list[Path]:
-    """barrier.md, the table, and barrier.csv, every image."""
-    texts = {"barrier.md": barrier_markdown(rows), "barrier.csv": barrier_csv(rows)}
-    return _written(texts, folder)
-
-
-def write_error(rows: Sequence[ErrorRow], folder: Path) -> list[Path]:
-    """barrier-error.md, the table."""
-    return _written({"barrier-error.md": error_markdown(rows)}, folder)
-
-
-def _barrier_cells(rows: Sequence[BarrierRow]) -> Cells:
-    methods = list(dict.fromkeys(m for row in rows for m in row.proved))
-    heads = ["network", *(m.upper() for m in methods)]
-    heads += ["LP-GREEDY", "LP-LAST", "LP-ALL", *(f"{m.upper()} / LP-ALL" for m in methods)]
-    heads += ["attack", "PGD", *(f"CPU s {m.upper()}" for m in methods)]
-    lines = [heads]
-    for row in rows:
-        published = row.network
-        lines.append(
-            [
-                published.name,
-                *(f"{1000 * row.proved[m].radius:.2f}" for m in methods),
-                *(f"{v:.2f}" for v in (published.lp_greedy, published.lp_last, published.lp_all)),
-                *(f"{row.ratio(m):.3f}" for m in methods),
-                f"{1000 * mean(row.broken):.2f}",
-                f"{published.pgd:.2f}",
-                *(f"{row.proved[m].seconds_each:.2g}" for m in methods),
-            ]
-        )
-    return lines
-
-
-def _error_cells(rows: Sequence[ErrorRow]) -> Cells:
-    heads = ["network", "eps", "images", "method", "wrong", "attack", "not proved", "CPU s"]
-    lines = [[*heads, "test", "PGD", "MILP", "LP-ALL", "LP-GREEDY"]]
-    for row in rows:
-        p = row.problem
-        ours = (row.test, row.lower, row.upper)
-        lines.append(
-            [p.name, f"{p.eps:g}", str(row.count), row.method.upper()]
-            + [f"{100 * v:.2f} ± {100 * row.deviation(v):.2f}" for v in ours]
-            + [f"{row.seconds:.2g}", f"{p.test:.2f}", f"{p.pgd:.2f}"]
-            + [f"{p.milp[0]:.2f} to {p.milp[1]:.2f}", f"{p.lp_all:.2f}", f"{p.lp_greedy:.2f}"]
-        )
-    return lines
-
-
-def _table(cells: Cells) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for n, head in enumerate(cells[0]):
-        table.add_column(head, justify="right" if n else "left")
-    for line in cells[1:]:
-        table.add_row(*line)
-    return table
-
-
-def _markdown(cells: Cells) -> str:
-    rules = ["---", *["---:"] * (len(cells[0]) - 1)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (cells[0], rules, *cells[1:]))
-
-
-def _written(texts: Mapping[str, str], folder: Path) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error}") from None
-    return [folder / name for name in texts]
 
 
 # -- inside -----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from frown.frontends.model import Model
 TOL = 0.01  # of the search for a radius, relative, as in the paper
 _CHUNK = 256  # test samples answered at a time
 
-Option = str | int | float
+Option = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Method:
     """A column of the tables: its name, and what `frown.certify` is told."""
 
     name: str
-    options: tuple[tuple[str, Option], ...]
+    options: tuple[tuple[str, Option], ...]  # sorted
 
     @property
     def batched(self) -> bool:
@@ -33,14 +33,19 @@ class Method:
         return self.name != "lp"
 
 
-CROWN = Method("crown", (("method", "crown"), ("rule", "paper"), ("tol", TOL)))
-AREA = Method("area", (("method", "crown"), ("rule", "area"), ("tol", TOL)))
-LP = Method("lp", (("method", "lp"), ("boxes", "lp"), ("tangents", 3), ("tol", TOL)))
+def _method(name: str, **options: Option) -> Method:
+    return Method(name, tuple(sorted((options | {"tol": TOL}).items())))
+
+
+CROWN = _method("crown", method="crown", rule="paper")
+AREA = _method("area", method="crown", rule="area")
+LP = _method("lp", method="lp", boxes="lp", tangents=3)
+COLD_LP = _method("lp", method="lp", boxes="lp", tangents=3, hot=False)
 
 
 def frown_method(group: int = 1) -> Method:
     """FROWN from the lines of least area, `group` neurons sharing theirs (0: a layer)."""
-    return Method("frown", (("method", "frown"), ("rule", "area"), ("group", group), ("tol", TOL)))
+    return _method("frown", method="frown", rule="area", group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,11 @@ class Cell:
     method: Method
 
     def __str__(self) -> str:
-        group = dict(self.method.options).get("group", 1)
+        options = dict(self.method.options)
+        group = options.get("group", 1)
         grouped = "" if group == 1 else " by layer" if group == 0 else f" by {group}"
-        return f"{self.network.name} p={norm_text(self.norm)} {self.method.name}{grouped}"
+        cold = "" if options.get("hot", True) else " cold"
+        return f"{self.network.name} p={norm_text(self.norm)} {self.method.name}{grouped}{cold}"
 
 
 def norm_text(norm: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,6 +82,14 @@ Show = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Measure again what there is.", rich_help_panel=_WHERE)
 ]
+Cold = Annotated[
+    bool,
+    typer.Option(
+        "--cold",
+        help="LP solves every program from nothing. Default: from the last solution.",
+        rich_help_panel=_WHAT,
+    ),
+]
 TimeLimit = Annotated[
     float | None,
     typer.Option(help="Seconds per sample, for LP.", rich_help_panel=_MACHINE),
@@ -103,11 +112,13 @@ Batch = Annotated[
 NETS, OUT = Path("frown-nets"), Path("frown-bench")
 
 _TABLES = {
-    "table3": "Table 3, Experiment I: drive and MNIST, ReLU and sigmoid, by CROWN, FROWN and LP.",
-    "table4": "Table 4: Sensorless Drive, 4 to 12 layers, p = inf.",
+    "table1": "Experiment I: the same as table3.",
+    "table2": "Experiment II: the same as table7.",
+    "table3": "Experiment I (Table 3): drive and MNIST, ReLU and sigmoid, by CROWN, FROWN and LP.",
+    "table4": "Table 4: Sensorless Drive, 4 to 12 layers.",
     "table5": "Table 5: MNIST, 5 to 20 layers of 20 neurons.",
     "table6": "Table 6: MNIST, 3 to 7 layers of 100 neurons.",
-    "table7": "Table 7, Experiment II: CIFAR-10, 4 to 8 layers of 2048 neurons, in groups.",
+    "table7": "Experiment II (Table 7): CIFAR-10, 4 to 8 layers of 2048 neurons, in groups.",
     "table8": "Table 8: groups of 1, 8, 16 and 32 neurons on MNIST 4x[1024].",
 }
 PAPER = ("table4", "table5", "table6", "table7", "table8")  # Table 3 is a part of them
@@ -150,6 +161,7 @@ def _table(*names: str) -> Callable[..., None]:
         samples: SampleCount = 20,
         lp_samples: LpSamples = 5,
         group: Group = None,
+        cold: Cold = False,
         seed: Seed = 0,
         data: Data = None,
         nets: Nets = NETS,
@@ -173,7 +185,7 @@ def _table(*names: str) -> Callable[..., None]:
             raise InvalidInput(f"--format {picture}: choose {' or '.join(FORMATS)}")
         if time_limit is not None and not time_limit > 0:
             raise InvalidInput(f"--time-limit {time_limit:g}: give a positive number of seconds")
-        chosen = _selected(names, networks, norms, methods, group)
+        chosen = _selected(names, networks, norms, methods, group, cold)
         torch.set_num_threads(threads)
         setup = Setup(
             nets=nets,
@@ -187,7 +199,26 @@ def _table(*names: str) -> Callable[..., None]:
             seed=seed,
             force=force,
         )
-        output = Output(out, picture if plots else None, show, ("frown", *sys.argv[1:]))
+        output = Output(
+            out,
+            picture if plots else None,
+            show,
+            ("frown", *sys.argv[1:]),
+            _words(
+                networks=None if networks is None else ",".join(_split(networks)),
+                norms=norms,
+                group=group,
+                samples=samples,
+                seed=seed or None,
+                threads=threads if threads > 1 else None,
+                batch=batch,
+            ),
+            _words(
+                lp_samples=lp_samples,
+                cold=cold or None,
+                workers=workers if workers > 1 else None,
+            ),
+        )
         if run(chosen, setup, output, _console(), _console(stderr=True)):
             raise typer.Exit(1)
 
@@ -241,19 +272,18 @@ def barrier(
     ] = None,
     out: Out = OUT,
 ) -> None:
-    from frown.bench import barrier
+    from frown.bench import barrier, barrier_tables
     from frown.bench.progress import counting
-    from frown.bench.report import write_text
 
     ways = _methods(methods) or []
     names = None if networks is None else _split(networks)
     where = _data(data)
-    screen, written = _console(), []
+    screen = _console()
     with counting(_console(stderr=True)) as report:
         if errors is None:
             radii = barrier.run_barrier(where, methods=ways, networks=names, report=report)
-            table, text = barrier.barrier_table(radii), barrier.barrier_markdown(radii)
-            written.append(write_text(out / "barrier.csv", barrier.barrier_csv(radii)))
+            table = barrier_tables.barrier_table(radii, screen.width)
+            written = barrier_tables.write_barrier(radii, out)
         else:
             shares = [
                 row
@@ -262,8 +292,8 @@ def barrier(
                     where, count=errors, method=way, networks=names, report=report
                 )
             ]
-            table, text = barrier.error_table(shares), barrier.error_markdown(shares)
-    written.append(write_text(out / f"barrier{'' if errors is None else '-errors'}.md", text))
+            table = barrier_tables.error_table(shares, screen.width)
+            written = barrier_tables.write_error(shares, out)
     screen.print(table)
     screen.print(f"wrote {', '.join(map(str, written))}", markup=False, soft_wrap=True)
 
@@ -287,6 +317,16 @@ def _data(folder: Path | None) -> Path:
 def _split(texts: Sequence[str]) -> list[str]:
     """Words between commas, in all of the texts."""
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
+
+
+def _words(**options: object) -> tuple[str, ...]:
+    """Options as one types them, without those that are None."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is not None:
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+    return tuple(words)
 
 
 def _networks(patterns: list[str] | None) -> list[Network] | None:
@@ -327,13 +367,14 @@ def _selected(
     norms: str | None,
     methods: str | None,
     group: str | None,
+    cold: bool,
 ) -> list[Experiment]:
     """The tables with what is left of them; an error if that is nothing."""
-    from frown.bench.experiments import experiments
+    from frown.bench.experiments import ALIASES, experiments
     from frown.run.options import parse_group
 
     known = experiments()
-    tables = [known[name] for name in names]
+    tables = [known[ALIASES.get(name, name)] for name in names]
     size = None if group is None else parse_group(group)
     nets, balls, ways = _networks(networks), _norms(norms), _methods(methods)
     if len(tables) > 1 and ways is not None:
@@ -349,4 +390,9 @@ def _selected(
             f"nothing of {', '.join(names)} is left by --networks, --norms and --methods; "
             f"there are {', '.join(there)}, p = {', '.join(p)}"
         )
-    return chosen
+    if not cold:
+        return chosen
+    if not any("lp" in t.methods for t in chosen):
+        raise InvalidInput("--cold is for LP, which is not among the methods; add --methods lp")
+    # Only tables with LP differ.
+    return [replace(t, cold=True, title=f"{t.title}, cold LP") for t in chosen if "lp" in t.methods]

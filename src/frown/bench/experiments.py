@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import inf
 
-from frown.bench.cells import AREA, CROWN, LP, Cell, Method, frown_method
+from frown.bench.cells import AREA, COLD_LP, CROWN, LP, Cell, Method, frown_method
 from frown.bench.figures import EXPERIMENT_I, GROUP_FIGURES, GROUP_NETWORK, GROUPS
 from frown.bench.networks import NETWORKS, Network
 from frown.errors import InvalidInput
 
 METHODS = ("crown", "frown", "lp")
 NORMS = (1.0, 2.0, inf)
+ALIASES = {"table1": "table3", "table2": "table7"}  # the main text's two experiments
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,14 @@ class Line:
     norm: float
     group: int = 1
 
-    def methods(self, names: Iterable[str]) -> tuple[Method, ...]:
+    def methods(self, names: Iterable[str], cold: bool = False) -> tuple[Method, ...]:
         """The columns of these methods; CROWN has two, the paper's rule and least area."""
-        columns = {"crown": (CROWN, AREA), "frown": (frown_method(self.group),), "lp": (LP,)}
+        lp = COLD_LP if cold else LP
+        columns = {"crown": (CROWN, AREA), "frown": (frown_method(self.group),), "lp": (lp,)}
         return tuple(method for name in names for method in columns[name])
 
-    def cells(self, names: Iterable[str]) -> tuple[Cell, ...]:
-        return tuple(Cell(self.network, self.norm, method) for method in self.methods(names))
+    def cells(self, names: Iterable[str], cold: bool = False) -> tuple[Cell, ...]:
+        return tuple(Cell(self.network, self.norm, m) for m in self.methods(names, cold))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,19 @@ class Experiment:
     lines: tuple[Line, ...]
     methods: tuple[str, ...]
     by_group: bool = False  # the lines differ in their groups, and are compared with each other
+    cold: bool = False  # LP solves every program from nothing
+
+    @property
+    def file(self) -> str:
+        """Of its tables and pictures, without the ending."""
+        return f"{self.name}-cold" if self.cold else self.name
+
+    def cells_of(self, line: Line) -> tuple[Cell, ...]:
+        return line.cells(self.methods, self.cold)
 
     def cells(self) -> tuple[Cell, ...]:
         """All that must be measured, each once."""
-        return tuple(dict.fromkeys(c for line in self.lines for c in line.cells(self.methods)))
+        return tuple(dict.fromkeys(c for line in self.lines for c in self.cells_of(line)))
 
     def only(
         self,
@@ -87,7 +98,7 @@ def experiments() -> Mapping[str, Experiment]:
     all_of_them = (
         Experiment(
             "table3",
-            "Table 3, Experiment I: Sensorless Drive and MNIST",
+            "Experiment I (Table 3): Sensorless Drive and MNIST",
             tuple(Line(named[name], p) for name, p in EXPERIMENT_I),
             METHODS,
         ),
@@ -106,7 +117,7 @@ def experiments() -> Mapping[str, Experiment]:
         ),
         Experiment(
             "table7",
-            "Table 7, Experiment II: CIFAR-10, 2048 neurons per layer",
+            "Experiment II (Table 7): CIFAR-10, 2048 neurons per layer",
             _lines(_of("cifar", 2048), NORMS),
             ("crown", "frown"),
         ),

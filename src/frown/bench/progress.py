@@ -1,10 +1,9 @@
-"""How far the measuring has come, and how long it may still take."""
+"""How far the measuring has come, on a terminal or in lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import sqrt
 from statistics import mean
 from types import TracebackType
 from typing import Any, Self
@@ -13,73 +12,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from frown.bench.cells import Cell
-from frown.bench.networks import FEATURES
+from frown.bench.pace import Pace, duration
 from frown.bench.runner import Task
 from frown.bench.store import Result
-
-# Seconds per unit of `cost` before anything is known of a method.
-_FIRST_GUESS = {"crown": 4e-9, "area": 4e-9, "frown": 3e-8, "lp": 1.5e-5}
-
-
-def cost(cell: Cell) -> float:
-    """How the work for one sample grows with the network, in arbitrary units.
-
-    Layer k of m has n neurons; a row goes back through k layers of n² weights each and
-    the first layer of n times the inputs: m² n³ / 2 + m n² d. Small networks cost as much
-    as ones of some 50 neurons. A linear program is solved for each of m n neurons, and
-    grows with all neurons before it.
-    """
-    m, n, d = cell.network.layers, cell.network.width, FEATURES[cell.network.data]
-    if cell.method.name == "lp":
-        return m * n * (m * n) * sqrt(m * n + d)
-    wide = n + 50
-    return m * m * wide**3 / 2 + m * wide * wide * d
-
-
-class Pace:
-    """Seconds left, from the seconds that each method took so far."""
-
-    def __init__(self, tasks: Sequence[Task], limit: float | None = None) -> None:
-        self._left = {task.cell: len(task.todo) for task in tasks}
-        self._limit = limit
-        self._spent: dict[str, tuple[float, float]] = {}  # seconds, cost
-
-    def measured(self, cell: Cell, count: int, seconds: float) -> None:
-        """`count` samples of a cell took `seconds` in all."""
-        spent, done = self._spent.get(cell.method.name, (0.0, 0.0))
-        self._spent[cell.method.name] = (spent + seconds, done + count * cost(cell))
-        self._left[cell] = max(0, self._left.get(cell, 0) - count)
-
-    def finish(self, cell: Cell) -> None:
-        """Nothing more of this cell."""
-        self._left[cell] = 0
-
-    def seconds_left(self) -> float:
-        return sum(self._seconds(cell, count) for cell, count in self._left.items())
-
-    def _seconds(self, cell: Cell, count: int) -> float:
-        name = cell.method.name
-        spent, done = self._spent.get(name, (_FIRST_GUESS[name], 1.0))
-        each = spent / done * cost(cell)
-        if name == "lp" and self._limit is not None and each > self._limit:
-            return self._limit  # the cell is given up after its first sample
-        return count * each
-
-
-def duration(seconds: float) -> str:
-    """Roughly: 40 s, 12 min, 3 h 20 min."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if hours else f"{minutes} min"
 
 
 class _Teller:
     """Counts, and what both ways of telling share."""
 
-    def __init__(self, err: Console, limit: float | None) -> None:
-        self.err, self.limit = err, limit
+    def __init__(
+        self, err: Console, limit: float | None, known: Mapping[Cell, float] | None = None
+    ) -> None:
+        self.err, self.limit, self.known = err, limit, known
         self.pace = Pace((), limit)
         self.total = self.done = 0
         self.results: list[Result] = []  # of the cell under way
@@ -96,7 +40,7 @@ class _Teller:
         """Nothing to undo."""
 
     def begin(self, tasks: Sequence[Task]) -> None:
-        self.pace = Pace(tasks, self.limit)
+        self.pace = Pace(tasks, self.limit, self.known)
         self.total = sum(len(task.todo) for task in tasks)
 
     def start(self, task: Task) -> None:
@@ -138,8 +82,10 @@ class Lines(_Teller):
 class Bar(_Teller):
     """A bar on a terminal."""
 
-    def __init__(self, err: Console, limit: float | None) -> None:
-        super().__init__(err, limit)
+    def __init__(
+        self, err: Console, limit: float | None, known: Mapping[Cell, float] | None = None
+    ) -> None:
+        super().__init__(err, limit, known)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -186,9 +132,11 @@ class Bar(_Teller):
         )
 
 
-def teller(err: Console, limit: float | None) -> Lines | Bar:
-    """A bar on a terminal, lines elsewhere."""
-    return Bar(err, limit) if err.is_terminal else Lines(err, limit)
+def teller(
+    err: Console, limit: float | None, known: Mapping[Cell, float] | None = None
+) -> Lines | Bar:
+    """A bar on a terminal, lines elsewhere; `known` are seconds per sample of other cells."""
+    return Bar(err, limit, known) if err.is_terminal else Lines(err, limit, known)
 
 
 # -- training and the barrier's images --------------------------------------------------

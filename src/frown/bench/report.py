@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from frown.bench.cells import network_file
 from frown.bench.experiments import Experiment
+from frown.bench.experiments import experiments as all_tables
+from frown.bench.pace import known_seconds
 from frown.bench.plots import (
     gain_picture,
     group_picture,
@@ -32,7 +35,9 @@ class Output:
     folder: Path
     picture: str | None = "png"  # None: no pictures
     show: bool = False  # measure nothing
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # as typed, to go on after an interrupt
+    options: tuple[str, ...] = ()  # those of it that change figures, for below the tables
+    lp_options: tuple[str, ...] = ()  # and change LP's only
 
 
 Table = tuple[Experiment, tuple[Summary, ...]]
@@ -49,6 +54,8 @@ def run(
     if output.picture is not None:
         require_matplotlib()
     problems, store = Problems(setup), Store(output.folder)
+    if output.show:
+        experiments = _present(experiments, setup, err)
     problems.require(dict.fromkeys(line.network for e in experiments for line in e.lines))
     failures: list[Failure] = []
     if not output.show:
@@ -61,6 +68,21 @@ def run(
     return failures
 
 
+def _present(experiments: Sequence[Experiment], setup: Setup, err: Console) -> list[Experiment]:
+    """The lines whose networks are there: others have no results; all lines if none is there."""
+    networks = dict.fromkeys(line.network for e in experiments for line in e.lines)
+    missing = [n for n in networks if network_file(setup.nets, n) is None]
+    if not missing or len(missing) == len(networks):
+        return list(experiments)
+    names = ", ".join(n.name for n in missing)
+    err.print(f"left out: {setup.nets} does not hold {names}", markup=False, soft_wrap=True)
+    kept = [
+        replace(e, lines=tuple(line for line in e.lines if line.network not in missing))
+        for e in experiments
+    ]
+    return [e for e in kept if e.lines]
+
+
 def _measure(
     experiments: Sequence[Experiment],
     problems: Problems,
@@ -70,7 +92,7 @@ def _measure(
 ) -> list[Failure]:
     cells = dict.fromkeys(cell for e in experiments for cell in e.cells())
     before = len(store)
-    with teller(err, problems.setup.time_limit) as watch:
+    with teller(err, problems.setup.time_limit, known_seconds(store)) as watch:
         try:
             tasks = tasks_for(cells, problems, store)
             failures = measure(tasks, problems, store, watch)
@@ -102,10 +124,15 @@ def write(tables: Sequence[Table], output: Output) -> list[Path]:
     """CSV and Markdown of every table, and the pictures they give."""
     written = []
     for experiment, lines in tables:
-        text = markdown(experiment.title, grid(experiment, lines), notes(lines))
+        text = markdown(
+            experiment.title,
+            grid(experiment, lines),
+            notes(lines),
+            command(experiment, lines, output),
+        )
         for path, content in (
-            (output.folder / f"{experiment.name}.csv", csv_text(lines)),
-            (output.folder / f"{experiment.name}.md", text),
+            (output.folder / f"{experiment.file}.csv", csv_text(lines)),
+            (output.folder / f"{experiment.file}.md", text),
         ):
             written.append(write_text(path, content))
     if output.picture is None:
@@ -117,13 +144,27 @@ def write(tables: Sequence[Table], output: Output) -> list[Path]:
         if experiment.by_group:
             pictures["groups"] = group_picture(lines)
     # Pictures of one table must not replace those of another.
-    prefix = f"{tables[0][0].name}-" if len(tables) == 1 else ""
+    cold = "cold-" if tables[0][0].cold else ""
+    prefix = f"{tables[0][0].file}-" if len(tables) == 1 else cold
     for name, picture in pictures.items():
         if picture is not None:
             path = output.folder / f"{prefix}{name}.{output.picture}"
             write_picture(picture, path)
             written.append(path)
     return written
+
+
+def command(experiment: Experiment, lines: Sequence[Summary], output: Output) -> str:
+    """What makes the table again, without folders; the time limit is that of its results."""
+    words = ["frown", "bench", experiment.name, *output.options]
+    if experiment.methods != all_tables()[experiment.name].methods:
+        words += ["--methods", ",".join(experiment.methods)]
+    if "lp" in experiment.methods:
+        words += output.lp_options
+        limits = [r.limit for s in lines for r in s["lp"].results if r.limit is not None]
+        if limits:
+            words += ["--time-limit", f"{max(limits):g}"]
+    return shlex.join(words)
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -78,6 +78,9 @@ class Store:
     def __len__(self) -> int:
         return len(self._results)
 
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._results.values())
+
     def get(self, key: Key) -> Result | None:
         return self._results.get(key)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 
-from frown.bench.cells import Cell
+from frown.bench.cells import COLD_LP, LP, Cell
 from frown.bench.experiments import Experiment, Line
 from frown.bench.figures import FIGURES, Figure
 from frown.bench.runner import Problems
@@ -85,6 +85,8 @@ class Summary:
     line: Line
     columns: Mapping[str, Measured] = field(default_factory=dict)
     figure: Figure | None = None
+    cold: bool = False  # LP's programs start from nothing
+    other_lp: Measured = field(default_factory=Measured)  # hot where this is cold, and vice versa
 
     def __getitem__(self, column: str) -> Measured:
         return self.columns.get(column, Measured())
@@ -109,17 +111,38 @@ class Summary:
             return None
         return SpeedUp(seconds / frown.seconds, lp.limit is not None)
 
+    @property
+    def cold_over_hot(self) -> SpeedUp | None:
+        """How many times as long LP takes cold, over the samples that were solved both ways."""
+        mine, other = ({r.sample: r.seconds for r in m.results if r.complete} for m in self._lps)
+        shared = mine.keys() & other.keys()
+        if not shared:
+            return None
+        return SpeedUp(sum(mine[n] for n in shared) / sum(other[n] for n in shared))
+
+    @property
+    def _lps(self) -> tuple[Measured, Measured]:
+        """Cold and hot."""
+        own, other = self["lp"], self.other_lp
+        return (own, other) if self.cold else (other, own)
+
 
 def summaries(experiment: Experiment, problems: Problems, store: Store) -> tuple[Summary, ...]:
     """All lines of a table, from what the store holds of the samples asked for."""
-    return tuple(
-        Summary(
-            line,
-            {c.method.name: _measured(c, problems, store) for c in line.cells(experiment.methods)},
-            FIGURES.get((line.network.name, line.norm)),
+    found = []
+    for line in experiment.lines:
+        cells = experiment.cells_of(line)
+        other = Cell(line.network, line.norm, LP if experiment.cold else COLD_LP)
+        found.append(
+            Summary(
+                line,
+                {c.method.name: _measured(c, problems, store) for c in cells},
+                FIGURES.get((line.network.name, line.norm)),
+                experiment.cold,
+                _measured(other, problems, store) if "lp" in experiment.methods else Measured(),
+            )
         )
-        for line in experiment.lines
-    )
+    return tuple(found)
 
 
 def _measured(cell: Cell, problems: Problems, store: Store) -> Measured:
@@ -131,14 +154,18 @@ def _measured(cell: Cell, problems: Problems, store: Store) -> Measured:
 def notes(lines: Sequence[Summary]) -> list[str]:
     """What one must know to read the figures."""
     text = []
-    frown = [g.count for s in lines if (g := s.gain("frown"))]
-    lp = [g.count for s in lines if (g := s.gain("lp"))]
-    if frown or lp:
-        parts = [f"{who} {_range(n)}" for who, n in (("FROWN", frown), ("LP", lp)) if n]
-        text.append(
-            "gain: over CROWN by the paper's rule, on the samples that both have: "
-            + ", ".join(parts)
-        )
+    counts = {
+        who: [n for s in lines if (n := len(s[who].radii))] for who in ("crown", "frown", "lp")
+    }
+    if any(counts.values()):
+        parts = [f"{who.upper()} {_range(n)}" for who, n in counts.items() if n]
+        text.append(f"samples per cell: {', '.join(parts)}")
+    every = [m for s in lines for m in s.columns.values()]
+    if missing := sum(not m.results for m in every):
+        text.append(f"-: {missing} of {len(every)} cells were not measured")
+    if any(s.gain(who) for s in lines for who in ("frown", "lp")):
+        text.append("gain: over CROWN by the paper's rule, on the samples that both have")
+    lp = counts["lp"]
     results = [r for s in lines for m in s.columns.values() for r in m.results]
     batches = [r.batch for r in results if r.column == "frown"]
     if batches:
@@ -154,6 +181,13 @@ def notes(lines: Sequence[Summary]) -> list[str]:
     workers = {r.workers for r in results if r.column == "lp"}
     if workers - {1}:
         text.append(f"LP solved by {_range(workers)} processes at a time")
+    if any(s.cold for s in lines):
+        text.append("LP cold: every program starts from nothing, the search from CROWN's radius")
+    slower = [found.value for s in lines if (found := s.cold_over_hot)]
+    if slower:
+        least, most = f"{min(slower):.1f}", f"{max(slower):.1f}"
+        span = least if least == most else f"{least} to {most}"
+        text.append(f"LP takes {span} times as long cold as hot, on samples solved both ways")
     limits = {s["lp"].limit for s in lines} - {None}
     if limits:
         text.append(">: LP was given up at that many seconds for one sample")

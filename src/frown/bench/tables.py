@@ -125,6 +125,11 @@ def _columns(methods: Sequence[str]) -> list[Column]:
             lambda f, d: percent(f.frown_gain),
         ),
         Column(
+            "gain FR\non LP's",
+            lambda s, d: percent(_value(s.frown_gain_beside_lp)),
+            extra=True,
+        ),
+        Column(
             "gain\nLP", lambda s, d: percent(_value(s.gain("lp"))), lambda f, d: percent(f.lp_gain)
         ),
         Column(
@@ -138,7 +143,8 @@ def _columns(methods: Sequence[str]) -> list[Column]:
     chosen = [*first, *radii, *gains]
     wanted = {"crown": "CROWN", "frown": "FROWN", "lp": "LP"}
     absent = [text for name, text in wanted.items() if name not in methods]
-    return [c for c in chosen if not any(text in c.head.split() for text in absent)]
+    gone = {*absent, *(["on"] if {"FROWN", "LP"} & set(absent) else [])}
+    return [c for c in chosen if gone.isdisjoint(c.head.split())]
 
 
 def grid(experiment: Experiment, lines: Sequence[Summary], wide: bool = True) -> Grid:
@@ -222,14 +228,16 @@ def rich_table(content: Grid) -> Table:
     return table
 
 
-def markdown(title: str, content: Grid, notes: Sequence[str]) -> str:
-    """A heading, a table, and what one must know to read it."""
+def markdown(title: str, content: Grid, notes: Sequence[str], command: str = "") -> str:
+    """A heading, a table, the command that makes it, and what one must know to read it."""
     heads = [head.replace("\n", " ") for head in content.heads]
     rules = ["---:" if numeric else "---" for numeric in content.numeric]
     lines = [f"## {title}", "", _bar(heads), _bar(rules)]
     for row in content.rows:
         mark = "**" if row.kind == "heading" else ""
         lines.append(_bar([f"{mark}{row.cells[0].strip()}{mark}", *row.cells[1:]]))
+    if command:
+        lines += ["", f"Made by `{command}`."]
     lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -267,6 +275,8 @@ def _record(s: Summary) -> dict[str, object]:
     record["lp_given_up_after"] = s["lp"].limit
     record["speed_up"] = s.speed_up and s.speed_up.value
     record["speed_up_is_a_lower_bound"] = s.speed_up and s.speed_up.at_least
+    record["lp_start"] = "cold" if s.cold else "hot"
+    record["lp_cold_over_hot"] = s.cold_over_hot and s.cold_over_hot.value
     paper = s.figure
     return record | {
         "paper_crown_radius": paper and paper.crown,

@@ -24,6 +24,8 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Frame
 
+CHUNK = 256 << 20  # bytes of rows in flight; with more, time goes into moving memory
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -174,6 +176,7 @@ def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
         if plan.sources[i] == source:
             loose = ~plan.relaxation(i).settled(plan.carry(i, box))
             wanted |= plan.carry_back(i, loose)
+    wanted &= plan.loose(source)
     pairs = wanted.flatten(1).nonzero()
     return pairs[:, 0], pairs[:, 1]
 
@@ -186,9 +189,14 @@ def with_entries(box: Box, sample: Tensor, neuron: Tensor, lower: Tensor, upper:
     return Box(low.view_as(box.lower), high.view_as(box.upper))
 
 
+def at_once(plan: Plan, target: int, settings: Settings) -> int:
+    """How many rows of a target go together: within the budget, and near the processor."""
+    return max(1, min(settings.memory, CHUNK) // plan.row_bytes(target))
+
+
 def pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[slice]:
     """Chunks of rows that fit the memory budget."""
-    step = max(1, settings.memory // plan.row_bytes(target))
+    step = at_once(plan, target, settings)
     return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
 
 

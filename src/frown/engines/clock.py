@@ -28,6 +28,10 @@ class Clock:
         """Seconds until the deadline, never negative."""
         return max(0.0, self.deadline - time.monotonic())
 
+    def share(self, count: int) -> Clock:
+        """The next of `count` equal parts of the time left."""
+        return self if self.deadline == inf else Clock.lasting(self.left() / count)
+
     def check(self) -> None:
         if self.expired():
             raise OutOfTime

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from frown.engines.backward import (
     Layers,
+    at_once,
     fixed_layers,
     fixed_margins,
     pieces,
@@ -218,7 +219,7 @@ class _Engine:
         starts = torch.ones_like(sample, dtype=torch.bool)
         starts[1:] = (sample[1:] != sample[:-1]) | (slot[1:] != slot[:-1])
         edges = [*starts.nonzero().flatten().tolist(), len(sample)]
-        most = max(1, self.settings.memory // self.plan.row_bytes(source))
+        most = at_once(self.plan, source, self.settings)
         chunks, first = [], 0
         for edge, after in zip(edges[1:], [*edges[2:], None], strict=True):
             if after is None or after - first > most:

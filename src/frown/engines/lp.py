@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.engines.backward import Layers, fixed_layers, fixed_margins, unsettled, walk
+from frown.engines.backward import Layers, fixed_layers, fixed_margins, pieces, unsettled, walk
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import begin, descend, form_of, one_hot
 from frown.engines.frown import Warm, frown
@@ -40,12 +40,15 @@ from frown.relax.relaxation import Frame
 Array = NDArray[np.float64]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tally:
     """How many programs were solved, and how many of them not to optimality."""
 
     programs: int = 0
     unsolved: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.programs + other.programs, self.unsolved + other.unsolved)
 
     def remark(self) -> str:
         return (
@@ -220,10 +223,13 @@ class _Engine:
         found, ends = minimise(problem, costs, starts, self.clock, crew.pool, crew.count, hot)
         kept.ends.update(zip(keys, ends, strict=True))
         self.last = ends[-1]
-        self.tally.programs += len(costs)
-        self.tally.unsolved += int((~found.solved).sum())
+        self.tally += Tally(len(costs), int((~found.solved).sum()))
         dual = self._dual(target, program, found, coef)
-        return dual_rows(self.plan, self.region, target, coef, frames, dual)
+        parts = [coef.new_zeros(0)]
+        for piece in pieces(self.plan, target, len(coef), self.settings):
+            here = {i: y[piece] for i, y in dual.items()}
+            parts.append(dual_rows(self.plan, self.region, target, coef[piece], frames, here))
+        return torch.cat(parts)
 
     def _program(self, target: int, frames: dict[int, Frame]) -> Program:
         """The program with all nonlinear nodes before the target that have lines by now.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 TOLERANCE = 1e-9  # of the solver, in scaled units
+SMALL = 1e-8  # entries that the solver does not see, in scaled units
 
 
 @dataclass
@@ -166,14 +167,19 @@ def minimise_mixed(
     for column in binaries.tolist():
         kinds[column] = highspy.HighsVarType.kInteger
     lp.integrality_ = kinds
-    model.passModel(lp)
-    model.run()
+    if model.passModel(lp) == highspy.HighsStatus.kError:
+        return Answer(False)
+    model.HandleKeyboardInterrupt = True
+    model.solve()
     status, states = model.getModelStatus(), highspy.HighsModelStatus
     # Every column is bounded, so no program is unbounded.
     if status in (states.kInfeasible, states.kUnboundedOrInfeasible):
         return Answer(True)
     info = model.getInfo()
-    if info.mip_dual_bound + const > level and status in (states.kOptimal, states.kTimeLimit):
+    if not len(binaries):  # a plain linear program: there is no bound from branching
+        if status == states.kOptimal and info.objective_function_value + const > level:
+            return Answer(True)
+    elif info.mip_dual_bound + const > level and status in (states.kOptimal, states.kTimeLimit):
         return Answer(True)
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
         return Answer(False, np.asarray(model.getSolution().col_value) * units)
@@ -224,7 +230,10 @@ def _tight_highs() -> Any:
 
 
 def _scaled(problem: Constraints, binaries: Index) -> tuple[Constraints, Array]:
-    """Columns in units of their reach and rows of greatest entry 1; and those units."""
+    """Columns in units of their reach and rows of greatest entry 1; and those units.
+
+    Entries too small for the solver, which would leave them out, widen their row instead.
+    """
     from scipy.sparse import csr_array, diags_array
 
     reach = np.maximum(np.abs(problem.least), np.abs(problem.most))
@@ -234,8 +243,13 @@ def _scaled(problem: Constraints, binaries: Index) -> tuple[Constraints, Array]:
     largest = np.zeros(matrix.shape[0]) if not matrix.nnz else abs(matrix).max(axis=1).toarray()
     size = np.where(largest.reshape(-1) > 0, largest.reshape(-1), 1.0)
     rows = csr_array(diags_array(1 / size) @ matrix)
-    ends = (problem.low / size, problem.high / size, problem.least / units, problem.most / units)
-    return Constraints(rows, *ends), units
+    small = abs(rows.data) < SMALL
+    room = np.zeros(len(size))
+    np.add.at(room, np.repeat(np.arange(len(size)), np.diff(rows.indptr))[small], SMALL)
+    rows.data[small] = 0.0
+    rows.eliminate_zeros()
+    low, high = problem.low / size - room, problem.high / size + room
+    return Constraints(rows, low, high, problem.least / units, problem.most / units), units
 
 
 def _kinks(op: PiecewiseLinear, like: Tensor) -> list[Tensor]:

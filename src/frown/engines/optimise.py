@@ -147,14 +147,13 @@ class _Search:
 
         def see(i: int, z: Tensor) -> None:
             note = self.notes[i]
-            away = z - note.lines.touch
-            self._add(uphill, 0, i, note.coef * note.lines.width * away)
             frame = self.rows.frames[i]
+            self._add(uphill, 0, i, frame.op.uphill(note.coef, note.lines, z))
             if note.beyond is not None and frame.excess is not None:
                 # At the range's end a line touches f all over the box: only a z* that
                 # has left the box gains from a slope beyond.
                 resting = z - frame.box.clip(z)
-                away = torch.where(note.beyond == 0, resting, away)
+                away = torch.where(note.beyond == 0, resting, z - note.lines.touch)
                 self._add(uphill, self.rows.sides, i, note.coef * away * frame.excess)
 
         push_forward(self.plan, self.rows.target, least.point, chosen, see)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from frown.graph.affine import Scale
 from frown.graph.box import Box
 from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Nonlinear, Selection
+from frown.graph.selection import Concat
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
 
@@ -85,12 +87,26 @@ class Plan:
         return flow > 0
 
     def needs_rows(self, source: int) -> bool:
-        """Whether backward rows can tighten the bounds of this source.
+        """Whether backward rows can tighten any bound of this source."""
+        return bool(self.loose(source).any())
 
-        The image of an elementwise function over its input's bounds is already exact,
-        and so are the bounds of the input itself.
+    def loose(self, source: int) -> Tensor:
+        """Mask (1, *shape) of the entries of a node that backward rows can tighten.
+
+        The image of an elementwise function over its input's bounds is already exact, and
+        so are the bounds of the input itself.
         """
-        return not isinstance(self.graph.nodes[source].op, Elementwise | Input)
+        return self.fact(("loose", source), lambda: self._loose(source))
+
+    def _loose(self, source: int) -> Tensor:
+        node = self.graph.nodes[source]
+        shape, device = (1, *node.shape), self.graph.device
+        if isinstance(node.op, Elementwise | Input):
+            return torch.zeros(shape, dtype=torch.bool, device=device)
+        if isinstance(node.op, Selection | Concat):
+            parts = [self.loose(j).to(self.graph.dtype) for j in node.inputs]
+            return node.op.apply(*parts) > 0
+        return torch.ones(shape, dtype=torch.bool, device=device)
 
     def ancestors(self, target: int) -> tuple[int, ...]:
         return self.fact(("ancestors", target), lambda: self.graph.ancestors(target))

@@ -6,7 +6,7 @@ Nothing here is trusted. Duals that are wrong, or missing, make a bound looser.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,13 @@ def minimise(
     for share in shares:
         mine = [starts[i] for i in share]
         parts.append(pool.submit(solve, problem, costs[share], mine, clock, hot))
-    found = [part.result() for part in parts]
+    try:
+        found = [part.result() for part in parts]
+    except BrokenExecutor:
+        raise InvalidInput(
+            "worker processes could not work; a script that asks for workers must keep its own "
+            'code under `if __name__ == "__main__":`, because each worker imports it'
+        ) from None
     joined = Duals(
         np.concatenate([d.rows for d, _ in found]),
         np.concatenate([d.optimum for d, _ in found]),
@@ -226,6 +232,7 @@ def _cone_program(
     settings.verbose = False
     settings.presolve_enable = False
     settings.max_threads = 1
+    settings.time_limit = clock.left()
     quadratic = csc_array((width, width))
     found = Duals.blank(count, len(problem.low))
     solver = None

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Unsupported, broadcast
-from frown.relax.table import Clip, Exp, Max, Power, Relu
+from frown.relax.table import Clip, Exp, Max, Power, Product, Relu
 
 
 def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
-    """x y with at most one side computed, or the square of one tensor."""
-    if isinstance(x, Value) and isinstance(y, Value) and x == y:
-        return b.add(Power(2.0), x)
+    """x y; the square of one tensor as such."""
+    if isinstance(x, Value) and isinstance(y, Value):
+        return b.add(Power(2.0), x) if x == y else b.add(Product(), b.pair(x, y))
     return b.multiply(x, y)
 
 

@@ -172,7 +172,14 @@ class Builder:
         shape = broadcast(x.shape, y.shape)
         return self.add(Combine((1.0, weight)), self.expand(x, shape), self.expand(y, shape))
 
+    def pair(self, x: Value, y: Value) -> Value:
+        """Two tensors, broadcast to one shape, side by side on a new last axis."""
+        shape = broadcast(x.shape, y.shape)
+        both = (self.reshape(self.expand(v, shape), (*shape, 1)) for v in (x, y))
+        return self.add(Concat(len(shape), (1, 1)), *both)
+
     def multiply(self, x: Operand, y: Operand) -> Operand:
+        """x y with at most one side computed."""
         if isinstance(x, Tensor) and isinstance(y, Tensor):
             return x * y
         if isinstance(x, Value) and isinstance(y, Value):

@@ -55,12 +55,15 @@ class Max(Relaxation):
         # For weights of sum <= 1, all that a search uses, the level L is the best; the slack
         # of `line` covers their rounding.
         best, t = level - (gain * box.upper.minimum(level)).sum(-1, keepdim=True), level
-        if bool((gain.sum(-1) > 1 + 4 * torch.finfo(slope.dtype).eps).any()):
+        rounding = 4 * slope.shape[-1] * torch.finfo(slope.dtype).eps
+        heavy = gain.sum(-1, keepdim=True) > 1 + rounding
+        if bool(heavy.any()):
             for top in box.upper.maximum(level).unbind(-1):
                 here = top[..., None]
                 value = here - (gain * box.upper.minimum(here)).sum(-1, keepdim=True)
-                t = torch.where(value < best, here, t)
-                best = torch.minimum(best, value)
+                better = heavy & (value < best)
+                t = torch.where(better, here, t)
+                best = torch.where(better, value, best)
         touch = torch.where(slope < 0, box.lower, box.upper.minimum(t))
         return Line(best.squeeze(-1) - (drop * box.lower).sum(-1), touch)
 

@@ -182,6 +182,11 @@ class Relaxation(Nonlinear):
         line = self.line(slope, below, frame.anchors)
         return Within(slope, line.intercept, line.touch, width)
 
+    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+        """How a bound grows with the places of `within`; coef is laid over the input, and z
+        is what arrives there."""
+        return coef * lines.width * (z - lines.touch)
+
     def paper(self, box: Box) -> Slopes:
         """CROWN's rule as the paper states it (appendix A.4)."""
         return self.crown(box)

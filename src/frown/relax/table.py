@@ -10,6 +10,7 @@ from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.maximum import Max
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
 from frown.relax.power import Exp, Log, Power
+from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
 from frown.relax.wave import Cos, Sin
@@ -54,7 +55,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "cos": Cos(),
 }
 
-_CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max]
+_CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max, Product]
 SUPPORTED: dict[str, type[Relaxation]] = {cls.__name__: cls for cls in _CLASSES}
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "Max",
     "PRelu",
     "Power",
+    "Product",
     "Relu",
     "Selu",
     "Sigmoid",

@@ -131,7 +131,7 @@ def method_class(comparison: Comparison, method: str) -> str:
     """The style-sheet class that gives `method` its colour on all of the page."""
     if method in ("interval", "fastlin", "crown", "frown"):
         return f"m-{method}"
-    others = [m for m in comparison.methods if display_name(m) == m]
+    others = [m for m in comparison.methods if m not in ("interval", "fastlin", "crown", "frown")]
     return f"m-other{others.index(method) % 3}"
 
 

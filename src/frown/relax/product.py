@@ -1,0 +1,129 @@
+"""The product of two tensors: x y over the last axis, on which both stand.
+
+The same conjugate idea in two variables: x y - p x - q y has its extremes over a box at
+corners, so for every pair of slopes the best of four corners is the tightest intercept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.graph.op import Shape
+from frown.relax.relaxation import (
+    Anchors,
+    Family,
+    Frame,
+    Line,
+    Relaxation,
+    SlopeRange,
+    Slopes,
+    Within,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Relaxation):
+    """x_0 x_1 over the last axis, which has two entries and disappears.
+
+    The tightest planes (McCormick's) form one segment per side, with a place m in [0, 1]:
+    slopes (y_l + m w_y, x_l + m w_x) below and (y_u - m w_y, x_l + m w_x) above. All of them
+    have the same distance from f in the middle of the box.
+    """
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return inputs[0][:-1]
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0][..., 0] * xs[0][..., 1]
+
+    def anchors(self, box: Box) -> Anchors:
+        return Anchors.of(box)
+
+    def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
+        x_low, y_low = anchors.box.lower.unbind(-1)
+        x_high, y_high = anchors.box.upper.unbind(-1)
+        p, q = slope.unbind(-1)
+        best = x0 = y0 = None
+        for x in (x_low, x_high):
+            for y in (y_low, y_high):
+                value = torch.addcmul(x * y - p * x, q, y, value=-1)
+                if best is None or x0 is None or y0 is None:
+                    best, x0, y0 = value, x, y
+                    continue
+                better = (value < best) == below
+                best = torch.where(better, value, best)
+                x0, y0 = torch.where(better, x, x0), torch.where(better, y, y0)
+        assert best is not None and x0 is not None and y0 is not None
+        reach_x, reach_y = anchors.reach.unbind(-1)
+        size = reach_x * reach_y + p.abs() * reach_x + q.abs() * reach_y
+        info = torch.finfo(slope.dtype)
+        slack = 8 * info.eps * size + info.tiny  # tiny: products may underflow
+        return Line(torch.where(below, best - slack, best + slack), torch.stack([x0, y0], -1))
+
+    def tightest(self, box: Box) -> SlopeRange:
+        """Each factor's slope lies in the other one's interval."""
+        other = Box(box.lower.flip(-1), box.upper.flip(-1))
+        return SlopeRange(other, other)
+
+    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+        """The two places of a product stand for one: slopes on McCormick's segment."""
+        first, second = place.unbind(-1)
+        m = (torch.where(below, first, 1 - first) + second) / 2
+        tied = torch.stack([torch.where(below, m, 1 - m), m], -1)
+        low, width = frame.range.at(self.expand(below))
+        slope = torch.addcmul(low, tied, width)
+        line = self.line(slope, below, frame.anchors)
+        return Within(slope, line.intercept, line.touch, width)
+
+    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+        """Both places move the segment's one, each by half."""
+        alone = coef * lines.width * (z - lines.touch) / 2
+        turn = torch.where(coef >= 0, 1.0, -1.0).to(alone)  # above, the first place runs back
+        along = alone[..., :1] * turn + alone[..., 1:]
+        return torch.cat([along * turn, along], -1)
+
+    def crown(self, box: Box) -> Slopes:
+        """The start of each segment. All have the same volume, but where factors are gates
+        (positive, as in recurrent networks) this end leans on the bound that matters."""
+        low, high = box.lower.flip(-1), box.upper.flip(-1)
+        first = torch.tensor([True, False], device=low.device).expand_as(low)
+        return Slopes(low, torch.where(first, high, low))
+
+    def parallel(self, box: Box) -> Slopes:
+        """The middle of both segments is one slope."""
+        middle = box.middle.flip(-1)
+        return Slopes(middle, middle)
+
+    def family(self, frame: Frame, count: int) -> Family:
+        """The ends of the two segments: McCormick's four planes."""
+        rule = frame.lines.slopes
+        if count == 1:
+            return Family((rule.lower,), (rule.upper,))
+        low, high = frame.range.lower.lower, frame.range.lower.upper
+        first = torch.tensor([True, False], device=low.device).expand_as(low)
+        falling = (torch.where(first, high, low), torch.where(first, low, high))
+        return Family((low, high), falling)
+
+    def image(self, box: Box) -> Box:
+        """Planes of slope 0 touch f at its least and greatest value."""
+        zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
+        below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
+        return Box(
+            self.line(zero, below, anchors).intercept,
+            self.line(zero, ~below, anchors).intercept,
+        )
+
+    def settled(self, box: Box) -> Tensor:
+        """With one factor fixed the product is a line of the other."""
+        fixed = (box.lower == box.upper).any(-1, keepdim=True)
+        return fixed.expand_as(box.lower)
+
+    def expand(self, coef: Tensor) -> Tensor:
+        return coef.unsqueeze(-1)
+
+    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
+        return (slope * z).sum(-1) + intercept
