@@ -1,0 +1,258 @@
+"""Smooth functions as proofs need them: enclosed values and slopes, and where they bend which way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from frown.relax.convex import Elu, Softplus
+from frown.relax.elementwise import Elementwise
+from frown.relax.hump import Gelu, GeluTanh, Silu
+from frown.relax.power import Exp
+from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+from frown.rigor.rounding import TINY, UNIT, above, below
+from frown.rigor.tables import REACH, Enclosure, Table, tabulate
+
+Series = Any  # flint.arb_series, which has no types
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Between two points f bends one way: up (convex), down (concave), or is straight. A gap is a
+    short stretch around an inflection point, where it may do anything."""
+
+    start: float
+    end: float
+    bend: str  # "up", "down", "straight" or "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A function with proven values."""
+
+    value: Callable[[Tensor], Enclosure]
+    slope: Callable[[Tensor], Enclosure]
+    pieces: tuple[Piece, ...]
+
+
+def curve_of(op: Elementwise) -> Curve | None:
+    """The proven form of an activation, or None where there is none."""
+    maker = _MAKERS.get(type(op))
+    return maker(op) if maker else None
+
+
+# -- from tables: inside Arb's polynomials, beyond them simple limits -------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tabulated:
+    """Values inside the table, and what is known left and right of it."""
+
+    table: Table
+    left: Callable[[Tensor], Enclosure]
+    right: Callable[[Tensor], Enclosure]
+
+    def __call__(self, z: Tensor) -> Enclosure:
+        found = self.table.value(z)
+        if not bool((z.abs() > REACH).any()):
+            return found
+        found = self.left(z).where(z < -REACH, found)
+        return self.right(z).where(z > REACH, found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slope:
+    """f' inside the table; beyond it the limits of f'."""
+
+    table: Table
+    left: tuple[float, float]
+    right: tuple[float, float]
+
+    def __call__(self, z: Tensor) -> Enclosure:
+        found = self.table.slope(z)
+        if not bool((z.abs() > REACH).any()):
+            return found
+        found = _constant(*self.left)(z).where(z < -REACH, found)
+        return _constant(*self.right)(z).where(z > REACH, found)
+
+
+def _constant(low: float, high: float) -> Callable[[Tensor], Enclosure]:
+    def tail(z: Tensor) -> Enclosure:
+        return Enclosure(torch.full_like(z, low), torch.full_like(z, high))
+
+    return tail
+
+
+_FAINT = 5e-18  # more than e^-REACH
+_S_SHAPED = (Piece(-inf, 0.0, "up"), Piece(0.0, inf, "down"))
+_CONVEX = (Piece(-inf, inf, "up"),)
+
+
+@lru_cache(maxsize=16)
+def _table(name: str) -> Table:
+    return tabulate(_SERIES[name])
+
+
+def _gelu(s: Series) -> Series:
+    import flint
+
+    return s * (1 + (s / flint.arb(2).sqrt()).erf()) / 2
+
+
+def _gelu_tanh(s: Series) -> Series:
+    import flint
+
+    root = (flint.arb(2) / flint.arb.pi()).sqrt()
+    inner = root * (s + flint.arb("0.044715") * s * s * s)
+    return s / (1 + (-2 * inner).exp())
+
+
+_SERIES: dict[str, Callable[[Series], Series]] = {
+    "sigmoid": lambda s: 1 / (1 + (-s).exp()),
+    "tanh": lambda s: 2 / (1 + (-2 * s).exp()) - 1,
+    "arctan": lambda s: s.atan(),
+    "softplus": lambda s: (1 + s.exp()).log(),
+    "exp": lambda s: s.exp(),
+    "silu": lambda s: s / (1 + (-s).exp()),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+}
+
+
+def _sigmoid(op: Elementwise) -> Curve:
+    table = _table("sigmoid")
+    value = _Tabulated(table, _constant(0.0, _FAINT), _constant(1 - 2 * UNIT, 1.0))
+    return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+
+
+def _tanh(op: Elementwise) -> Curve:
+    table = _table("tanh")
+    near = 1 - 2 * UNIT
+    value = _Tabulated(table, _constant(-1.0, -near), _constant(near, 1.0))
+    return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+
+
+def _arctan(op: Elementwise) -> Curve:
+    """The slope is 1 / (1 + z^2). Beyond the table: pi/2 - 1/z < arctan z < pi/2 - 1/z + 1/(3 z^3) for z > 0."""
+    table = _table("arctan")
+    half_pi = 1.5707963267948966  # below pi/2, by less than its last place
+
+    def right(z: Tensor) -> Enclosure:
+        y = half_pi - 1 / z
+        cubic = 1 / (3 * z * z * z)
+        return Enclosure(below(y), above(y + 4 * UNIT, cubic))
+
+    def left(z: Tensor) -> Enclosure:
+        mirror = right(-z)
+        return Enclosure(-mirror.upper, -mirror.lower)
+
+    def slope(z: Tensor) -> Enclosure:
+        y = 1 / (1 + z * z)
+        return Enclosure(below(y), above(y))
+
+    return Curve(_Tabulated(table, left, right), slope, _S_SHAPED)
+
+
+def _softplus(op: Elementwise) -> Curve:
+    table = _table("softplus")
+
+    def right(z: Tensor) -> Enclosure:
+        return Enclosure(z, above(z, _FAINT))
+
+    value = _Tabulated(table, _constant(0.0, _FAINT), right)
+    return Curve(value, _Slope(table, (0.0, _FAINT), (1 - 2 * UNIT, 1.0)), _CONVEX)
+
+
+def _exp_value(z: Tensor) -> Enclosure:
+    """Beyond the table e^z = (e^(z/16))^16; where even that is too far, unknown."""
+    table = _table("exp")
+    found = table.value(z)
+    if not bool((z.abs() > REACH).any()):
+        return found
+    found = _constant(0.0, _FAINT)(z).where(z < -REACH, found)
+    root = table.value(z / 16)  # z / 16 is exact
+    low, high = root.lower, root.upper
+    for _ in range(4):
+        low, high = below(low * low), above(high * high)
+    far = Enclosure(low, torch.where(z <= 16 * REACH, high, inf))
+    far = Enclosure(torch.where(z <= 16 * REACH, far.lower, 0.0), far.upper)
+    return far.where(z > REACH, found)
+
+
+def _exp(op: Elementwise) -> Curve:
+    return Curve(_exp_value, _exp_value, _CONVEX)
+
+
+def _elu(op: Elementwise) -> Curve:
+    """scale z above 0, scale alpha (e^z - 1) below, both with rounded constants."""
+    assert isinstance(op, Elu)
+    scale, bend = op.scale, op.scale * op.alpha
+
+    def value(z: Tensor) -> Enclosure:
+        e = _exp_value(z.clamp(max=0))
+        low, high = below((e.lower - 1) * bend), above((e.upper - 1) * bend)
+        if bend < 0:
+            low, high = below((e.upper - 1) * bend), above((e.lower - 1) * bend)
+        slack = 4 * UNIT * abs(bend)
+        line = z * scale
+        left = Enclosure(below(low, slack), above(high, slack))
+        return Enclosure(below(line), above(line)).where(z >= 0, left)
+
+    def slope(z: Tensor) -> Enclosure:
+        e = _exp_value(z.clamp(max=0))
+        ends = (e.lower * bend, e.upper * bend)
+        low, high = torch.minimum(*ends), torch.maximum(*ends)
+        left = Enclosure(below(low), above(high))
+        right = torch.full_like(z, scale)
+        return Enclosure(below(right), above(right)).where(z > 0, left)
+
+    way = "up" if bend >= 0 else "down"
+    return Curve(value, slope, (Piece(-inf, 0.0, way), Piece(0.0, inf, "straight")))
+
+
+def _hump(name: str, inflection: tuple[float, float]) -> Callable[[Elementwise], Curve]:
+    """z times a sigmoid: concave, convex around 0, concave."""
+    low, high = inflection
+    pieces = (
+        Piece(-inf, -high, "down"),
+        Piece(-high, -low, "gap"),
+        Piece(-low, low, "up"),
+        Piece(low, high, "gap"),
+        Piece(high, inf, "down"),
+    )
+
+    def make(op: Elementwise) -> Curve:
+        table = _table(name)
+
+        def left(z: Tensor) -> Enclosure:
+            # |z| e^-|z| decreases beyond 1.
+            return Enclosure(torch.full_like(z, -41 * _FAINT), torch.zeros_like(z))
+
+        def right(z: Tensor) -> Enclosure:
+            return Enclosure(below(z, 41 * _FAINT), z)
+
+        faint = 64 * _FAINT
+        value = _Tabulated(table, left, right)
+        return Curve(value, _Slope(table, (-faint, faint), (1 - 4 * UNIT, 1 + 4 * UNIT)), pieces)
+
+    return make
+
+
+_MAKERS: dict[type[Elementwise], Callable[[Elementwise], Curve]] = {
+    Sigmoid: _sigmoid,
+    Tanh: _tanh,
+    Arctan: _arctan,
+    Softplus: _softplus,
+    Exp: _exp,
+    Elu: _elu,
+    # Inflection points: f''(z) = 0 between the two numbers, which tests prove with Arb.
+    Silu: _hump("silu", (2.39935728051, 2.39935728052)),
+    Gelu: _hump("gelu", (1.414213562373, 1.414213562374)),
+    GeluTanh: _hump("gelu_tanh", (1.4185040087, 1.4185040088)),
+}

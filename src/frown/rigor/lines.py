@@ -1,0 +1,191 @@
+"""Intercepts and images with proof: the extremes of f(z) - s z over a box, bounded from outside.
+
+Piecewise linear functions, maxima and products have theirs at corners, so `Relaxation.line` leaves
+only rounding to cover. For smooth functions, piece by piece: where f bends up, f(z) - s z lies above its
+tangent at any point; where it bends down, it is least at an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.relax.elementwise import Elementwise
+from frown.relax.maximum import Max
+from frown.relax.piecewise import PiecewiseLinear
+from frown.relax.product import Product
+from frown.relax.relaxation import Anchors, Relaxation
+from frown.rigor.curves import Curve, Piece, curve_of
+from frown.rigor.rounding import TINY, UNIT, below
+from frown.rigor.tables import Enclosure
+
+
+class Proven(Protocol):
+    """A nonlinear node over a box, per sample or per row."""
+
+    def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
+        """Valid intercepts of lines of these slopes, on the sides that the mask wants."""
+
+    def image(self) -> Box:
+        """A box around all values."""
+
+    def rows(self, index: Tensor | slice) -> Proven:
+        """The same for these samples."""
+
+
+def prove(op: Relaxation, box: Box) -> Proven | None:
+    """The proven form of an operator over a box, or None where there is none."""
+    if isinstance(op, PiecewiseLinear | Max | Product):
+        return _Cornered(op, op.anchors(box))
+    curve = curve_of(op) if isinstance(op, Elementwise) else None
+    return None if curve is None else _Smooth.over(op, curve, box)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cornered:
+    """The relaxation's own lines, moved outwards once more: its extremes are at corners, and the
+    errors of a handful of operations per variable are all there is."""
+
+    op: Relaxation
+    anchors: Anchors
+
+    def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
+        line = self.op.line(slope, below, self.anchors).intercept
+        slack = self._size(slope) * (64 * UNIT) + TINY
+        return torch.where(below, line - slack, line + slack)
+
+    def image(self) -> Box:
+        box = self.op.image(self.anchors.box)
+        slack = self._size(torch.zeros_like(self.anchors.reach)) * (64 * UNIT) + TINY
+        return Box(box.lower - slack, box.upper + slack)
+
+    def rows(self, index: Tensor | slice) -> _Cornered:
+        return _Cornered(self.op, self.anchors.rows(index))
+
+    def _size(self, slope: Tensor) -> Tensor:
+        """The size of the terms of f(z) - s . z."""
+        reach = self.anchors.reach
+        if isinstance(self.op, Product):
+            return reach.prod(-1) + (slope.abs() * reach).sum(-1)
+        if isinstance(self.op, Max):
+            return (reach.amax(-1) + (slope.abs() * reach).sum(-1)) * reach.shape[-1]
+        assert isinstance(self.op, PiecewiseLinear)
+        value = self.op.apply(self.anchors.box.lower).abs()
+        return value.maximum(self.op.apply(self.anchors.box.upper).abs()) + slope.abs() * reach
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of the curve inside the box: its ends there and the values at them."""
+
+    piece: Piece
+    first: Tensor
+    last: Tensor
+    empty: Tensor
+    at_first: Enclosure
+    at_last: Enclosure
+
+    def rows(self, index: Tensor | slice) -> _Part:
+        return _Part(
+            self.piece,
+            self.first[index],
+            self.last[index],
+            self.empty[index],
+            Enclosure(self.at_first.lower[index], self.at_first.upper[index]),
+            Enclosure(self.at_last.lower[index], self.at_last.upper[index]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Smooth:
+    op: Elementwise
+    curve: Curve
+    box: Box
+    parts: tuple[_Part, ...]
+
+    @classmethod
+    def over(cls, op: Elementwise, curve: Curve, box: Box) -> _Smooth:
+        parts = []
+        for piece in curve.pieces:
+            first = box.lower.clamp(min=piece.start)
+            last = box.upper.clamp(max=piece.end)
+            empty = first > last
+            if bool(empty.all()):
+                continue
+            last = last.maximum(first)
+            parts.append(
+                _Part(piece, first, last, empty, curve.value(first), curve.value(last))
+            )
+        return cls(op, curve, box, tuple(parts))
+
+    def rows(self, index: Tensor | slice) -> _Smooth:
+        parts = tuple(part.rows(index) for part in self.parts)
+        return _Smooth(self.op, self.curve, self.box.rows(index), parts)
+
+    def image(self) -> Box:
+        zero = torch.zeros_like(self.box.lower)
+        under = torch.ones_like(zero, dtype=torch.bool)
+        return Box(self.intercept(zero, under), self.intercept(zero, ~under))
+
+    def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
+        """Above f the same is done for -f and -s."""
+        guesses = self.op.critical(slope, below, self.box)
+        best = torch.full_like(slope, torch.inf)
+        for part in self.parts:
+            best = torch.minimum(best, self._least(part, slope, below, guesses))
+        best = torch.where(torch.isfinite(slope), best, torch.nan)
+        return torch.where(below, best, -best)
+
+    def _least(
+        self, part: _Part, slope: Tensor, under: Tensor, guesses: tuple[Tensor, ...]
+    ) -> Tensor:
+        """A lower bound of +-(f(z) - s z) over a part; infinite where it is empty."""
+        ends = torch.minimum(
+            _gap(part.at_first, slope, part.first, under),
+            _gap(part.at_last, slope, part.last, under),
+        )
+        bend = part.piece.bend
+        if bend == "straight":
+            best = ends
+        elif bend == "gap":
+            best = self._short(part, slope, under, ends)
+        else:
+            rises = under if bend == "up" else ~under
+            best = ends
+            if bool(rises.any()):
+                tangent = torch.full_like(slope, -torch.inf)
+                for z in guesses:
+                    here = z.maximum(part.first).minimum(part.last)
+                    tangent = torch.maximum(tangent, self._tangent(part, slope, under, here))
+                best = torch.where(rises, tangent, ends)
+        return torch.where(part.empty, torch.inf, best)
+
+    def _tangent(self, part: _Part, slope: Tensor, under: Tensor, z: Tensor) -> Tensor:
+        """Where +-f bends up, what its tangent at z leaves at the two ends."""
+        value, rate = self.curve.value(z), self.curve.slope(z)
+        steep = torch.where(under, rate.lower - slope, slope - rate.upper)
+        other = torch.where(under, rate.upper - slope, slope - rate.lower)
+        slack = (rate.upper.abs() + slope.abs()) * (4 * UNIT)
+        # The derivative of +-(f - s z) lies in [steep - slack, other + slack].
+        right = (slack - steep).clamp(min=0) * (part.last - z)
+        left = (other + slack).clamp(min=0) * (z - part.first)
+        return below(_gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
+
+    def _short(self, part: _Part, slope: Tensor, under: Tensor, ends: Tensor) -> Tensor:
+        """A gap: f' hardly changes over so short a stretch; twice its size at one end, and 1, cover
+        it, as |f''| does not exceed 1."""
+        rate = self.curve.slope(part.first)
+        steep = rate.lower.abs().maximum(rate.upper.abs()) + 1 + slope.abs()
+        return below(ends, steep * (part.last - part.first))
+
+
+def _gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
+    """A lower bound of +-(f(z) - s z)."""
+    f = torch.where(under, value.lower, -value.upper)
+    tilt = torch.where(under, slope, -slope) * z
+    gap = f - tilt
+    return gap - (4 * UNIT * (gap.abs() + tilt.abs()) + TINY)

@@ -1,0 +1,130 @@
+"""Proven values of smooth functions: Taylor polynomials whose coefficients and remainders Arb
+encloses, evaluated in double precision with their rounding bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from frown.rigor.rounding import UNIT, above, below, gamma
+
+if TYPE_CHECKING:
+    Series = Any  # flint.arb_series, which has no types
+    Ball = Any
+
+REACH = 40.0  # tables cover [-REACH, REACH]
+_CELL = 2.0**-4
+_DEGREE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosure:
+    """lower <= value <= upper, entry by entry."""
+
+    lower: Tensor
+    upper: Tensor
+
+    def where(self, mask: Tensor, other: Enclosure) -> Enclosure:
+        """This one where the mask says so, else the other."""
+        return Enclosure(
+            torch.where(mask, self.lower, other.lower), torch.where(mask, self.upper, other.upper)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """f and f' on [-REACH, REACH], cell by cell."""
+
+    coefficients: Tensor  # (cells, degree + 1)
+    error: Tensor  # (cells,) of the polynomial as evaluated
+    slope_error: Tensor  # (cells,) of its derivative as evaluated
+
+    def value(self, z: Tensor) -> Enclosure:
+        c, d, index = self._cell(z)
+        y = c[-1]
+        for a in reversed(c[:-1]):
+            y = torch.addcmul(a, y, d)
+        error = self.error[index]
+        return Enclosure(y - error, y + error)
+
+    def slope(self, z: Tensor) -> Enclosure:
+        c, d, index = self._cell(z)
+        y = c[-1] * (len(c) - 1)
+        for k in range(len(c) - 2, 0, -1):
+            y = torch.addcmul(c[k] * k, y, d)
+        error = self.slope_error[index]
+        return Enclosure(y - error, y + error)
+
+    def _cell(self, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """Coefficients at the nearest centre, the distance from it (an exact difference, as the
+        centres are multiples of the cell), and the cell's number."""
+        inside = z.clamp(-REACH, REACH).nan_to_num(nan=0.0)
+        place = (inside / _CELL).round()
+        index = (place + REACH / _CELL).long()
+        return self.coefficients[index].unbind(-1), inside - place * _CELL, index
+
+
+def tabulate(f: Callable[[Series], Series]) -> Table:
+    """The table of a function given as one of Arb's power series."""
+    import flint
+
+    ctx = flint.ctx
+    precision, cap = ctx.prec, ctx.cap
+    half = _CELL / 2
+    rows, errors, slope_errors = [], [], []
+    try:
+        ctx.prec, ctx.cap = 128, _DEGREE + 2
+        for k in range(round(-REACH / _CELL), round(REACH / _CELL) + 1):
+            centre = flint.arb(k) * _CELL
+            series = f(flint.arb_series([centre, 1]))
+            around = f(flint.arb_series([flint.arb(k * _CELL, half), 1]))
+            exact = [series[i] for i in range(_DEGREE + 1)]
+            last = _size(around[_DEGREE + 1])  # |f^(n)| / n! anywhere in the cell
+            row = [float(c.mid()) for c in exact]
+            sizes = [abs(c) * half**i for i, c in enumerate(row)]
+            off = [_size(c - r) * half**i for i, (c, r) in enumerate(zip(exact, row, strict=True))]
+            remainder = last * half ** (_DEGREE + 1)
+            rounding = gamma(2 * _DEGREE + 2) * sum(sizes)
+            errors.append(_up(remainder + sum(off) + rounding))
+            steep = (_DEGREE + 1) / half  # a derivative of degree i gains a factor i / half
+            rounding = gamma(3 * _DEGREE + 2) * sum(
+                i * s / half for i, s in enumerate(sizes)
+            )
+            slope_errors.append(_up((remainder + sum(off)) * steep + rounding))
+            rows.append(row)
+    finally:
+        ctx.prec, ctx.cap = precision, cap
+    as_tensor = [torch.tensor(t, dtype=torch.float64) for t in (rows, errors, slope_errors)]
+    return Table(*as_tensor)
+
+
+def one_by_one(f: Callable[[Ball], Ball], z: Tensor) -> Enclosure:
+    """Values from Arb, one call each: for functions that are rare."""
+    import flint
+
+    ctx, precision = flint.ctx, flint.ctx.prec
+    low, high = [], []
+    try:
+        ctx.prec = 80
+        for number in z.flatten().tolist():
+            y = f(flint.arb(number)) if number == number else flint.arb.nan()
+            low.append(float(y.lower()) if y.is_finite() else -torch.inf)
+            high.append(float(y.upper()) if y.is_finite() else torch.inf)
+    finally:
+        ctx.prec = precision
+    lower, upper = (torch.tensor(t, dtype=torch.float64).view_as(z) for t in (low, high))
+    # float() rounds to nearest.
+    return Enclosure(below(lower), above(upper))
+
+
+def _size(ball: Ball) -> float:
+    """An upper bound of |ball|."""
+    return _up(float(ball.abs_upper()))
+
+
+def _up(x: float) -> float:
+    return x * (1 + 16 * UNIT) + 2.0**-1000
