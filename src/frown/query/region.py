@@ -218,10 +218,30 @@ class Region:
         # In units of the radius: no cap above 1 matters, and powers stay in range.
         radius = self.radius[:, None, None]
         cap = torch.where(cap < radius, cap / radius, torch.ones_like(cap))
-        amount, best = fill_linear(gain, cap) if self.p == 1 else fill_power(gain, cap, self.p)
+        moving = self._moving()
+        if moving is None:
+            amount, best = self._fill(gain, cap)
+        else:
+            where = moving.expand(len(coef), -1, -1)
+            few, best = self._fill(gain.gather(-1, where), cap.gather(-1, where))
+            amount = torch.zeros_like(gain).scatter(-1, where, few)
         step = self._whole(amount * radius) * scale * coef.sign()
         value = _dot(coef, self.centre) - best.sum(1) * self.radius
         return Minimum(value, self.centre - step)
+
+    def _fill(self, gain: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+        return fill_linear(gain, cap) if self.p == 1 else fill_power(gain, cap, self.p)
+
+    def _moving(self) -> Tensor | None:
+        """(rows or 1, balls, k) which features of a ball may move, where most of them may not;
+        a ball with fewer than k has fixed ones among them."""
+        if self.scale is None:
+            return None
+        free = self.balls(self.scale) > 0
+        most = int(free.sum(-1).amax())
+        if 2 * most > free.shape[-1]:
+            return None
+        return free.byte().argsort(dim=-1, descending=True, stable=True)[..., : max(1, most)]
 
     def _whole(self, balls: Tensor) -> Tensor:
         """(rows, balls, features of a ball) as (rows, *shape): `balls` undone."""
