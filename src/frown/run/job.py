@@ -263,7 +263,12 @@ def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dic
         "version": origin.version,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(request.command),
-        "model": {"file": str(request.model), "sha256": model.digest, "classes": model.classes},
+        "model": {
+            "file": str(request.model),
+            "sha256": model.digest,
+            "classes": model.classes,
+            "input_shape": list(model.input_shape),
+        },
         "data": {
             "file": str(request.data),
             "sha256": digest(request.data),
