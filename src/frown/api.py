@@ -92,6 +92,7 @@ def certify(
     time_limit: float | None = None,
     attack: bool | Attack = True,
     batch: int | None = None,
+    level: str = "rigorous",
     indices: ArrayLike | None = None,
     progress: Callable[[Progress], None] | None = None,
     on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None = None,
@@ -108,8 +109,9 @@ def certify(
     Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers` and `hot` are
     options of lp (see `frown.engines.settings.Settings`).
 
-    Every radius returned was proved at that very radius, in floating point. Rows carry a
-    counterexample's distance as the other end of the bracket unless attack=False.
+    With the `level` "rigorous" every radius returned was proved at that very radius with all
+    rounding errors accounted for; with "estimate", in plain floating point, as it was searched for.
+    Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
     question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
@@ -130,6 +132,7 @@ def certify(
         time_limit=time_limit,
         attack=attack,
         batch=batch,
+        level=level,
     )
     plan = plan_for(model, dtype, device)
     run, options = answered(model, plan, question, search, progress, on_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.memory import half_of_free
+from frown.prover import LEVELS, Prover
 from frown.query.inputs import whole_number
 from frown.query.query import Query
 from frown.results import Row
@@ -54,6 +56,7 @@ class Search:
     time_limit: float | None = None
     attack: bool | Attack = True
     batch: int | None = None
+    level: str = "rigorous"
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
@@ -62,6 +65,8 @@ class Search:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
+        if self.level not in LEVELS:
+            raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")
 
     def settings(self) -> Settings:
         ascent = Ascent()
@@ -108,7 +113,8 @@ def answered(
     size = search.batch or batch_size(plan, settings, len(query))
     with torch.no_grad(), crew_of(settings) as crew:
         certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
-        run = Batches(certifier, query, radii, question.numbers, size, progress, on_rows)
+        prover = Prover(certifier, Plan(model.graph)) if search.level != "estimate" else None
+        run = Batches(certifier, prover, query, radii, question.numbers, size, progress, on_rows)
         run.all(anytime=search.time_limit is not None)
     frames = {}
     if query.frames is not None:
@@ -122,6 +128,7 @@ def answered(
         "tol": search.tol,
         "dtype": search.dtype,
         "device": search.device,
+        "level": search.level,
         "time_limit": search.time_limit,
         "attack": None if attack is None else asdict(attack),
         **asdict(settings),
@@ -146,6 +153,7 @@ class Batches:
     def __init__(
         self,
         certifier: Certifier,
+        prover: Prover | None,
         query: Query,
         eps: NDArray[np.float64] | None,
         numbers: NDArray[np.int64],
@@ -154,6 +162,7 @@ class Batches:
         on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
     ) -> None:
         self.certifier, self.query, self.eps, self.numbers = certifier, query, eps, numbers
+        self.prover = prover
         self.size, self.progress, self.on_rows = size, progress, on_rows
         self.rows: list[Row] = []
         self.counterexamples: dict[int, NDArray[np.float64]] = {}
@@ -179,6 +188,7 @@ class Batches:
                     clock = certifier.clock.share(len(self.parts) - k)
                     certifier = replace(certifier, clock=clock)
                 certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
+                self._prove(*waiting[0])
                 self._hand_over(*waiting.pop(0))
         except KeyboardInterrupt:
             for part, batch in waiting:
@@ -194,6 +204,14 @@ class Batches:
         waiting.append((part, batch))
         self._tell("crown" if self.certifier.settings.method in SEARCHED else "search")
         self.certifier.bracket(batch, self.eps is not None, self._pulse)
+
+    def _prove(self, part: NDArray[np.int64], batch: Batch) -> None:
+        """What the search found, with all rounding accounted for."""
+        if self.prover is not None:
+            self._tell("rigorous")
+            began = monotonic()
+            self.prover.prove(batch, self._eps(part))
+            batch.seconds += monotonic() - began
 
     def _pulse(self, batch: Batch) -> None:
         """A sign of life after every radius: the mean proved so far, this batch included."""

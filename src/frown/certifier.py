@@ -50,6 +50,22 @@ class Batch:
     seconds: float = 0.0
     complete: bool = True
     remark: dict[int, str] = field(default_factory=dict)  # by place: what a reader must know
+    warm: Warm | None = None  # where FROWN's ascents ended
+    rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
+
+    @property
+    def level(self) -> str:
+        """How the radii are proved."""
+        return "estimate" if self.rigorous is None else "rigorous"
+
+    def proof(self, k: int, targets: list[int]) -> tuple[float, dict[int, float]]:
+        """The radius proved of the k-th right input, and the margins there."""
+        if self.rigorous is None:
+            radius, margins = self.bracket.proved[k], self.bracket.at_proved[k]
+        else:
+            radius, margins = self.rigorous[0][k], self.rigorous[1][k]
+        known = dict(zip(targets, margins.tolist(), strict=True))
+        return float(radius), known if radius > 0 else {}
 
 
 Pulse = Callable[[Batch], None]  # told of a batch after every radius tried
@@ -152,18 +168,19 @@ class Certifier:
         rows = []
         for n in range(len(query)):
             broken = float(batch.broken[n])
-            radius, failed, margins = 0.0, None, {}
-            status = "misclassified"
+            radius, failed = 0.0, None
+            margins: dict[int, float] = {}
+            status, level, remark = "misclassified", batch.level, batch.remark.get(n, "")
             if n in place:
                 k = place[n]
-                radius = float(bracket.proved[k])
+                radius, margins = batch.proof(k, targets[n].tolist())
                 if eps is not None:
                     radius = min(radius, float(eps[n]))
                 top = float(bracket.failed[k])
                 failed = None if np.isinf(top) else top
-                values = bracket.at_proved[k].tolist()
-                margins = dict(zip(targets[n].tolist(), values, strict=True))
-                whole = float(bracket.proved[k]) >= float(batch.whole[k])
+                whole = radius > 0 and float(bracket.proved[k]) >= float(batch.whole[k])
+                if radius == 0 and float(bracket.proved[k]) > 0:
+                    remark = "rounding errors left nothing of the proof"
                 if broken <= radius:
                     # A proof and a counterexample: rounding has fooled one of them.
                     radius, margins, whole = 0.0, {}, False
@@ -185,7 +202,8 @@ class Certifier:
                     margins=margins,
                     seconds=share,
                     complete=batch.complete,
-                    remark=batch.remark.get(n, ""),
+                    level=level,
+                    remark=remark,
                     frames="all" if query.frames is None else query.frames.name,
                 )
             )
@@ -230,7 +248,7 @@ class Certifier:
 
     def _optimised(self, batch: Batch) -> Evaluate:
         region, spec = self._problem(batch)
-        warm = Warm(len(batch.right))
+        warm = batch.warm = Warm(len(batch.right))
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
             ball = region.rows(sample).with_radius(radius)

@@ -213,19 +213,24 @@ class _Search:
         if group is None:
             low, width = frame.range.at(below)
             crown = torch.where(below, rule.lower, rule.upper)
-            starts = [((crown - low) / width).flatten(1)]
+            starts = [_place(crown, low, width).flatten(1)]
         else:
             starts = []
             for slope, box in ((rule.lower, frame.range.lower), (rule.upper, frame.range.upper)):
-                start = ((slope - box.lower) / (box.upper - box.lower)).flatten(1)
+                start = _place(slope, box.lower, box.upper - box.lower).flatten(1)
                 # The rows of a group share a sample, hence its boxes: any row's will do.
                 blank = torch.zeros_like(self.theta[:, 0, place])
                 starts.append(blank.index_copy_(0, group, start.expand(len(group), -1)))
         starts += [torch.zeros_like(self.theta[:, 0, place])] * (self.rows.lanes - len(starts))
         for lane, start in enumerate(starts):
             part = self.theta[:, lane, place]
-            start = torch.nan_to_num(start, nan=0.0).clamp(0, 1)  # no width, no choice
             self.theta[:, lane, place] = torch.where(torch.isnan(part), start, part)
+
+
+def _place(slope: Tensor, low: Tensor, width: Tensor) -> Tensor:
+    """Where a slope lies in its range. One without width leaves no choice, but a larger box may,
+    and most slopes run from 0 to 1: then the slope itself is the place."""
+    return torch.where(width > 0, (slope - low) / width, slope).nan_to_num(nan=0.0).clamp(0, 1)
 
 
 def _beyond(frame: Frame, excess: Tensor, place: Tensor, beyond: Tensor, below: Tensor) -> Within:

@@ -16,7 +16,7 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.power import Exp
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
-from frown.rigor.rounding import TINY, UNIT, above, below
+from frown.rigor.rounding import UNIT, above, below
 from frown.rigor.tables import REACH, Enclosure, Table, tabulate
 
 Series = Any  # flint.arb_series, which has no types

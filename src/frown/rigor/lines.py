@@ -41,7 +41,9 @@ def prove(op: Relaxation, box: Box) -> Proven | None:
     """The proven form of an operator over a box, or None where there is none."""
     if isinstance(op, PiecewiseLinear | Max | Product):
         return _Cornered(op, op.anchors(box))
-    curve = curve_of(op) if isinstance(op, Elementwise) else None
+    if not isinstance(op, Elementwise):
+        return None
+    curve = curve_of(op)
     return None if curve is None else _Smooth.over(op, curve, box)
 
 
@@ -117,9 +119,7 @@ class _Smooth:
             if bool(empty.all()):
                 continue
             last = last.maximum(first)
-            parts.append(
-                _Part(piece, first, last, empty, curve.value(first), curve.value(last))
-            )
+            parts.append(_Part(piece, first, last, empty, curve.value(first), curve.value(last)))
         return cls(op, curve, box, tuple(parts))
 
     def rows(self, index: Tensor | slice) -> _Smooth:

@@ -7,7 +7,6 @@ plus what underflow loses.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 UNIT = 2.0**-53  # half the distance from 1 to the next number

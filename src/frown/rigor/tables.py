@@ -91,9 +91,7 @@ def tabulate(f: Callable[[Series], Series]) -> Table:
             rounding = gamma(2 * _DEGREE + 2) * sum(sizes)
             errors.append(_up(remainder + sum(off) + rounding))
             steep = (_DEGREE + 1) / half  # a derivative of degree i gains a factor i / half
-            rounding = gamma(3 * _DEGREE + 2) * sum(
-                i * s / half for i, s in enumerate(sizes)
-            )
+            rounding = gamma(3 * _DEGREE + 2) * sum(i * s / half for i, s in enumerate(sizes))
             slope_errors.append(_up((remainder + sum(off)) * steep + rounding))
             rows.append(row)
     finally:

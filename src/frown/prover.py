@@ -1,0 +1,106 @@
+"""The last pass: what the search found is proved with all rounding accounted for.
+
+The search runs in fast floats. At the radius it returns, its slopes are replayed rigorously; where that
+fails, FROWN goes on once at that very radius, and then the radius shrinks by a hair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.certifier import Batch, Certifier
+from frown.engines.frown import frown
+from frown.engines.plan import Plan
+from frown.rigor.guides import optimised
+from frown.rigor.replay import Guide, NoProof, Walk, fixed_rule
+
+LEVELS = ("estimate", "rigorous")
+_SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
+
+
+@dataclass(frozen=True)
+class Prover:
+    """A network as its file has it, in float64 and with nothing merged."""
+
+    certifier: Certifier
+    plan: Plan
+
+    def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
+        """Move every radius of the batch to one that is proved over the real numbers.
+
+        Without such a proof for an operator or a method, rows stay estimates and say why.
+        """
+        if not len(batch.right):
+            return
+        reason = self._unproven()
+        if reason is None:
+            try:
+                with torch.inference_mode():
+                    self._prove(batch, eps)
+                return
+            except NoProof as missing:
+                reason = f"no rigorous lines for {missing}"
+        for n in batch.right.tolist():
+            batch.remark[n] = _joined(batch.remark.get(n, ""), reason)
+
+    def _unproven(self) -> str | None:
+        method = self.certifier.settings.method
+        if method in ("lp", "milp"):
+            return f"bounds of the method {method} are plain floating point"
+        return None
+
+    def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
+        radius = batch.bracket.proved.double().cpu()
+        if eps is not None:
+            radius = radius.minimum(torch.from_numpy(eps[batch.right]))
+        margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)
+        proved = torch.zeros_like(radius)
+        waiting = (radius > 0).nonzero().flatten()
+        for attempt, factor in enumerate((1.0, 1.0, *_SHRINK)):
+            if not len(waiting) or (eps is not None and factor < 1):
+                break
+            if attempt == 1 and not self._again(batch, waiting, radius[waiting]):
+                continue
+            trial = radius[waiting] * factor
+            found = self._replayed(batch, waiting, trial)
+            good = (found > 0).all(1)
+            proved[waiting[good]], margins[waiting[good]] = trial[good], found[good]
+            waiting = waiting[~good]
+        batch.rigorous = (proved, margins)
+
+    def _replayed(self, batch: Batch, which: Tensor, radius: Tensor) -> Tensor:
+        """(len(which), T) proven margins of these samples at these radii."""
+        query = batch.query.take(batch.right[which.numpy()])
+        graph = self.plan.graph
+        region = query.region(graph).with_radius(radius)
+        settings = self.certifier.settings
+        walk = Walk(self.plan, region, settings, self._guide(batch, which))
+        walk.layers()
+        return walk.margins(query.spec(graph))
+
+    def _guide(self, batch: Batch, which: Tensor) -> Guide:
+        if batch.warm is None:
+            return fixed_rule
+        certifier = self.certifier
+        return optimised(self.plan, certifier.plan, batch.warm, certifier.settings, which)
+
+    def _again(self, batch: Batch, which: Tensor, radius: Tensor) -> bool:
+        """Let FROWN go on at these radii, where its slopes may be those of a larger one."""
+        if batch.warm is None:
+            return False
+        certifier = self.certifier
+        graph = certifier.plan.graph
+        index = which.to(graph.device)
+        query = batch.query.take(batch.right[which.numpy()])
+        ball = query.region(graph).with_radius(radius.to(graph.dtype).to(graph.device))
+        frown(certifier.plan, ball, query.spec(graph), certifier.settings, batch.warm, index)
+        return True
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,147 @@
+"""The least value of a linear form over a region, bounded below with proof."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import Box
+from frown.query.region import Region
+from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
+from frown.rigor.tables import one_by_one
+
+
+def enclosing(region: Region) -> Box:
+    """A box around the region."""
+    reach = _over(region.radius, region.centre)
+    if region.scale is not None:
+        reach = reach * region.scale
+    slack = 4 * UNIT * reach
+    low, high = below(region.centre - reach, slack), above(region.centre + reach, slack)
+    if region.scale is not None:
+        fixed = (region.scale == 0).expand_as(low)
+        low, high = torch.where(fixed, region.centre, low), torch.where(fixed, region.centre, high)
+    if region.lower is not None and region.upper is not None:
+        low, high = low.maximum(region.lower), high.minimum(region.upper)
+    return Box(low, high)
+
+
+def least(region: Region, coef: Tensor) -> Tensor:
+    """(rows,) at most coef . x for every x of the region.
+
+    The centre's part is a sum; what moving gains is at most the value of the dual problem at any
+    multiplier, so multipliers are guessed in floats.
+    """
+    if region.p == inf:
+        box = enclosing(region)
+        ends = torch.where(coef > 0, box.lower, box.upper)
+        size = box.lower.abs().maximum(box.upper.abs())
+        return _dot_below(coef, ends, size)
+    start = _dot_below(coef, region.centre, region.centre.abs())
+    gain = region.balls(coef.abs() if region.scale is None else (coef * region.scale).abs())
+    gain = above(gain)
+    best = _ball_gain(gain, region.dual)
+    best = above(best * region.radius[:, None])
+    if region.clipped:
+        best = torch.minimum(best, _cut_gain(region, coef, gain))
+    total = best.sum(1)
+    return below(start - total, total * gamma(best.shape[1]))
+
+
+def extremes(region: Region, coef: Tensor) -> Box:
+    """(N, K) around all values of each form (K, *shape) over each sample's region."""
+    one_scale = region.scale is None or len(region.scale) == 1
+    if region.p == inf or region.clipped or not one_scale:
+        least_most = []
+        for n in range(len(region.radius)):
+            ball = region.rows(slice(n, n + 1))
+            least_most.append((least(ball, coef), -least(ball, -coef)))
+        return Box(*(torch.stack(side) for side in zip(*least_most, strict=True)))
+    gain = above(region.balls(coef.abs() if region.scale is None else (coef * region.scale).abs()))
+    size = gain.shape[1]
+    reach = above(_ball_gain(gain, region.dual).sum(1) * (1 + gamma(size)))
+    reach = above(region.radius[:, None] * reach)
+    flat, centre = coef.flatten(1), region.centre.flatten(1)
+    middle = centre @ flat.T
+    width = flat.shape[1]
+    error = centre.abs() @ flat.abs().T * (gamma(width) * LOOSE) + width * TINY
+    error = error + 4 * UNIT * reach
+    return Box(below(middle - reach, error), above(middle + reach, error))
+
+
+def _dot_below(coef: Tensor, point: Tensor, size: Tensor) -> Tensor:
+    terms = (coef * point).flatten(1)
+    error = (coef.abs() * size).flatten(1).sum(1) * (gamma(terms.shape[1]) * LOOSE)
+    return below(terms.sum(1), error + terms.shape[1] * TINY)
+
+
+def _ball_gain(gain: Tensor, q: float) -> Tensor:
+    """(rows, balls) at least the q-norm of each ball's gain."""
+    if q == inf:
+        return gain.amax(-1)
+    if q == 1:
+        return gain.sum(-1) * LOOSE + TINY
+    largest = gain.amax(-1, keepdim=True)
+    share = gain / torch.where(largest > 0, largest, 1.0)  # squares stay in range
+    if q == 2:
+        norm = share.square().sum(-1).sqrt()
+    else:
+        import flint
+
+        powers = one_by_one(lambda c: flint.arb(c) ** q if c > 0 else flint.arb(0), share).upper
+        total = above(powers).sum(-1) * LOOSE
+        norm = one_by_one(lambda t: t ** (1 / flint.arb(q)) if t > 0 else flint.arb(0), total).upper
+    size = share.shape[-1]
+    return norm * largest.squeeze(-1) * (1 + gamma(size) + 16 * UNIT) + size * TINY
+
+
+def _cut_gain(region: Region, coef: Tensor, gain: Tensor) -> Tensor:
+    """(rows, balls) at least max g . d over 0 <= d <= k, ||d||_p <= radius."""
+    assert region.lower is not None and region.upper is not None
+    room = torch.where(coef > 0, region.centre - region.lower, region.upper - region.centre)
+    if region.scale is not None:
+        positive = torch.where(region.scale > 0, region.scale, 1.0)
+        room = torch.where(region.scale > 0, room / positive, 0.0)
+    cap = region.balls(above(room).clamp(min=0))
+    radius = region.radius[:, None, None]
+    whole = gain * cap
+    best = whole.sum(-1) * LOOSE + TINY
+    if region.p == 1:
+        # nu r + sum k relu(g - nu), for any nu >= 0
+        order = gain.argsort(-1, descending=True)
+        filled = cap.gather(-1, order).cumsum(-1)
+        place = (filled <= radius).sum(-1, keepdim=True).clamp(max=gain.shape[-1] - 1)
+        nu = gain.gather(-1, order).gather(-1, place)
+        terms = cap * above(gain - nu).clamp(min=0)
+        dual = nu.squeeze(-1) * radius.squeeze(-1) + terms.sum(-1)
+        return torch.minimum(best, dual * LOOSE + TINY)
+    if region.p == 2:
+        # sum max (g d - nu d^2 / 2) + nu r^2 / 2, for any nu > 0
+        nu = _multiplier(gain, cap, radius)
+        free = gain.square() / (2 * nu)
+        full = gain * cap - nu * cap.square() / 2
+        terms = torch.where(gain >= nu * cap, full, free)
+        size = (whole + free) * (32 * UNIT)  # of what a term may lose, its choice included
+        dual = (terms + size).sum(-1) + nu.squeeze(-1) * radius.squeeze(-1).square() / 2
+        slack = (terms.abs() + size).sum(-1) * gamma(gain.shape[-1]) + TINY
+        dual = above(dual, slack * LOOSE)
+        return torch.where(torch.isfinite(dual), torch.minimum(best, dual), best)
+    return best
+
+
+def _multiplier(gain: Tensor, cap: Tensor, radius: Tensor) -> Tensor:
+    """nu > 0 with ||min(k, g / nu)||_2 near the radius, by bisection."""
+    top = gain.square().sum(-1, keepdim=True).sqrt() / radius.clamp(min=TINY)
+    high = top.clamp(min=TINY)
+    low = high * 2.0**-60
+    for _ in range(60):
+        nu = (low * high).sqrt()
+        far = cap.minimum(gain / nu).square().sum(-1, keepdim=True).sqrt() > radius
+        low, high = torch.where(far, nu, low), torch.where(far, high, nu)
+    return high
+
+
+def _over(radius: Tensor, like: Tensor) -> Tensor:
+    return radius.view(-1, *([1] * (like.dim() - 1)))

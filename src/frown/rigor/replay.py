@@ -1,0 +1,256 @@
+"""An engine's choice of lines replayed with proof: boxes of every layer, margins of the spec.
+
+The walk is that of `engines.backward`, on the graph as the model file has it (nothing merged) in
+float64. What engines found enters as slopes; any slope is valid, so a poor choice makes a bound
+loose and never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from frown.engines.backward import pieces, shared, unsettled
+from frown.engines.clock import NO_LIMIT, Clock
+from frown.engines.forms import one_hot
+from frown.engines.frame import frame
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.graph.box import Box
+from frown.graph.graph import Input
+from frown.graph.op import Affine, Selection
+from frown.graph.selection import Concat
+from frown.query.region import Region
+from frown.query.spec import Spec
+from frown.relax.relaxation import Frame, Lines
+from frown.rigor.forms import Chosen, Weights, pull_back, terms_of
+from frown.rigor.lines import Proven, prove
+from frown.rigor.region import enclosing, extremes, least
+from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that want slopes."""
+
+    target: int
+    coef: Tensor  # (rows, *target shape)
+    sample: Tensor  # (rows,)
+    neuron: Tensor  # (rows,) of the target; at the output the condition
+    side: Tensor  # (rows,) 0: a bound below, 1: above; at the output 0
+    region: Region
+    frames: dict[int, Frame]
+
+
+# Slopes of every earlier node, one per entry and row; None: the fixed rule's.
+Guide = Callable[[Request], dict[int, Tensor] | None]
+Record = Callable[[Request, dict[int, Tensor] | None], None]
+
+
+def fixed_rule(request: Request) -> dict[int, Tensor] | None:
+    """CROWN's or Fast-Lin's lines."""
+    return None
+
+
+class NoProof(Exception):
+    """An operator has no proven lines; the message names it."""
+
+
+@dataclass
+class Walk:
+    """Proven bounds as they grow, node by node."""
+
+    plan: Plan
+    region: Region
+    settings: Settings
+    guide: Guide
+    clock: Clock = NO_LIMIT
+    record: Record | None = None
+    values: dict[int, Box] = field(default_factory=dict)
+    frames: dict[int, Frame] = field(default_factory=dict)
+    proven: dict[int, Proven] = field(default_factory=dict)
+    fixed: dict[int, Lines] = field(default_factory=dict)  # the rule's slopes, proven intercepts
+    weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
+
+    def layers(self) -> None:
+        """Bound every node on the way to the output."""
+        done: set[int] = set()
+        graph = self.plan.graph
+        for i in self.plan.ancestors(graph.output):
+            node = graph.nodes[i]
+            if isinstance(node.op, Input):
+                self._set(i, enclosing(self.region))
+            elif isinstance(node.op, Affine):
+                self._affine(i)
+            else:
+                source = self.plan.sources[i]
+                if source not in done and self.plan.needs_rows(source):
+                    self._set(source, self._tightened(source))
+                    self._carry_on(source, i)
+                done.add(source)
+                self._nonlinear(i, self.plan.carry(i, self.values[source]))
+
+    def margins(self, spec: Spec) -> Tensor:
+        """(N, T) proven lower bounds of the spec's conditions."""
+        count, conditions, _ = spec.coef.shape
+        target = self.plan.graph.output
+        coef = spec.coef.reshape(count * conditions, *self.plan.graph.nodes[target].shape)
+        every = torch.arange(count * conditions, device=coef.device)
+        sample, condition, side = every // conditions, every % conditions, torch.zeros_like(every)
+        found = torch.empty(len(every), dtype=coef.dtype, device=coef.device)
+        for piece in pieces(self.plan, target, len(every), self.settings):
+            where = (sample[piece], condition[piece], side[piece])
+            found[piece] = self._rows(target, coef[piece], *where, self.guide)
+        return torch.fmax(found.view(count, conditions), self._plain(spec))
+
+    def _plain(self, spec: Spec) -> Tensor:
+        """(N, T) the conditions' bounds by intervals alone."""
+        box = self.values[self.plan.graph.output]
+        low, high = (t.flatten(1)[:, None] for t in (box.lower, box.upper))
+        terms = torch.where(spec.coef > 0, spec.coef * low, spec.coef * high)
+        return below(terms.sum(-1), terms.abs().sum(-1) * gamma(terms.shape[-1]))
+
+    # -- one node -----------------------------------------------------------------
+
+    def _set(self, node: int, box: Box) -> None:
+        self.values[node] = box
+        size = box.lower.abs().maximum(box.upper.abs())
+        self.weights.value[node] = size
+        self.weights.total[node] = size.flatten(1).sum(1) * LOOSE
+
+    def _affine(self, i: int) -> None:
+        node = self.plan.graph.nodes[i]
+        op, boxes = node.op, [self.values[j] for j in node.inputs]
+        assert isinstance(op, Affine)
+        self.weights.terms[i] = terms_of(op, [self.weights.value[j] for j in node.inputs])
+        if isinstance(op, Selection | Concat):
+            low, high = (op.apply(*side) for side in zip(*((b.lower, b.upper) for b in boxes)))
+            self._set(i, Box(low, high))
+            return
+        fan = sum(self.plan.graph.nodes[j].size for j in node.inputs)
+        error = self.weights.terms[i] * (4 * gamma(fan + 8)) + 4 * fan * TINY
+        middle = op.apply(*(b.middle for b in boxes))
+        radius = op.spread(*(b.radius for b in boxes)) * LOOSE
+        self._set(i, Box(below(middle - radius, error), above(middle + radius, error)))
+
+    def _nonlinear(self, i: int, box: Box) -> None:
+        op = self.plan.relaxation(i)
+        proven = prove(op, box)
+        if proven is None:
+            raise NoProof(f"{type(op).__name__} at {self.plan.graph.nodes[i].name}")
+        found = frame(op, box, self.settings)
+        slopes = found.lines.slopes
+        under = torch.ones_like(found.lines.lower, dtype=torch.bool)
+        self.proven[i], self.frames[i] = proven, found
+        self.fixed[i] = Lines(
+            slopes,
+            proven.intercept(slopes.lower, under),
+            proven.intercept(slopes.upper, ~under),
+        )
+        self._set(i, proven.image())
+
+    def _carry_on(self, source: int, reader: int) -> None:
+        """The nodes between a tightened source and its reader only move entries."""
+        chain = []
+        (j,) = self.plan.graph.nodes[reader].inputs
+        while j != source:
+            chain.append(j)
+            (j,) = self.plan.graph.nodes[j].inputs
+        for j in reversed(chain):
+            self._affine(j)
+
+    # -- rows ---------------------------------------------------------------------
+
+    def _tightened(self, source: int) -> Box:
+        """A node's box, made tighter by rows."""
+        box = self.values[source]
+        if self.settings.method == "interval":
+            return box
+        if self.region.p == torch.inf and self.plan.interval_exact(source):
+            return box
+        if not self.plan.below(source):
+            return self._affine_box(source)
+        # The fixed rule settles most neurons, as it did for the engine; the others get the
+        # slopes that the engine found for them.
+        box = self._neurons(source, box, fixed_rule)
+        return box if self.guide is fixed_rule else self._neurons(source, box, self.guide)
+
+    def _neurons(self, source: int, box: Box, guide: Guide) -> Box:
+        """A node's box, its unsettled entries bounded by rows."""
+        sample, neuron = unsettled(self.plan, source, box)
+        node = self.plan.graph.nodes[source]
+        sample, neuron = sample.repeat_interleave(2), neuron.repeat_interleave(2)
+        side = torch.arange(len(neuron), device=neuron.device) % 2
+        sign = 1.0 - 2.0 * side.to(box.lower.dtype)
+        bound = torch.empty_like(sign)
+        for piece in pieces(self.plan, source, len(sample), self.settings):
+            coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
+            where = (sample[piece], neuron[piece], side[piece])
+            bound[piece] = self._rows(source, coef, *where, guide)
+        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+        place = (sample[::2], neuron[::2])
+        # fmax, fmin: NaN proves nothing, and the interval stays.
+        low[place] = torch.fmax(low[place], bound[::2])
+        high[place] = torch.fmin(high[place], -bound[1::2])
+        return Box(low.view_as(box.lower), high.view_as(box.upper))
+
+    def _affine_box(self, source: int) -> Box:
+        """Bounds of an affine function of the input; its rows serve all samples."""
+        node, box = self.plan.graph.nodes[source], self.values[source]
+        neuron = torch.arange(node.size, device=box.lower.device)
+        most = self.weights.largest()
+        lower, upper = [], []
+        for piece in pieces(self.plan, source, node.size, self.settings):
+            sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
+            coef = one_hot(neuron[piece], sign, node.size, node.shape)
+            form = pull_back(self.plan, source, coef, slice(0, 1), most, _no_lines)
+            found = extremes(self.region, form.coef)
+            error = form.charge + form.const.abs() * (4 * UNIT)
+            lower.append(below(found.lower + form.const, error))
+            upper.append(above(found.upper + form.const, error))
+        low, high = (torch.cat(side, 1).view(-1, *node.shape) for side in (lower, upper))
+        return Box(torch.fmax(box.lower, low), torch.fmin(box.upper, high))
+
+    def _rows(
+        self,
+        target: int,
+        coef: Tensor,
+        sample: Tensor,
+        neuron: Tensor,
+        side: Tensor,
+        guide: Guide,
+    ) -> Tensor:
+        """Proven lower bounds of coef . target."""
+        self.clock.check()
+        if not len(coef):
+            return coef.new_zeros(0)
+        index = shared(sample)
+        region, earlier = self.region.rows(index), self.plan.below(target)
+        frames = {i: self.frames[i].rows(index) for i in earlier}
+        request = Request(target, coef, sample, neuron, side, region, frames)
+        slopes = guide(request)
+        if self.record is not None:
+            self.record(request, slopes)
+
+        def choose(i: int, here: Tensor) -> Chosen:
+            under = here >= 0
+            if slopes is not None:
+                line = self.proven[i].rows(index).intercept(slopes[i], under)
+                return Chosen(slopes[i], line)
+            rule = self.fixed[i].rows(index)
+            laid = self.plan.relaxation(i).expand(under)
+            return Chosen(
+                torch.where(laid, rule.slopes.lower, rule.slopes.upper),
+                torch.where(under, rule.lower, rule.upper),
+            )
+
+        form = pull_back(self.plan, target, coef, index, self.weights, choose)
+        value = least(region, form.coef) + form.const
+        return below(value, form.charge + form.const.abs() * (4 * UNIT))
+
+
+def _no_lines(node: int, coef: Tensor) -> Chosen:
+    raise AssertionError("an affine function of the input passes no nonlinearity")
