@@ -93,6 +93,7 @@ def certify(
     attack: bool | Attack = True,
     batch: int | None = None,
     level: str = "rigorous",
+    certificates: str | Path | None = None,
     indices: ArrayLike | None = None,
     progress: Callable[[Progress], None] | None = None,
     on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None = None,
@@ -110,8 +111,10 @@ def certify(
     options of lp (see `frown.engines.settings.Settings`).
 
     With the `level` "rigorous" every radius returned was proved at that very radius with all
-    rounding errors accounted for; with "estimate", in plain floating point, as it was searched for.
-    Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
+    rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
+    a folder for one file per input, which `frown check` verifies; the level "checked" does so
+    at once. Rows carry a counterexample's distance as the other end of the bracket unless
+    attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
     question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
@@ -133,6 +136,7 @@ def certify(
         attack=attack,
         batch=batch,
         level=level,
+        certificates=None if certificates is None else Path(certificates),
     )
     plan = plan_for(model, dtype, device)
     run, options = answered(model, plan, question, search, progress, on_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from frown.attacks.pgd import Attack
+from frown.certificate import check_certifiable
 from frown.certifier import SEARCHED, Batch, Certifier
 from frown.engines.clock import Clock
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
-from frown.errors import InvalidInput
+from frown.errors import InvalidInput, OutputError
 from frown.frontends.model import Model
 from frown.memory import half_of_free
 from frown.prover import LEVELS, Prover
@@ -57,6 +59,7 @@ class Search:
     attack: bool | Attack = True
     batch: int | None = None
     level: str = "rigorous"
+    certificates: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
@@ -65,6 +68,8 @@ class Search:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
+        if self.level == "checked" and self.certificates is None:
+            raise InvalidInput("the level checked needs a folder for certificates")
         if self.level not in LEVELS:
             raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")
 
@@ -109,12 +114,17 @@ def answered(
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)
+    shelf = Shelf.open(model, search)
     clock = Clock.lasting(search.time_limit)
     size = search.batch or batch_size(plan, settings, len(query))
     with torch.no_grad(), crew_of(settings) as crew:
         certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
-        prover = Prover(certifier, Plan(model.graph)) if search.level != "estimate" else None
-        run = Batches(certifier, prover, query, radii, question.numbers, size, progress, on_rows)
+        prover = None
+        if search.level != "estimate":
+            prover = Prover(certifier, Plan(model.graph), shelf is not None)
+        run = Batches(
+            certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows
+        )
         run.all(anytime=search.time_limit is not None)
     frames = {}
     if query.frames is not None:
@@ -133,6 +143,47 @@ def answered(
         "attack": None if attack is None else asdict(attack),
         **asdict(settings),
     }
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where certificates go."""
+
+    model: Model
+    folder: Path
+    check: bool
+
+    @classmethod
+    def open(cls, model: Model, search: Search) -> Shelf | None:
+        if search.certificates is None:
+            return None
+        if search.level == "estimate":
+            raise InvalidInput("certificates need rigorous bounds: use level rigorous or checked")
+        check_certifiable(model)
+        try:
+            search.certificates.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{search.certificates}: {error.strerror}") from None
+        return cls(model, search.certificates, search.level == "checked")
+
+    def keep(self, batch: Batch) -> None:
+        """Write the batch's certificates and, if asked to, have each checked."""
+        for n, content in batch.certificate.items():
+            file = self.folder / f"input-{int(batch.index[n]):06d}.frown"
+            try:
+                file.write_bytes(content)
+            except OSError as error:
+                raise OutputError(f"{file} cannot be written: {error.strerror}") from None
+            batch.certificate_file[n] = file.name
+            if self.check:
+                import frown_check
+
+                assert self.model.path is not None
+                verdict = frown_check.check(file, self.model.path)
+                if verdict.accepted:
+                    batch.checked.add(n)
+                else:
+                    batch.remark[n] = f"the checker refused: {verdict.reason}"
 
 
 def batch_size(plan: Plan, settings: Settings, count: int) -> int:
@@ -154,6 +205,7 @@ class Batches:
         self,
         certifier: Certifier,
         prover: Prover | None,
+        shelf: Shelf | None,
         query: Query,
         eps: NDArray[np.float64] | None,
         numbers: NDArray[np.int64],
@@ -162,7 +214,7 @@ class Batches:
         on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
     ) -> None:
         self.certifier, self.query, self.eps, self.numbers = certifier, query, eps, numbers
-        self.prover = prover
+        self.prover, self.shelf = prover, shelf
         self.size, self.progress, self.on_rows = size, progress, on_rows
         self.rows: list[Row] = []
         self.counterexamples: dict[int, NDArray[np.float64]] = {}
@@ -211,6 +263,9 @@ class Batches:
             self._tell("rigorous")
             began = monotonic()
             self.prover.prove(batch, self._eps(part))
+            if self.shelf is not None:
+                self._tell("certificates")
+                self.shelf.keep(batch)
             batch.seconds += monotonic() - began
 
     def _pulse(self, batch: Batch) -> None:

@@ -50,6 +50,9 @@ class Batch:
     seconds: float = 0.0
     complete: bool = True
     remark: dict[int, str] = field(default_factory=dict)  # by place: what a reader must know
+    certificate: dict[int, bytes] = field(default_factory=dict)  # by place
+    certificate_file: dict[int, str] = field(default_factory=dict)  # by place: its name
+    checked: set[int] = field(default_factory=set)  # places the independent checker accepted
     warm: Warm | None = None  # where FROWN's ascents ended
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
 
@@ -170,7 +173,7 @@ class Certifier:
             broken = float(batch.broken[n])
             radius, failed = 0.0, None
             margins: dict[int, float] = {}
-            status, level, remark = "misclassified", batch.level, batch.remark.get(n, "")
+            status, remark = "misclassified", batch.remark.get(n, "")
             if n in place:
                 k = place[n]
                 radius, margins = batch.proof(k, targets[n].tolist())
@@ -202,8 +205,9 @@ class Certifier:
                     margins=margins,
                     seconds=share,
                     complete=batch.complete,
-                    level=level,
+                    level="checked" if n in batch.checked else batch.level,
                     remark=remark,
+                    certificate=batch.certificate_file.get(n, ""),
                     frames="all" if query.frames is None else query.frames.name,
                 )
             )

@@ -1,7 +1,7 @@
 """The last pass: what the search found is proved with all rounding accounted for.
 
-The search runs in fast floats. At the radius it returns, its slopes are replayed rigorously; where that
-fails, FROWN goes on once at that very radius, and then the radius shrinks by a hair.
+The search runs in fast floats. At the radius it returns, its slopes are replayed rigorously;
+where that fails, FROWN goes on once at that very radius, and then the radius shrinks by a hair.
 """
 
 from __future__ import annotations
@@ -13,14 +13,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frown.certificate import Recorder
 from frown.certifier import Batch, Certifier
 from frown.engines.frown import frown
 from frown.engines.plan import Plan
+from frown.frontends.model import Model
+from frown.query.query import Query
 from frown.rigor.guides import optimised
 from frown.rigor.replay import Guide, NoProof, Walk, fixed_rule
 
-LEVELS = ("estimate", "rigorous")
+LEVELS = ("estimate", "rigorous", "checked")
 _SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    margins: Tensor  # (samples, conditions)
+    query: Query
+    walk: Walk
+    recorder: Recorder | None
+
+    def file(self, model: Model, n: int, radius: float) -> bytes:
+        assert self.recorder is not None
+        return self.recorder.file(model, self.query, self.walk, n, radius)
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,7 @@ class Prover:
 
     certifier: Certifier
     plan: Plan
+    certificates: bool = False
 
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
@@ -68,20 +84,25 @@ class Prover:
                 continue
             trial = radius[waiting] * factor
             found = self._replayed(batch, waiting, trial)
-            good = (found > 0).all(1)
-            proved[waiting[good]], margins[waiting[good]] = trial[good], found[good]
+            good = (found.margins > 0).all(1)
+            proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
+            if self.certificates:
+                for k in good.nonzero().flatten().tolist():
+                    file = found.file(self.certifier.model, k, float(trial[k]))
+                    batch.certificate[int(batch.right[waiting[k]])] = file
             waiting = waiting[~good]
         batch.rigorous = (proved, margins)
 
-    def _replayed(self, batch: Batch, which: Tensor, radius: Tensor) -> Tensor:
-        """(len(which), T) proven margins of these samples at these radii."""
+    def _replayed(self, batch: Batch, which: Tensor, radius: Tensor) -> _Replayed:
+        """Proven margins of these samples at these radii, and how."""
         query = batch.query.take(batch.right[which.numpy()])
         graph = self.plan.graph
         region = query.region(graph).with_radius(radius)
-        settings = self.certifier.settings
-        walk = Walk(self.plan, region, settings, self._guide(batch, which))
+        recorder = Recorder(self.plan) if self.certificates else None
+        guide = self._guide(batch, which)
+        walk = Walk(self.plan, region, self.certifier.settings, guide, record=recorder)
         walk.layers()
-        return walk.margins(query.spec(graph))
+        return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:
         if batch.warm is None:

@@ -19,6 +19,14 @@ STATUSES = {
 }
 
 
+# How a radius was proved, and what that means.
+LEVELS = {
+    "estimate": "bounds in plain floating point, whose rounding errors are not accounted for",
+    "rigorous": "proved for the real-valued network, all rounding errors accounted for",
+    "checked": "rigorous, and the independent checker has accepted the certificate",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The answer for one input.
@@ -40,8 +48,9 @@ class Row:
     broken: float | None
     margins: dict[int, float]  # proved lower bound of output[label] - output[class] at `radius`
     seconds: float
-    level: str = "estimate"  # how it was checked: plain floating point
+    level: str = "estimate"  # how it was proved: a key of LEVELS
     complete: bool = True  # False: the time limit or an interrupt ended the search early
+    certificate: str = ""  # its file's name, where one was written
     remark: str = ""  # what else a reader must know, as of a solver that gave up
     frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -34,6 +35,9 @@ class Model:
     name: str
     digest: str  # SHA-256 of the model file, or of the module's exported graph and weights
     source: str  # "onnx" or "torch"
+    path: Path | None = None  # of an ONNX file
+    pieces: int = 1  # files it consists of
+    normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
 
     def __repr__(self) -> str:
         return (
@@ -67,7 +71,8 @@ class Model:
         scaled = Node("normalise", Scale(factor, offset), (0,), inside)
         rest = (replace(n, inputs=tuple(i + 1 for i in n.inputs)) for n in nodes[1:])
         graph = Graph((raw, scaled, *rest))
-        return replace(self, graph=graph, run=run_normalised)
+        applied = ((shift, width), *self.normalisation)
+        return replace(self, graph=graph, run=run_normalised, normalisation=applied)
 
     def check(self, trials: int = 4, seed: int = 0) -> None:
         """Compare the graph with the original runtime on random inputs.

@@ -45,13 +45,13 @@ def load_onnx(path: str | Path) -> Model:
     where the imported graph disagrees with onnxruntime.
     """
     file = Path(path)
-    proto, source, digest = _read(file)
+    proto, source, digest, pieces = _read(file)
     port = _input(proto, file.name)
     try:
         graph = import_graph(_task(proto, file.name, port))
         require_finite(graph, file.name)
         runtime = OnnxRuntime.open(source, port, file.name)
-        model = Model(graph, port.input_shape, runtime, file.name, digest, "onnx")
+        model = Model(graph, port.input_shape, runtime, file.name, digest, "onnx", file, pieces)
         model.check()
     except InvalidModel as error:
         if not port.is_redeclared:
@@ -66,8 +66,8 @@ def load_onnx(path: str | Path) -> Model:
 # -- the file -----------------------------------------------------------------------
 
 
-def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str]:
-    """The model with all its weights, what onnxruntime opens, and the digest."""
+def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
+    """The model with all its weights, what onnxruntime opens, the digest, and of how many files."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str]:
     source: bytes | str = str(file) if beside else content
     if _open_batch(proto):
         source = proto.SerializeToString()
-    return _inlined(proto), source, digest.hexdigest()
+    return _inlined(proto), source, digest.hexdigest(), 1 + len(beside)
 
 
 def _open_batch(proto: onnx.ModelProto) -> bool:

@@ -1,4 +1,4 @@
-"""Smooth functions as proofs need them: enclosed values and slopes, and where they bend which way."""
+"""Smooth functions as proofs need them: enclosed values and slopes, and where they bend."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def _tanh(op: Elementwise) -> Curve:
 
 
 def _arctan(op: Elementwise) -> Curve:
-    """The slope is 1 / (1 + z^2). Beyond the table: pi/2 - 1/z < arctan z < pi/2 - 1/z + 1/(3 z^3) for z > 0."""
+    """The slope is 1 / (1 + z^2). Beyond the table, for z > 0,
+    pi/2 - 1/z < arctan z < pi/2 - 1/z + 1/(3 z^3)."""
     table = _table("arctan")
     half_pi = 1.5707963267948966  # below pi/2, by less than its last place
 

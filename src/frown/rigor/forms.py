@@ -1,10 +1,11 @@
 """Linear forms pulled back with every rounding error charged.
 
-A form's coefficients are rounded wherever it passes an operator. Whatever was rounded away is itself a
-linear form r . z on the values z at hand, and these lie in known boxes: |r . z| <= |r| . m with
-m = max |z|. For an affine operator y = J x + b, |r| <= gamma |J|^T |a| makes that
-gamma |a| . (|J| m + |b|): one inner product per operator with numbers that all rows of a sample share.
-So coefficients stay plain numbers, taken as exact, and each row carries what it has been charged.
+A form's coefficients are rounded wherever it passes an operator. Whatever was rounded away is
+itself a linear form r . z on the values z at hand, and these lie in known boxes:
+|r . z| <= |r| . m with m = max |z|. For an affine operator y = J x + b, |r| <= gamma |J|^T |a|
+makes that gamma |a| . (|J| m + |b|): one inner product per operator with numbers that all rows
+of a sample share. So coefficients stay plain numbers, taken as exact, and each row carries what
+it has been charged.
 """
 
 from __future__ import annotations

@@ -27,18 +27,19 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
     def guide(request: Request) -> dict[int, Tensor] | None:
         target, node = place[request.target], plan.graph.nodes[request.target]
         table = warm.theta.get(target)
-        if table is None or table.shape[-1] != plan.slots(request.target)[1]:
+        slots = plan.slots(request.target)[1]
+        if table is None or not slots or table.shape[-1] != slots:
             return None
         if request.target == plan.graph.output:
-            slot, slots, grouped = request.neuron, len(table) // warm.samples, False
+            slot, count, grouped = request.neuron, len(table) // warm.samples, False
         else:
             if engine.graph.nodes[target].size != node.size:
                 return None
             per = settings.group or node.size
             blocks = -(-node.size // per)
-            slot, slots = request.side * blocks + request.neuron // per, 2 * blocks
+            slot, count = request.side * blocks + request.neuron // per, 2 * blocks
             grouped = settings.group != 1
-        key = sample[request.sample] * slots + slot
+        key = sample[request.sample] * count + slot
         keys, group = torch.unique(key, return_inverse=True)
         theta = table[keys].to(request.coef.dtype)
         rows = Rows(
@@ -51,12 +52,11 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
         )
         theta = theta if grouped else theta[group]
         _, lines = replay(plan, rows, theta)
-        everywhere = {i: lines[i].slope.float().double() for i in lines}
+        chosen = {i: line.slope.float().double() for i, line in lines.items()}
         for i in plan.below(request.target):
-            if i not in everywhere:  # no row reads it
-                everywhere[i] = request.frames[i].lines.slopes.lower.expand(
-                    len(request.coef), *plan.graph.nodes[plan.graph.nodes[i].inputs[0]].shape
-                )
-        return everywhere
+            if i not in chosen:  # no row reads it
+                rule = request.frames[i].lines.slopes.lower
+                chosen[i] = rule.expand(len(request.coef), *rule.shape[1:])
+        return chosen
 
     return guide

@@ -1,8 +1,8 @@
 """Intercepts and images with proof: the extremes of f(z) - s z over a box, bounded from outside.
 
 Piecewise linear functions, maxima and products have theirs at corners, so `Relaxation.line` leaves
-only rounding to cover. For smooth functions, piece by piece: where f bends up, f(z) - s z lies above its
-tangent at any point; where it bends down, it is least at an end.
+only rounding to cover. For smooth functions, piece by piece: where f bends up, f(z) - s z lies
+above its tangent at any point; where it bends down, it is least at an end.
 """
 
 from __future__ import annotations

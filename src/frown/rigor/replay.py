@@ -47,7 +47,17 @@ class Request:
 
 # Slopes of every earlier node, one per entry and row; None: the fixed rule's.
 Guide = Callable[[Request], dict[int, Tensor] | None]
-Record = Callable[[Request, dict[int, Tensor] | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Rows that were bounded, with the slopes they used (None: the fixed rule's)."""
+
+    target: int
+    sample: Tensor  # (rows,)
+    neuron: Tensor  # (rows,)
+    side: Tensor  # (rows,)
+    slopes: dict[int, Tensor] | None
 
 
 def fixed_rule(request: Request) -> dict[int, Tensor] | None:
@@ -68,7 +78,7 @@ class Walk:
     settings: Settings
     guide: Guide
     clock: Clock = NO_LIMIT
-    record: Record | None = None
+    record: Callable[[Step], None] | None = None
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
     proven: dict[int, Proven] = field(default_factory=dict)
@@ -211,6 +221,11 @@ class Walk:
             error = form.charge + form.const.abs() * (4 * UNIT)
             lower.append(below(found.lower + form.const, error))
             upper.append(above(found.upper + form.const, error))
+        if self.record is not None:
+            both = torch.cartesian_prod(
+                torch.arange(len(box.lower)), torch.arange(node.size), torch.arange(2)
+            )
+            self.record(Step(source, both[:, 0], both[:, 1], both[:, 2], None))
         low, high = (torch.cat(side, 1).view(-1, *node.shape) for side in (lower, upper))
         return Box(torch.fmax(box.lower, low), torch.fmin(box.upper, high))
 
@@ -233,7 +248,7 @@ class Walk:
         request = Request(target, coef, sample, neuron, side, region, frames)
         slopes = guide(request)
         if self.record is not None:
-            self.record(request, slopes)
+            self.record(Step(target, sample, neuron, side, slopes))
 
         def choose(i: int, here: Tensor) -> Chosen:
             under = here >= 0
