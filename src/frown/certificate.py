@@ -38,7 +38,7 @@ class Payload:
         values = np.ascontiguousarray(array, dtype="|u1" if dtype == "u1" else f"<{dtype}")
         start = len(self.data)
         self.data += values.tobytes()
-        self.data += b"\\0" * (-len(self.data) % 8)
+        self.data += b"\0" * (-len(self.data) % 8)
         return {"dtype": dtype, "shape": list(values.shape), "at": start}
 
 
