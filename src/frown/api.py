@@ -94,6 +94,7 @@ def certify(
     batch: int | None = None,
     level: str = "rigorous",
     certificates: str | Path | None = None,
+    deployed: str | None = None,
     indices: ArrayLike | None = None,
     progress: Callable[[Progress], None] | None = None,
     on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None = None,
@@ -113,7 +114,8 @@ def certify(
     With the `level` "rigorous" every radius returned was proved at that very radius with all
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
     a folder for one file per input, which `frown check` verifies; the level "checked" does so
-    at once. Rows carry a counterexample's distance as the other end of the bracket unless
+    at once. With `deployed` "float32" the statement covers the network as executed in single
+    precision, in any order of summation, as well. Rows carry a counterexample's distance as the other end of the bracket unless
     attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
@@ -137,6 +139,7 @@ def certify(
         batch=batch,
         level=level,
         certificates=None if certificates is None else Path(certificates),
+        deployed=deployed,
     )
     plan = plan_for(model, dtype, device)
     run, options = answered(model, plan, question, search, progress, on_rows)

@@ -23,6 +23,7 @@ from frown.errors import InvalidInput, OutputError
 from frown.frontends.model import Model
 from frown.memory import half_of_free
 from frown.prover import LEVELS, Prover
+from frown.rigor.deployed import PRECISIONS
 from frown.query.inputs import whole_number
 from frown.query.query import Query
 from frown.results import Row
@@ -60,6 +61,7 @@ class Search:
     batch: int | None = None
     level: str = "rigorous"
     certificates: Path | None = None
+    deployed: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
@@ -70,6 +72,11 @@ class Search:
             whole_number(self.batch, "batch")
         if self.level == "checked" and self.certificates is None:
             raise InvalidInput("the level checked needs a folder for certificates")
+        if self.deployed is not None:
+            if self.deployed not in PRECISIONS:
+                raise InvalidInput(f"deployed must be float32, not {self.deployed!r}")
+            if self.level == "estimate":
+                raise InvalidInput("deployed needs rigorous bounds: leave out level=estimate")
         if self.level not in LEVELS:
             raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")
 
@@ -121,7 +128,8 @@ def answered(
         certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
         prover = None
         if search.level != "estimate":
-            prover = Prover(certifier, Plan(model.graph), shelf is not None)
+            exact = Plan(model.graph)
+            prover = Prover(certifier, exact, shelf is not None, search.deployed is not None)
         run = Batches(
             certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows
         )
@@ -139,6 +147,7 @@ def answered(
         "dtype": search.dtype,
         "device": search.device,
         "level": search.level,
+        "deployed": search.deployed,
         "time_limit": search.time_limit,
         "attack": None if attack is None else asdict(attack),
         **asdict(settings),

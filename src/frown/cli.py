@@ -199,6 +199,18 @@ def certify(
             "--attack/--no-attack", help="Look for counterexamples.", rich_help_panel=_SEARCH
         ),
     ] = True,
+    level: Annotated[
+        str,
+        typer.Option(help="estimate, rigorous or checked.", rich_help_panel=_SEARCH),
+    ] = "rigorous",
+    deployed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32",
+            help="Prove it for the network as executed in that precision, too.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -237,6 +249,14 @@ def certify(
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where result files go.", rich_help_panel=_OUTPUT),
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="One certificate per input, for frown check.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = None,
     force: Annotated[
         bool,
@@ -283,6 +303,9 @@ def certify(
             workers=workers,
             hot=hot,
             attack=attack,
+            level=level,
+            deployed=deployed,
+            certificates=certificates,
             threads=threads,
             device=device,
             dtype=dtype,

@@ -19,8 +19,10 @@ from frown.engines.frown import frown
 from frown.engines.plan import Plan
 from frown.frontends.model import Model
 from frown.query.query import Query
+from frown.rigor.deployed import straying
 from frown.rigor.guides import optimised
 from frown.rigor.replay import Guide, NoProof, Walk, fixed_rule
+from frown.rigor.rounding import LOOSE, below
 
 LEVELS = ("estimate", "rigorous", "checked")
 _SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
@@ -45,6 +47,7 @@ class Prover:
     certifier: Certifier
     plan: Plan
     certificates: bool = False
+    deployed: bool = False
 
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
@@ -102,7 +105,13 @@ class Prover:
         guide = self._guide(batch, which)
         walk = Walk(self.plan, region, self.certifier.settings, guide, record=recorder)
         walk.layers()
-        return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
+        spec = query.spec(graph)
+        margins = walk.margins(spec)
+        if self.deployed:
+            # Both ends of a difference may stray, each way.
+            stray = (spec.coef.abs() @ straying(walk)[:, :, None]).squeeze(-1) * LOOSE
+            margins = below(margins - stray, stray)
+        return _Replayed(margins, query, walk, recorder)
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:
         if batch.warm is None:

@@ -210,6 +210,7 @@ def _certify(cell: Cell, problems: Problems, chosen: NDArray[np.int64], **more: 
         indices=samples.index[chosen],
         norm=cell.norm,
         attack=False,
+        level="estimate",  # as the published figures are
         **options,
         **more,
     )

@@ -1,10 +1,10 @@
-"""Which frames of a sequence are sensitive: a strip of radii for every input, as a table whose
+"""Which frames of a sequence may be sensitive: a strip of radii for every input, as a table whose
 cells are coloured, with the frame's own content above each number."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isfinite, isnan, log
@@ -21,6 +21,7 @@ from frown.report.read import FLAT
 from frown.results import Certification, Row, Sensitivity
 
 MOST = 60  # inputs
+_TALL = 64  # pixels of the highest bar
 _DEEPEST = 78  # per cent of the accent colour, so that ink on it stays readable
 
 
@@ -50,7 +51,8 @@ def moving(frames: str) -> str:
     which = frames.removeprefix("each of ") if frames != "each" else ""
     single = which.isdigit()
     only = f"only frame{'' if single else 's'} {which} may change, and " if which else ""
-    return only + ("in every such frame by itself " if frames.startswith("each") else "")
+    own = "in each of them by itself " if which else "in every frame by itself "
+    return only + (own if frames.startswith("each") else "")
 
 
 def frames_sections(
@@ -85,18 +87,26 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
     for place, i in enumerate(shown):
         content = None if pictures is None else pictures[place]
         lines.append(_line(found, i, held, shades, content))
+    ghosts = ", grey for counterexamples" if np.isfinite(found.broken).any() else ""
     kept = f" The first {MOST} of {len(index)} inputs." if len(index) > MOST else ""
     above = " Above each number stands what the frame holds." if pictures is not None else ""
     norm = norm_name(found.rows[0].norm)
+    attack = (
+        " Below it stands the distance of the nearest counterexample that the attack found by"
+        " changing that frame."
+        if np.isfinite(found.broken).any()
+        else ""
+    )
     return (
-        f"<section><h2>Sensitive frames{_by(method)}</h2><p>Only one frame may change at a time,"
-        f" all others stay as they are. Each number is the radius ({norm} norm) that"
-        f" {escape(display_name(method))} proved for that frame alone: the smaller it is, and the"
-        f" deeper its colour, the more the answer hangs on that frame.{above}{kept}</p>"
+        f"<section><h2>Frames, one at a time{_by(method)}</h2><p>Only one frame may change, all"
+        f" others stay as they are. Each number is the radius ({norm} norm) that"
+        f" {escape(display_name(method))} proved for that frame alone; the smaller it is, the"
+        f" deeper its colour.{attack} A large radius is proof that the answer does not hang on a"
+        f" frame; a small one may only mean that no better proof was found.{above}{kept}</p>"
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
         "</table></div>"
-        '<p class="note">The bars are means over the inputs classified correctly.'
+        f'<p class="note">The bars are means over the inputs classified correctly{ghosts}.'
         f"{_meanings(found)}</p></section>"
     )
 
@@ -125,7 +135,7 @@ def _opening(title: str) -> str:
         '<p class="lead">A sequence is read frame by frame. For every frame of every input below,'
         " frown computed a <em>radius</em> and proved that no change of this frame within it,"
         " while all others stay as they are, alters the network’s answer. Frames with a small"
-        " radius are those that the answer hangs on.</p>"
+        " radius may be those that the answer hangs on; frames with a large one are not.</p>"
     )
 
 
@@ -143,17 +153,18 @@ def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
     ]
     if least:
         frame, times = least.most_common(1)[0]
-        below = f"smallest radius ({display_name(method)}) in {times:,} of {len(right):,} inputs"
-        tiles.append(("Most sensitive", f"frame {frame}", below))
+        below = f"by {display_name(method)}, for {times:,} of {len(right):,} inputs"
+        tiles.append(("Least radius proved", f"frame {frame}", below))
     return tiles
 
 
-def means(found: Sensitivity) -> list[float | None]:
-    """Of every frame, over the inputs classified right whose radius is limited."""
+def means(found: Sensitivity, end: Callable[[Row], float | None]) -> list[float | None]:
+    """Of every frame, over the inputs classified right that have such an end."""
     radii: dict[int, list[float]] = {f: [] for f in found.frames}
     for row in found.rows:
-        if row.status != "misclassified" and _limited(row) and isfinite(row.radius):
-            radii[int(row.frames)].append(row.radius)
+        value = end(row) if _limited(row) else None
+        if value is not None and isfinite(value):
+            radii[int(row.frames)].append(value)
     return [sum(r) / len(r) if r else None for r in radii.values()]
 
 
@@ -176,7 +187,8 @@ def _line(
         depth = shades.depth(row.radius) if kind == "" else 0.0
         tip = escape(f"input {index}, frame {frame}: {_told(row)}")
         cells.append(
-            f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span></td>'
+            f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span>'
+            f"{_broken(row)}</td>"
         )
     wrong = "" if first.status != "misclassified" else f", read as {first.prediction}"
     head = f'<th scope="row"><b>#{index}</b><small>label {first.label}{wrong}</small></th>'
@@ -194,6 +206,10 @@ def _said(row: Row) -> tuple[str, str]:
     return number(row.radius) + ("" if row.complete else "*"), ""
 
 
+def _broken(row: Row) -> str:
+    return "" if row.broken is None or not _limited(row) else f"<small>{number(row.broken)}</small>"
+
+
 def _told(row: Row) -> str:
     if row.status == "misclassified":
         return "misclassified before any change"
@@ -209,20 +225,22 @@ def _heads(found: Sensitivity) -> str:
 
 
 def _profile(found: Sensitivity) -> str:
-    """Mean radius of every frame as a bar."""
-    values = means(found)
-    top = max((v for v in values if v is not None), default=0.0) or 1.0
+    """Mean radius of every frame as a bar, before that of the counterexamples."""
+    proved, broken = means(found, lambda r: r.radius), means(found, lambda r: r.broken)
+    top = max((v for v in (*proved, *broken) if v is not None), default=0.0) or 1.0
     bars = "".join(
-        f'<td><i style="height:{44 * (v or 0) / top:.1f}px"></i><span>{number(v)}</span></td>'
-        for v in values
+        f'<td><div><i class="ghost" style="height:{_TALL * (b or 0) / top:.1f}px"></i>'
+        f'<i style="height:{_TALL * (p or 0) / top:.1f}px"></i></div><span>{number(p)}</span>'
+        f"{'' if b is None else f'<small>{number(b)}</small>'}</td>"
+        for p, b in zip(proved, broken, strict=True)
     )
     return f'<tr class="profile"><th scope="row">mean</th>{bars}</tr>'
 
 
 def _scale(shades: Shades) -> str:
     return (
-        f'<p class="note shades">sensitive<span>{number(shades.least)}</span><i></i>'
-        f"<span>{number(shades.most)}</span>insensitive</p>"
+        f'<p class="note shades">radius proved<span>{number(shades.least)}</span><i></i>'
+        f"<span>{number(shades.most)}</span></p>"
     )
 
 

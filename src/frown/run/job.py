@@ -65,6 +65,9 @@ class Request:
     workers: int = 1
     hot: bool = True
     attack: bool = True
+    level: str = "rigorous"
+    deployed: str | None = None
+    certificates: Path | None = None
     threads: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
@@ -189,12 +192,15 @@ def _options(request: Request) -> dict[str, Any]:
         "memory": None if request.memory is None else parse_memory(request.memory),
         "time_limit": request.time_limit,
         "attack": request.attack,
+        "level": request.level,
+        "deployed": request.deployed,
+        "certificates": request.certificates,
         "batch": request.batch,
     }
 
 
 def _settings(request: Request, options: dict[str, Any]) -> dict[str, Any]:
-    own = {k: v for k, v in options.items() if k not in ("norm", "method")}
+    own = {k: v for k, v in options.items() if k not in ("norm", "method", "certificates")}
     own |= {"sensitivity": True} if request.sensitivity else {}
     data = {
         "samples": request.samples,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from statistics import mean
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from frown.results import Row
 from frown.run.table import duration, ended_early, inputs, remarks
 
-ACROSS = 8  # frames side by side; more go into further tables
+ACROSS = 7  # frames side by side; more go into further tables
 
 _CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
 
@@ -32,15 +32,21 @@ def _table(
     for name in ("index", "label", f"frame {frames[0]}", *map(str, frames[1:])):
         table.add_column(name, justify="right", no_wrap=True)
     for index, held in list(by_input.items())[:most]:
-        worst = most_sensitive(held) if eps is None else None
+        worst = lowest(held, lambda row: row.radius) if eps is None else None
         cells = [
             Text(_cell(held[f], eps) if f in held else "", "bold red" if f == worst else "")
             for f in frames
         ]
         table.add_row(str(index), str(next(iter(held.values())).label), *cells)
     if len(by_input) > 1 and eps is None:
-        columns = [[h[f] for h in by_input.values() if f in h] for f in frames]
-        table.add_row("mean", "", *(_mean(column) for column in columns))
+        limited = [
+            {f: r for f, r in held.items() if r.status not in ("misclassified", "robust")}
+            for held in by_input.values()
+        ]
+        columns = [[held[f] for held in limited if f in held] for f in frames]
+        table.add_row("mean proved", "", *(_mean(r.radius for r in c) for c in columns))
+        if any(r.broken is not None for c in columns for r in c):
+            table.add_row("mean broken", "", *(_mean(r.broken for r in c) for c in columns))
     return table
 
 
@@ -52,10 +58,15 @@ def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None
         f"{inputs(len(held))}, {len(_frames(rows))} frames each on its own, "
         f"in {duration(seconds)}: {what}"
     ]
-    found = Counter(f for one in held.values() if (f := most_sensitive(one)) is not None)
-    if found and eps is None:
-        frame, times = found.most_common(1)[0]
-        lines.append(f"most sensitive: frame {frame}, of {times} of {inputs(len(held))}")
+    if eps is None:
+        ends: dict[str, Callable[[Row], float | None]] = {
+            "least radius proved": lambda row: row.radius,
+            "nearest counterexample": lambda row: row.broken,
+        }
+        for what, end in ends.items():
+            found = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
+            for frame, times in found.most_common(1):
+                lines.append(f"{what}: in frame {frame}, for {times} of {inputs(len(held))}")
     wrong = sum(next(iter(one.values())).status == "misclassified" for one in held.values())
     if wrong:
         lines.append(f"{inputs(wrong)} misclassified (wrong)")
@@ -66,10 +77,11 @@ def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None
     return lines + remarks(rows)
 
 
-def most_sensitive(rows: dict[int, Row]) -> int | None:
-    """The frame with the least radius; None where the input is wrong or no frame tells."""
-    open_ = {f: r.radius for f, r in rows.items() if r.status not in ("misclassified", "robust")}
-    return min(open_, key=lambda f: open_[f]) if open_ else None
+def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:
+    """The frame where this end of the bracket is least; None where no frame has one."""
+    open_ = {f: end(r) for f, r in rows.items() if r.status not in ("misclassified", "robust")}
+    values = {f: value for f, value in open_.items() if value is not None}
+    return min(values, key=lambda f: values[f]) if values else None
 
 
 def _cell(row: Row, eps: float | None) -> str:
@@ -82,10 +94,8 @@ def _cell(row: Row, eps: float | None) -> str:
     return f"{row.radius:.4g}" + ("*" if ended_early(row) else "")
 
 
-def _mean(rows: Sequence[Row]) -> str:
-    """Over the inputs classified right whose radius is limited."""
-    radii = [r.radius for r in rows if r.status not in ("misclassified", "robust")]
-    finite = [r for r in radii if isfinite(r)]
+def _mean(radii: Iterable[float | None]) -> str:
+    finite = [r for r in radii if r is not None and isfinite(r)]
     return f"{mean(finite):.4g}" if finite else ""
 
 

@@ -1,0 +1,103 @@
+"""The network as executed in single precision: how far its outputs stray from the real ones.
+
+Every operator is taken as the file has it, its sums added in any order, with or without fused
+multiply-adds, and values that underflow may be flushed to 0. Library functions (sigmoid, tanh, exp
+and their like) are assumed to be off by at most ULPS units in the last place; ReLU, clip, abs and
+maximum are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from frown.graph.graph import Input
+from frown.graph.op import Affine, Selection
+from frown.graph.selection import Concat
+from frown.relax.convex import Elu, Softplus
+from frown.relax.hump import Gelu, GeluTanh, Silu
+from frown.relax.maximum import Max
+from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.product import Product
+from frown.relax.relaxation import Relaxation
+from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+from frown.rigor.replay import NoProof, Walk
+from frown.rigor.rounding import LOOSE
+
+UNIT32 = 2.0**-24
+TINY32 = 2.0**-126
+ULPS = 8
+PRECISIONS = ("float32",)
+
+# The largest |f'|: errors of the argument grow by no more than this.
+_RATE: dict[type[Relaxation], Callable[[Relaxation], float]] = {
+    Relu: lambda f: 1.0,
+    Clip: lambda f: 1.0,
+    Abs: lambda f: 1.0,
+    LeakyRelu: lambda f: max(1.0, abs(getattr(f, "slope"))),
+    Sigmoid: lambda f: 0.25,
+    Tanh: lambda f: 1.0,
+    Arctan: lambda f: 1.0,
+    Softplus: lambda f: 1.0,
+    Silu: lambda f: 1.1,
+    Gelu: lambda f: 1.13,
+    GeluTanh: lambda f: 1.13,
+}
+_EXACT = (Relu, Clip, Abs)
+
+
+def straying(walk: Walk) -> Tensor:
+    """(N, outputs) how far each output, executed in single precision on any input of the region that
+    is itself in single precision, can be from its real value."""
+    plan = walk.plan
+    error: dict[int, Tensor] = {}
+    for i in plan.ancestors(plan.graph.output):
+        node = plan.graph.nodes[i]
+        if isinstance(node.op, Input):
+            error[i] = torch.zeros_like(walk.weights.value[i])
+        elif isinstance(node.op, Affine):
+            error[i] = _affine(walk, i, node.op, [error[j] for j in node.inputs])
+        else:
+            (source,) = node.inputs
+            error[i] = _nonlinear(walk, i, plan.relaxation(i), error[source])
+    return error[plan.graph.output].flatten(1)
+
+
+def _affine(walk: Walk, i: int, op: Affine, errors: list[Tensor]) -> Tensor:
+    if isinstance(op, Selection | Concat):
+        return op.apply(*errors)
+    fan = sum(walk.plan.graph.nodes[j].size for j in walk.plan.graph.nodes[i].inputs)
+    grown = op.spread(*errors)
+    gamma = _gamma(fan + 8)
+    return (grown + (walk.weights.terms[i] + grown) * gamma + fan * TINY32) * LOOSE
+
+
+def _nonlinear(walk: Walk, i: int, op: Relaxation, error: Tensor) -> Tensor:
+    value = walk.weights.value[i]
+    if isinstance(op, Max):
+        return error.amax(-1)
+    if isinstance(op, Product):
+        (source,) = walk.plan.graph.nodes[i].inputs
+        x, y = (walk.weights.value[source] + error).unbind(-1)
+        ex, ey = error.unbind(-1)
+        return (x * ey + y * ex + x * y * UNIT32 + TINY32) * LOOSE
+    if isinstance(op, Elu):
+        rate = max(abs(op.scale), abs(op.scale * op.alpha))
+    elif isinstance(op, PRelu):
+        rate = max(1.0, float(op.slope.abs().max()))
+    elif type(op) in _RATE:
+        rate = _RATE[type(op)](op)
+    else:
+        name = walk.plan.graph.nodes[i].name
+        raise NoProof(f"{type(op).__name__} at {name} as executed in single precision")
+    grown = error * rate
+    own = 0.0 if isinstance(op, _EXACT) else ULPS * UNIT32
+    return (grown + (value + grown) * own + (TINY32 if own else 0.0)) * LOOSE
+
+
+def _gamma(terms: int) -> float:
+    """Relative error of a sum in single precision; useless, and infinite, beyond 2^23 terms."""
+    loss = (terms + 2) * UNIT32
+    return loss / (1 - loss) * (1 + 1e-9) if loss < 0.5 else torch.inf
