@@ -17,7 +17,10 @@ LAYERS = (
     ("demo", "bench"),
     ("run", "report"),
     ("api",),
-    ("certifier", "bounding", "batches"),
+    ("batches",),
+    ("prover",),
+    ("certifier", "bounding", "certificate"),
+    ("rigor",),
     ("radius", "engines", "attacks"),
     ("frontends",),
     ("relax", "query"),
@@ -27,6 +30,8 @@ LAYERS = (
 # The engines know nothing of where a network came from; a front end nothing of queries.
 FORBIDDEN = (
     ("engines", "frontends"),
+    ("rigor", "frontends"),
+    ("engines", "rigor"),
     ("attacks", "frontends"),
     ("radius", "frontends"),
     ("frontends", "query"),

@@ -115,8 +115,9 @@ def certify(
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
     a folder for one file per input, which `frown check` verifies; the level "checked" does so
     at once. With `deployed` "float32" the statement covers the network as executed in single
-    precision, in any order of summation, as well. Rows carry a counterexample's distance as the other end of the bracket unless
-    attack=False.
+    precision, in any order of summation, as well.
+
+    Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
     question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)

@@ -23,10 +23,10 @@ from frown.errors import InvalidInput, OutputError
 from frown.frontends.model import Model
 from frown.memory import half_of_free
 from frown.prover import LEVELS, Prover
-from frown.rigor.deployed import PRECISIONS
 from frown.query.inputs import whole_number
 from frown.query.query import Query
 from frown.results import Row
+from frown.rigor.deployed import PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ maximum are exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -32,25 +30,24 @@ ULPS = 8
 PRECISIONS = ("float32",)
 
 # The largest |f'|: errors of the argument grow by no more than this.
-_RATE: dict[type[Relaxation], Callable[[Relaxation], float]] = {
-    Relu: lambda f: 1.0,
-    Clip: lambda f: 1.0,
-    Abs: lambda f: 1.0,
-    LeakyRelu: lambda f: max(1.0, abs(getattr(f, "slope"))),
-    Sigmoid: lambda f: 0.25,
-    Tanh: lambda f: 1.0,
-    Arctan: lambda f: 1.0,
-    Softplus: lambda f: 1.0,
-    Silu: lambda f: 1.1,
-    Gelu: lambda f: 1.13,
-    GeluTanh: lambda f: 1.13,
+_RATE: dict[type[Relaxation], float] = {
+    Relu: 1.0,
+    Clip: 1.0,
+    Abs: 1.0,
+    Sigmoid: 0.25,
+    Tanh: 1.0,
+    Arctan: 1.0,
+    Softplus: 1.0,
+    Silu: 1.1,
+    Gelu: 1.13,
+    GeluTanh: 1.13,
 }
 _EXACT = (Relu, Clip, Abs)
 
 
 def straying(walk: Walk) -> Tensor:
-    """(N, outputs) how far each output, executed in single precision on any input of the region that
-    is itself in single precision, can be from its real value."""
+    """(N, outputs) how far each output can be from its real value, executed in single precision
+    on any input of the region that is itself in single precision."""
     plan = walk.plan
     error: dict[int, Tensor] = {}
     for i in plan.ancestors(plan.graph.output):
@@ -87,8 +84,10 @@ def _nonlinear(walk: Walk, i: int, op: Relaxation, error: Tensor) -> Tensor:
         rate = max(abs(op.scale), abs(op.scale * op.alpha))
     elif isinstance(op, PRelu):
         rate = max(1.0, float(op.slope.abs().max()))
+    elif isinstance(op, LeakyRelu):
+        rate = max(1.0, abs(op.slope))
     elif type(op) in _RATE:
-        rate = _RATE[type(op)](op)
+        rate = _RATE[type(op)]
     else:
         name = walk.plan.graph.nodes[i].name
         raise NoProof(f"{type(op).__name__} at {name} as executed in single precision")

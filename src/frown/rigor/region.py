@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from frown.graph.box import Box
 from frown.query.region import Region
 from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
-from frown.rigor.tables import one_by_one
+from frown.rigor.tables import Enclosure, one_by_one
 
 
 def enclosing(region: Region) -> Box:
@@ -42,7 +44,7 @@ def least(region: Region, coef: Tensor) -> Tensor:
     start = _dot_below(coef, region.centre, region.centre.abs())
     gain = region.balls(coef.abs() if region.scale is None else (coef * region.scale).abs())
     gain = above(gain)
-    best = _ball_gain(gain, region.dual)
+    best = _ball_gain(gain, region.p)
     best = above(best * region.radius[:, None])
     if region.clipped:
         best = torch.minimum(best, _cut_gain(region, coef, gain))
@@ -61,7 +63,7 @@ def extremes(region: Region, coef: Tensor) -> Box:
         return Box(*(torch.stack(side) for side in zip(*least_most, strict=True)))
     gain = above(region.balls(coef.abs() if region.scale is None else (coef * region.scale).abs()))
     size = gain.shape[1]
-    reach = above(_ball_gain(gain, region.dual).sum(1) * (1 + gamma(size)))
+    reach = above(_ball_gain(gain, region.p).sum(1) * (1 + gamma(size)))
     reach = above(region.radius[:, None] * reach)
     flat, centre = coef.flatten(1), region.centre.flatten(1)
     middle = centre @ flat.T
@@ -77,22 +79,17 @@ def _dot_below(coef: Tensor, point: Tensor, size: Tensor) -> Tensor:
     return below(terms.sum(1), error + terms.shape[1] * TINY)
 
 
-def _ball_gain(gain: Tensor, q: float) -> Tensor:
-    """(rows, balls) at least the q-norm of each ball's gain."""
-    if q == inf:
+def _ball_gain(gain: Tensor, p: float) -> Tensor:
+    """(rows, balls) at least the norm dual to p of each ball's gain."""
+    if p == 1:
         return gain.amax(-1)
-    if q == 1:
-        return gain.sum(-1) * LOOSE + TINY
     largest = gain.amax(-1, keepdim=True)
     share = gain / torch.where(largest > 0, largest, 1.0)  # squares stay in range
-    if q == 2:
+    if p == 2:
         norm = share.square().sum(-1).sqrt()
     else:
-        import flint
-
-        powers = one_by_one(lambda c: flint.arb(c) ** q if c > 0 else flint.arb(0), share).upper
-        total = above(powers).sum(-1) * LOOSE
-        norm = one_by_one(lambda t: t ** (1 / flint.arb(q)) if t > 0 else flint.arb(0), total).upper
+        total = _power(share, lambda a: a / (a - 1), p).upper.sum(-1) * LOOSE
+        norm = _power(total, lambda a: (a - 1) / a, p).upper
     size = share.shape[-1]
     return norm * largest.squeeze(-1) * (1 + gamma(size) + 16 * UNIT) + size * TINY
 
@@ -128,17 +125,50 @@ def _cut_gain(region: Region, coef: Tensor, gain: Tensor) -> Tensor:
         slack = (terms.abs() + size).sum(-1) * gamma(gain.shape[-1]) + TINY
         dual = above(dual, slack * LOOSE)
         return torch.where(torch.isfinite(dual), torch.minimum(best, dual), best)
-    return best
+    return torch.minimum(best, _power_gain(gain, cap, radius, region.p))
 
 
-def _multiplier(gain: Tensor, cap: Tensor, radius: Tensor) -> Tensor:
-    """nu > 0 with ||min(k, g / nu)||_2 near the radius, by bisection."""
-    top = gain.square().sum(-1, keepdim=True).sqrt() / radius.clamp(min=TINY)
-    high = top.clamp(min=TINY)
-    low = high * 2.0**-60
-    for _ in range(60):
+def _power_gain(gain: Tensor, cap: Tensor, radius: Tensor, p: float) -> Tensor:
+    """sum max h(d) + nu r^p / p, h(d) = g d - nu d^p / p, for any nu > 0, in units of the radius.
+
+    h is concave: over all d it is at most g^q / (q nu^(q-1)), and up to k at most what its tangent
+    at k says. Powers come from Arb.
+    """
+    cap = (cap / radius * (1 + 4 * UNIT)).clamp(max=1.0)
+    largest = gain.amax(-1, keepdim=True)
+    share = torch.where(largest > 0, gain / torch.where(largest > 0, largest, 1.0), 0.0)
+    share = share * (1 + 4 * UNIT)
+    nu = _multiplier(share, cap, torch.ones_like(radius), p)
+    # q = p / (p - 1), so 1 / q = (p - 1) / p and 1 - q = -1 / (p - 1)
+    powers = (
+        _power(share, lambda a: a / (a - 1), p).upper * _power(nu, lambda a: 1 / (1 - a), p).upper
+    )
+    free = powers * ((p - 1) / p) * (1 + 32 * UNIT)
+    level, slope = _power(cap, lambda a: a, p), _power(cap, lambda a: a - 1, p)
+    at_cap = share * cap - nu * level.lower / p + 16 * UNIT * (share * cap + nu)
+    fall = (nu * slope.upper * (1 + 8 * UNIT) - share).clamp(min=0) * cap
+    terms = torch.fmin(free, at_cap + fall + 16 * UNIT * (fall + nu)).clamp(min=0)
+    dual = (terms.sum(-1) + (nu / p).squeeze(-1)) * LOOSE
+    return dual * largest.squeeze(-1) * radius.squeeze(-1) * LOOSE + TINY
+
+
+def _power(x: Tensor, exponent: Callable[[Any], Any], p: float) -> Enclosure:
+    """x to a power made of p, which Arb computes, for x >= 0; 0 stays 0."""
+    import flint
+
+    number = exponent(flint.arb(p))
+    return one_by_one(lambda c: c**number if c > 0 else flint.arb(0), x)
+
+
+def _multiplier(gain: Tensor, cap: Tensor, radius: Tensor, p: float = 2.0) -> Tensor:
+    """nu > 0 with ||min(k, (g / nu)^(1/(p-1)))||_p near the radius, by bisection."""
+    high = gain.square().sum(-1, keepdim=True).sqrt() / radius.clamp(min=TINY)
+    high = high.clamp(min=TINY) * 2.0**20
+    low = high * 2.0**-90
+    for _ in range(70):
         nu = (low * high).sqrt()
-        far = cap.minimum(gain / nu).square().sum(-1, keepdim=True).sqrt() > radius
+        step = cap.minimum((gain / nu) ** (1 / (p - 1)))
+        far = (step**p).sum(-1, keepdim=True) > radius**p
         low, high = torch.where(far, nu, low), torch.where(far, high, nu)
     return high
 
