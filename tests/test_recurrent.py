@@ -21,6 +21,7 @@ from frown.graph.affine import Linear
 from frown.graph.builder import Builder, Value
 from frown.graph.selection import Gather, Slice
 from frown.graph.simplify import simplify
+from frown.relax.table import Product
 
 FRAMES, FEATURES = 3, 2
 
@@ -307,3 +308,31 @@ def test_adding_in_place_is_the_adjoint(op: Slice | Gather) -> None:
     expected = onto + op.pull_back(coef)[0]
     assert op.add_back(coef, onto)
     torch.testing.assert_close(onto, expected)
+
+
+def test_a_cell_that_two_nonlinearities_read_gets_its_rows_once() -> None:
+    """Tanh bounds an LSTM's cell; the product of the next frame need not do it again."""
+    _, model = made("lstm")
+    plan = Plan(simplify(model.graph))
+    pairs = [i for i in plan.relaxed if isinstance(plan.relaxation(i), Product)]
+    assert len(pairs) == 3 * FRAMES - 1  # the first cell is constant
+    assert not any(plan.needs_rows(plan.sources[i]) for i in pairs)
+
+
+class Late(nn.Module):
+    """A cell that is multiplied before a tanh reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(F, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        cell = self.first(torch.tanh(self.first(x[:, 0])) @ torch.ones(3, F))
+        return cell * torch.sigmoid(self.first(x[:, 1])) + torch.tanh(cell)
+
+
+def test_rows_that_come_too_late_do_not_count() -> None:
+    torch.manual_seed(0)
+    plan = Plan(simplify(frown.load(Late(), torch.zeros(1, FRAMES, FEATURES)).graph))
+    (pair,) = (i for i in plan.relaxed if isinstance(plan.relaxation(i), Product))
+    assert plan.needs_rows(plan.sources[pair])
