@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from frown.errors import InvalidModel, UnsupportedModel
-from frown.frontends import onnx_nn, onnx_ops, onnx_shapes  # noqa: F401  (they register)
+from frown.frontends import (  # noqa: F401  (they register)
+    onnx_nn,
+    onnx_ops,
+    onnx_recurrent,
+    onnx_shapes,
+)
 from frown.frontends.onnx_call import HANDLERS, Call
 from frown.frontends.onnx_nodes import Constant, OnnxNode, evaluated
 from frown.graph.builder import Builder, Operand, Value

@@ -7,6 +7,7 @@ import io
 import logging
 import operator
 import textwrap
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -22,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx import Node, map_arg
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.utils.rnn import PackedSequence
 
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.frontends import torch_activations  # noqa: F401  (fills HANDLERS)
@@ -121,12 +123,23 @@ def _export(runtime: Runtime, label: str) -> tuple[ExportedProgram, ExportedProg
 
 
 def _cause(error: Exception) -> str:
+    if _packs(error):
+        return "it packs sequences, whose lengths are data; give the layer a plain tensor instead"
     if not isinstance(error, GuardOnDataDependentSymNode):
         return first_line(error)
     _, _, call = str(error).partition("The following call raised this error:")
     code = call.strip().split("\n\n")[0].splitlines()[-1:]
     at = f", at `{code[0].strip()}`" if code else ""
     return f"what it computes depends on the input's values{at}"
+
+
+def _packs(error: Exception) -> bool:
+    """Whether it arose where a packed sequence was in use."""
+    return any(
+        isinstance(value, PackedSequence)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        for value in frame.f_locals.values()
+    )
 
 
 def _digest(program: ExportedProgram, runtime: Runtime) -> str:

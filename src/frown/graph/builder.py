@@ -17,6 +17,7 @@ from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
 from frown.graph.op import Nonlinear, Op, Shape, Unsupported, broadcast
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
+from frown.graph.sharing import Pool
 from frown.graph.windows import Windows, rim
 
 
@@ -41,6 +42,7 @@ class Builder:
 
     scope: str = ""
     nodes: list[Node] = field(default_factory=list)
+    pool: Pool = field(default_factory=Pool)
 
     def input(self, name: str, shape: Shape) -> Value:
         self.nodes.append(Node(name, Input(shape), (), shape))
@@ -54,7 +56,7 @@ class Builder:
             return self.reshape(lone, ())
         index = len(self.nodes)
         name = self.scope or f"{type(op).__name__.lower()}_{index}"
-        self.nodes.append(Node(name, op, tuple(v.index for v in inputs), shape))
+        self.nodes.append(Node(name, self.pool.shared(op), tuple(v.index for v in inputs), shape))
         return Value(index, shape)
 
     def graph(self, output: Value) -> Graph:
@@ -110,8 +112,11 @@ class Builder:
         index = index.to(torch.int64)
         if index.numel() == 0 or int(index.min()) < -size or int(index.max()) >= size:
             raise Unsupported(f"indices out of range for an axis of {size}")
-        entries = self.add(Gather(x.shape, axis, index.flatten() % size), x)
-        return self.reshape(entries, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+        target = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        places = index.flatten() % size
+        if len(places) == 1:
+            return self.reshape(self.select(x, axis, int(places)), target)
+        return self.reshape(self.add(Gather(x.shape, axis, places), x), target)
 
     def concat(self, xs: Sequence[Operand], axis: int) -> Operand:
         if all(isinstance(x, Tensor) for x in xs):

@@ -9,6 +9,7 @@ included; so `Transpose`, `Reshape` or `Concat` mean what the file says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Self
 
@@ -35,15 +36,14 @@ class Op(ABC):
     def apply(self, *xs: Tensor) -> Tensor:
         """Value of the operator; each x is (rows, *input shape)."""
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same operator with each of its constants replaced."""
+        changed = {name: change(value) for name, value in self.tensors().items()}
+        return replace(self, **changed) if changed else self  # type: ignore[type-var]
+
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Self:
         """The same operator with its floating-point tensors cast and moved."""
-        changed = {}
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                to = dtype if value.is_floating_point() else value.dtype
-                changed[field.name] = value.to(device=device, dtype=to)
-        return replace(self, **changed) if changed else self  # type: ignore[type-var]
+        return self.mapped(lambda t: cast(t, dtype, device))
 
     def tensors(self) -> dict[str, Tensor]:
         """The operator's constants by field name."""
@@ -68,6 +68,14 @@ class Affine(Op):
         """coef . b for every row, or None where b = 0."""
         return None
 
+    def add_back(self, coef: Tensor, onto: Tensor) -> bool:
+        """Add the adjoint of the one input to `onto` in place; False where that saves nothing.
+
+        Worth having where `pull_back` is mostly zeros: a network that takes its input apart
+        frame by frame would otherwise make the whole input anew for each of them.
+        """
+        return False
+
 
 class Selection(Affine):
     """An affine operator each of whose outputs is one entry of its input.
@@ -85,6 +93,11 @@ class Nonlinear(Op):
     """An operator that is bounded, not pulled back; see `frown.relax`."""
 
     __slots__ = ()
+
+
+def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """A constant in another precision, unless it holds whole numbers, on another device."""
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 def broadcast(*shapes: Shape) -> Shape:

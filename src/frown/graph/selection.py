@@ -82,6 +82,10 @@ class Slice(Selection):
         back[self._window()] = coef
         return (back,)
 
+    def add_back(self, coef: Tensor, onto: Tensor) -> bool:
+        onto[self._window()] += coef
+        return True
+
     def _window(self) -> tuple[slice, ...]:
         return (slice(None),) * (self.axis + 1) + (slice(self.start, self.stop, self.step),)
 
@@ -103,6 +107,10 @@ class Gather(Selection):
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         back = coef.new_zeros(coef.shape[0], *self.source)
         return (back.index_add_(self.axis + 1, self.index, coef),)
+
+    def add_back(self, coef: Tensor, onto: Tensor) -> bool:
+        onto.index_add_(self.axis + 1, self.index, coef)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
