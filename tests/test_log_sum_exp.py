@@ -94,9 +94,7 @@ def test_the_search_and_the_rules_stay_valid(mask: str, dtype: torch.dtype, seed
     for below in (True, False):
         side = torch.full((len(box.lower),), below)
         lines = here.lines
-        slope, t = (
-            (lines.slopes.lower, lines.lower) if below else (lines.slopes.upper, lines.upper)
-        )
+        slope, t = (lines.slopes.lower, lines.lower) if below else (lines.slopes.upper, lines.upper)
         assert_encloses(box, slope, t, below, MASKS[mask])
         for place in (np.zeros, np.ones, lambda shape: rng.uniform(0, 1, shape).round(1)):
             at = torch.from_numpy(np.asarray(place(tuple(box.lower.shape)))).to(dtype)
@@ -128,6 +126,19 @@ def test_tangents_are_exact(seed: int) -> None:
     over = op.along(lines.slopes.upper, middle, lines.upper)
     chords = (box.lower.exp() + box.upper.exp()).sum(-1) / 2
     torch.testing.assert_close(over, chords.log(), rtol=0, atol=1e-11)
+
+
+@given(seed=seeds)
+def test_a_single_entry_is_a_line(seed: int) -> None:
+    """Programs take a neuron none of whose entries needs rows for its line above."""
+    op, box = LogSumExp(MASKS["one"]), ordinary(seed)
+    here = frame(op, box, Settings(method="crown"))
+    for slope, t in (
+        (here.lines.slopes.lower, here.lines.lower),
+        (here.lines.slopes.upper, here.lines.upper),
+    ):
+        assert (slope == torch.tensor([0.0, 0.0, 1.0, 0.0])).all()
+        assert float(t.abs().max()) <= 1e-12
 
 
 @given(seed=seeds)

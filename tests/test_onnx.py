@@ -417,6 +417,24 @@ def test_maxima_and_minima_of_several_tensors(tmp_path):
     assert_same(load_onnx(saved(model(nodes, ROW, known), tmp_path)), rows=20)
 
 
+@pytest.mark.parametrize("how", ["where", "add", "lowest"])
+def test_masked_scores_count_for_nothing(how, tmp_path):
+    """Attention that looks back only: -inf by Where or Add, or the lowest number there is."""
+    lowest = -np.inf if how != "lowest" else np.finfo(np.float32).min
+    back = np.tril(np.ones((4, 4), bool))
+    nodes = [
+        node("MatMul", "x w", "k"),
+        node("Transpose", "k", "t", perm=[0, 2, 1]),
+        node("MatMul", "x t", "s"),
+        node("Where", "back s low", "m") if how == "where" else node("Add", "s mask", "m"),
+        node("Softmax", "m", "p", axis=-1),
+        node("MatMul", "p x", "y"),
+    ]
+    known = {"w": weights(3, 3), "back": back, "low": number(lowest)}
+    known["mask"] = np.where(back, 0, lowest).astype(np.float32)
+    assert_same(load_onnx(saved(model(nodes, (1, 4, 3), known), tmp_path)), rows=20)
+
+
 @pytest.mark.parametrize("opset", [*range(8, 21), 21])
 def test_every_opset_loads(opset, tmp_path):
     nodes = [node("Gemm", "x w b", "h"), node("Relu", "h", "r"), node("MatMul", "r v", "y")]

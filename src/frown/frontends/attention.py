@@ -12,7 +12,7 @@ from torch import Tensor
 from frown.frontends import arithmetic
 from frown.frontends.matrices import matmul
 from frown.graph.affine import Scale
-from frown.graph.builder import Builder, Operand, Value, output_size
+from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Unsupported
 from frown.relax.table import LogSumExp, Power, Product, Sigmoid
 
@@ -47,9 +47,7 @@ def _unmasked(b: Builder, x: Value) -> tuple[Value, Tensor | None]:
     kept = (node.op.offset > MASKED).expand(x.shape)
     zero = torch.zeros((), dtype=torch.float64)
     (source,) = node.inputs
-    finite = Scale(
-        torch.where(kept, node.op.factor, zero), torch.where(kept, node.op.offset, zero)
-    )
+    finite = Scale(torch.where(kept, node.op.factor, zero), torch.where(kept, node.op.offset, zero))
     return b.add(finite, Value(source, b.nodes[source].shape)), kept
 
 
@@ -105,8 +103,9 @@ def log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Val
     gone = sorted({a % x.rank for a in axes}) or list(range(x.rank))
     left = [a for a in range(x.rank) if a not in gone]
     shape = tuple(x.shape[a] for a in left)
-    entries = b.reshape(b.permute(x, (*left, *gone)), (*shape, -(-output_size(x) // math.prod(shape))))
-    y = b.add(LogSumExp(), entries)
+    count = math.prod(x.shape[a] for a in gone)
+    entries = b.reshape(b.permute(x, (*left, *gone)), (*shape, count))
+    y = b.add(LogSumExp(), entries) if count > 1 else b.reshape(entries, shape)
     return b.reshape(y, [1 if a in gone else n for a, n in enumerate(x.shape)]) if keepdim else y
 
 

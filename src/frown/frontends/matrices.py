@@ -99,7 +99,9 @@ def einsum(b: Builder, equation: str, operands: tuple[Operand, ...]) -> Operand:
 
     n, k, m = (math.prod(sizes(c)) for c in (rows, summed, columns))
     left = _reshaped(b, _ordered(b, left, first, stack + rows + summed), (*sizes(stack), n, k))
-    right = _reshaped(b, _ordered(b, right, second, stack + summed + columns), (*sizes(stack), k, m))
+    right = _reshaped(
+        b, _ordered(b, right, second, stack + summed + columns), (*sizes(stack), k, m)
+    )
     product = _reshaped(b, matmul(b, left, right), sizes(stack + rows + columns))
     return _ordered(b, product, stack + rows + columns, output)
 

@@ -7,7 +7,6 @@ constant. At least one argument is computed; constants fold before they come her
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

@@ -90,8 +90,14 @@ class LogSumExp(Relaxation):
     def _lifted(self, slope: Tensor, zeta: Tensor, levels: _Levels, box: Box) -> _Over:
         low, high = (self._present(x - zeta[..., None]).exp() for x in (box.lower, box.upper))
         ends = torch.maximum(low - slope * box.lower, high - slope * box.upper)
+        intercept = zeta - 1 + ends.sum(-1)
+        single = self._single()
+        if single is not None:
+            rest = single.to(slope) - slope  # f is the one entry left
+            exact = torch.maximum(rest * box.lower, rest * box.upper).sum(-1)
+            intercept = torch.where(single.any(-1), exact, intercept)
         return _Over(
-            zeta - 1 + ends.sum(-1),
+            intercept,
             torch.lerp(box.lower, box.upper, levels.share(zeta)[..., None]),
             high.sum(-1),
         )
@@ -117,8 +123,8 @@ class LogSumExp(Relaxation):
         own = (low - top).exp()
         least = own / (own + (1 - (high - top).exp()).clamp(min=0)).clamp(min=_SMALL)
         most = 1 / (1 + (1 - (low - bottom).exp()).clamp(min=0) * (bottom - high).exp())
-        steepest = levels.chords * (levels.high - levels.low).exp()[..., None]
-        return SlopeRange(Box(least, most.maximum(least)), Box(levels.chords, steepest))
+        flat, steep = (self._slopes_at(levels, z) for z in (levels.high, levels.low))
+        return SlopeRange(Box(least, most.maximum(least)), Box(flat, steep))
 
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
         """Below, shares scaled to sum 1; above, all places stand for one level."""
@@ -156,8 +162,15 @@ class LogSumExp(Relaxation):
         levels = _Levels.of(self, box)
         depth = (levels.bottom - levels.high).exp()
         zeta = levels.clip(levels.high + ((1 + depth) / 2).log())
-        upper = levels.chords * (levels.high - zeta).exp()[..., None]
-        return Slopes(self._shares(box.middle), upper)
+        return Slopes(self._shares(box.middle), self._slopes_at(levels, zeta))
+
+    def _slopes_at(self, levels: _Levels, zeta: Tensor) -> Tensor:
+        """The slopes above at a level."""
+        slope = levels.chords * (levels.high - zeta).exp()[..., None]
+        single = self._single()
+        if single is None:
+            return slope
+        return torch.where(single.any(-1, keepdim=True), single.to(slope), slope)
 
     def parallel(self, box: Box) -> Slopes:
         middle = self._shares(box.middle)
@@ -209,6 +222,12 @@ class LogSumExp(Relaxation):
         """How many entries are there."""
         return x.shape[-1] if self.kept is None else self.kept.sum(-1, keepdim=True).to(x.dtype)
 
+    def _single(self) -> Tensor | None:
+        """The entry that is the only one of its sum, if any is."""
+        if self.kept is None or not bool((self.kept.sum(-1) == 1).any()):
+            return None
+        return self.kept & (self.kept.sum(-1, keepdim=True) == 1)
+
     def _shares(self, x: Tensor) -> Tensor:
         return self._present(x).softmax(-1)
 
@@ -251,7 +270,7 @@ class _Levels:
 
 def entropy(p: Tensor) -> Tensor:
     """-sum p log p."""
-    return -torch.xlogy(p, p).sum(-1)
+    return -(p * _log(p)).sum(-1)
 
 
 def _normalised(weights: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
