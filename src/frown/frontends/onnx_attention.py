@@ -11,7 +11,7 @@ from frown.frontends import attention, matrices
 from frown.frontends.onnx_call import Call, axis_of, handles
 from frown.frontends.onnx_ops import axes_of
 from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported
+from frown.graph.op import Op, Unsupported
 from frown.relax.table import Abs, Power
 
 
@@ -86,21 +86,22 @@ def reduce_log_sum_exp(call: Call) -> Value:
 
 @handles("ReduceSumSquare", attributes=_REDUCTION)
 def reduce_sum_square(call: Call) -> Value:
-    x = call.value()
-    squares = call.build.add(Power(2.0), x)
-    return call.build.sum(squares, axes_of(call, x), call.flag("keepdims", True))
+    return _summed(call, Power(2.0))
 
 
 @handles("ReduceL2", attributes=_REDUCTION)
 def reduce_l2(call: Call) -> Value:
-    return call.build.add(Power(0.5), reduce_sum_square(call))
+    return call.build.add(Power(0.5), _summed(call, Power(2.0)))
 
 
 @handles("ReduceL1", attributes=_REDUCTION)
 def reduce_l1(call: Call) -> Value:
+    return _summed(call, Abs())
+
+
+def _summed(call: Call, of: Op) -> Value:
     x = call.value()
-    sizes = call.build.add(Abs(), x)
-    return call.build.sum(sizes, axes_of(call, x), call.flag("keepdims", True))
+    return call.build.sum(call.build.add(of, x), axes_of(call, x), call.flag("keepdims", True))
 
 
 @handles("Einsum", attributes="equation")

@@ -1,4 +1,4 @@
-"""Sigmoid, tanh, arctan and the error function: convex below 0, concave above, odd about (0, f(0))."""
+"""Sigmoid, tanh, arctan and erf: convex below 0, concave above, odd about (0, f(0))."""
 
 from __future__ import annotations
 
