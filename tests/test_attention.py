@@ -22,7 +22,7 @@ from frown.graph.graph import Graph
 from frown.query.region import Region
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
-import attention as example  # noqa: E402
+import attention as example
 
 
 @pytest.fixture(scope="module")
