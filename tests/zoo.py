@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
+from frown.frontends import arithmetic, attention
 from frown.graph.box import Box
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
@@ -59,6 +60,7 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "sigmoid": special.expit,
     "tanh": np.tanh,
     "arctan": np.arctan,
+    "erf": special.erf,
     "softplus": lambda z: np.logaddexp(z, 0),
     "elu": _elu(1.0),
     "elu_steep": _elu(2.5),
@@ -351,6 +353,46 @@ def lstm(seed: int = 10, frames: int = 3, features: int = 2, hidden: int = 3) ->
     return _head(b, h, weights)
 
 
+def quotient(seed: int = 11) -> Graph:
+    """A computed tensor over another, and over a sum of squares."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 4))
+    left, right = (b.linear(x, weights(4, 4), weights(4)) for _ in range(2))
+    above = b.scale(b.add(Exp(), right), 1.0, 0.5)
+    share = _value(arithmetic.divide(b, left, above))
+    total = b.scale(b.sum(b.add(Power(2.0), left), (1,), keepdim=True), 1.0, 1.0)
+    again = _value(arithmetic.divide(b, share, total))
+    return _head(b, b.add(Tanh(), again), weights)
+
+
+def softmax(seed: int = 12, count: int = 4) -> Graph:
+    """Shares of affine functions, and their logarithms."""
+    weights, b = Weights.seeded(seed), Builder()
+    h = b.linear(b.input("x", (1, 4)), 2 * weights(count, 4), weights(count))
+    shares = attention.softmax(b, h)
+    logs = attention.log_softmax(b, b.linear(_value(shares), 3 * weights(3, count)))
+    return _head(b, _value(logs), weights)
+
+
+def layer_norm(seed: int = 13) -> Graph:
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 2, 3))
+    for _ in range(2):
+        x = b.linear(x, weights(3, 3), weights(3))
+        x = _value(attention.layer_norm(b, x, 2, 1 + weights(3) / 3, weights(3), 0.1))
+    return _head(b, x, weights)
+
+
+def attend(seed: int = 14, causal: bool = False, tokens: int = 3, width: int = 2) -> Graph:
+    """Attention between tokens, added to what it reads, and a relu."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, tokens, width))
+    query, key, value = (b.linear(x, weights(width, width), weights(width)) for _ in range(3))
+    mixed = attention.attention(b, query, key, value, causal=causal)
+    x = _value(b.combine(x, mixed, 1.0))
+    return _head(b, b.add(Relu(), b.linear(x, weights(3, width), weights(3))), weights)
+
+
 def _value(x: object) -> Value:
     assert isinstance(x, Value)
     return x
@@ -368,6 +410,11 @@ NETWORKS: dict[str, Graph] = {
     "sliced": sliced(),
     "product": product(),
     "lstm": lstm(),
+    "quotient": quotient(),
+    "softmax": softmax(),
+    "layer_norm": layer_norm(),
+    "attention": attend(),
+    "causal attention": attend(15, causal=True),
 }
 
 NORMS = (1.0, 2.0, 3.0, inf)

@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.rnn import PackedSequence
 
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.frontends import torch_activations  # noqa: F401  (fills HANDLERS)
+from frown.frontends import torch_activations, torch_attention  # noqa: F401  (fill HANDLERS)
 from frown.frontends.model import Array, Model, require_finite
 from frown.frontends.torch_ops import HANDLERS
 from frown.frontends.torch_runtime import Runtime, first_line
@@ -38,13 +38,7 @@ from frown.graph.op import Shape, Unsupported
 # Kept whole although torch could take them apart: the pieces would hide the cause.
 HINTS = {
     "_native_batch_norm_legit": "uses the batch's own statistics; keep running ones",
-    "group_norm": "divides by a standard deviation computed from the input",
-    "instance_norm": "divides by a standard deviation computed from the input",
-    "layer_norm": "divides by a standard deviation computed from the input",
-    "log_softmax": "bound the scores before it: return them from forward",
     "native_dropout": "is random; use nn.Dropout, which evaluation turns off",
-    "scaled_dot_product_attention": "multiplies computed tensors",
-    "softmax": "bound the scores before it: return them from forward",
 }
 
 

@@ -180,8 +180,18 @@ class Builder:
     def pair(self, x: Value, y: Value) -> Value:
         """Two tensors, broadcast to one shape, side by side on a new last axis."""
         shape = broadcast(x.shape, y.shape)
-        both = (self.reshape(self.expand(v, shape), (*shape, 1)) for v in (x, y))
-        return self.add(Concat(len(shape), (1, 1)), *both)
+        if x.shape == y.shape:
+            both = (self.reshape(v, (*shape, 1)) for v in (x, y))
+            return self.add(Concat(len(shape), (1, 1)), *both)
+        places = (torch.arange(output_size(v)).reshape(v.shape).expand(shape) for v in (x, y))
+        return self.pair_at(x, y, *places)
+
+    def pair_at(self, x: Value, y: Value, rows: Tensor, columns: Tensor) -> Value:
+        """Entries of two tensors, by their places in the flattened ones, side by side on a new
+        last axis. Entries that repeat are bounded once."""
+        flat = [self.reshape(v, (output_size(v),)) for v in (x, y)]
+        both = self.add(Concat(0, (output_size(x), output_size(y))), *flat)
+        return self.gather(both, 0, torch.stack(_broadcast(rows, columns + output_size(x)), -1))
 
     def multiply(self, x: Operand, y: Operand) -> Operand:
         """x y with at most one side computed."""
@@ -366,6 +376,11 @@ class Builder:
 
 def output_size(x: Value) -> int:
     return int(torch.Size(x.shape).numel())
+
+
+def _broadcast(x: Tensor, y: Tensor) -> list[Tensor]:
+    shape = broadcast(tuple(x.shape), tuple(y.shape))
+    return [x.expand(shape), y.expand(shape)]
 
 
 def _as_matrix(constant: Tensor) -> Tensor:
