@@ -1,0 +1,337 @@
+"""A node's neurons taken apart: those that read patches of equal form go together.
+
+A neuron of a convolution reads a patch of every earlier layer. Its row lives in the network
+cropped to that patch, with all that is known of samples cropped alike; a crop at another
+place is like another sample. Where patches save too little, the node stays whole.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from frown.engines.plan import Plan
+from frown.graph.affine import Conv
+from frown.graph.box import Box
+from frown.graph.crop import Cropper, Needs, entries, whole
+from frown.graph.op import Window
+from frown.query.region import Region
+from frown.relax.relaxation import Anchors, Frame, Lines, SlopeRange, Slopes
+
+CALL = 10_000  # numbers passed in the time of one operator's call
+GAIN = 0.75  # patches must spare a quarter of the work
+
+
+class Part(ABC):
+    """Neurons of a node that are bounded in one graph.
+
+    `neurons` (places, entries): for every place of the graph, the neuron of the node that
+    each entry of `target` is.
+    """
+
+    plan: Plan
+    target: int
+    neurons: Tensor
+
+    @abstractmethod
+    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        """The lines of every row, at the nodes of this part's graph."""
+
+    @abstractmethod
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
+        """The frames of every row."""
+
+    @abstractmethod
+    def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
+        """The region of every row."""
+
+    @abstractmethod
+    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+        """Slopes (rows, lanes, slots here) laid over the slots of the whole graph, NaN elsewhere."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.plan.graph.nodes[self.target].shape
+
+    def blocks(self, place: Tensor, entry: Tensor, group: int) -> tuple[Tensor, int]:
+        """The block of each row that shares slopes (0: all entries), and how many there are."""
+        places, size = self.neurons.shape
+        each = -(-size // (group or size))
+        return place * each + entry // (group or size), places * each
+
+
+@dataclass(frozen=True)
+class Whole(Part):
+    """All neurons of a node, in the graph as it is."""
+
+    plan: Plan
+    target: int
+    neurons: Tensor
+
+    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        index = shared(sample)
+        return {i: frames[i].lines.rows(index) for i in self.plan.below(self.target)}
+
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
+        index = shared(sample)
+        return {i: frames[i].rows(index) for i in self.plan.below(self.target)}
+
+    def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
+        return region.rows(shared(sample))
+
+    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+        return theta
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a node of a cropped graph sees of the node it comes from, at every place."""
+
+    origin: int
+    reads: Tensor  # (places, size of its input here) flat indices
+    gives: Tensor  # (places, its size here)
+
+
+@dataclass(frozen=True)
+class Patch(Part):
+    """Neurons that read patches of one form."""
+
+    plan: Plan
+    target: int
+    neurons: Tensor
+    views: dict[int, _View]  # of the nonlinear nodes
+    inputs: Tensor  # (places, input size here)
+    slots: Tensor  # (places, slots here) in the slots of the whole graph
+
+    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        sample, place, index = self._distinct(sample, place)
+        return {i: self._lines(i, frames, sample, place).rows(index) for i in self.views}
+
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
+        sample, place, index = self._distinct(sample, place)
+        return {i: self._frame(i, frames, sample, place).rows(index) for i in self.views}
+
+    def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
+        sample, place, index = self._distinct(sample, place)
+        shape = self.plan.graph.input_shape
+        return region.patch(sample, self.inputs[place], shape).rows(index)
+
+    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+        wide = theta.new_full((*theta.shape[:2], slots), torch.nan)
+        return wide.scatter_(2, self.slots[place][:, None].expand_as(theta), theta)
+
+    def _distinct(self, sample: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor | slice]:
+        """Samples and places that differ, and which of them each row has."""
+        places = len(self.neurons)
+        each, index = torch.unique(sample * places + place, return_inverse=True)
+        return each // places, each % places, slice(0, 1) if len(each) == 1 else index
+
+    def _moves(
+        self, i: int, sample: Tensor, place: Tensor
+    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """How tensors of the origin's input and output shape are cropped."""
+        node = self.plan.graph.nodes[i]
+        (source,) = node.inputs
+        view = self.views[i]
+
+        def mover(index: Tensor, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+            picked = index[place]
+
+            def move(t: Tensor) -> Tensor:
+                flat = t.flatten(1)
+                kept = flat[0][picked] if len(flat) == 1 else flat[sample[:, None], picked]
+                return kept.view(-1, *shape)
+
+            return move
+
+        return (
+            mover(view.reads, self.plan.graph.nodes[source].shape),
+            mover(view.gives, node.shape),
+        )
+
+    def _lines(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Lines:
+        reads, gives = self._moves(i, sample, place)
+        return _lines(frames[self.views[i].origin].lines, reads, gives)
+
+    def _frame(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Frame:
+        reads, gives = self._moves(i, sample, place)
+        frame = frames[self.views[i].origin]
+
+        def box(b: Box) -> Box:
+            return Box(reads(b.lower), reads(b.upper))
+
+        anchors = Anchors(
+            box(frame.anchors.box),
+            tuple((reads(z), reads(f)) for z, f in frame.anchors.points),
+            reads(frame.anchors.reach),
+        )
+        return Frame(
+            self.plan.relaxation(i),
+            anchors,
+            _lines(frame.lines, reads, gives),
+            SlopeRange(box(frame.range.lower), box(frame.range.upper)),
+            None if frame.excess is None else reads(frame.excess),
+        )
+
+
+def _lines(
+    lines: Lines, reads: Callable[[Tensor], Tensor], gives: Callable[[Tensor], Tensor]
+) -> Lines:
+    slopes = Slopes(reads(lines.slopes.lower), reads(lines.slopes.upper))
+    return Lines(slopes, gives(lines.lower), gives(lines.upper))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of a node, and where each of its neurons is."""
+
+    parts: tuple[Part, ...]
+    number: Tensor  # (size,) the part of every neuron
+    place: Tensor  # (size,) its place there
+    entry: Tensor  # (size,) its entry of the part's target
+
+    @classmethod
+    def of(cls, parts: tuple[Part, ...], size: int) -> Parts:
+        device = parts[0].neurons.device
+        number, place, entry = (torch.zeros(size, dtype=torch.int64, device=device) for _ in "123")
+        for k, part in enumerate(parts):
+            places, each = part.neurons.shape
+            where = torch.arange(places, device=device)[:, None].expand(-1, each)
+            which = torch.arange(each, device=device).expand(places, -1)
+            number[part.neurons] = k
+            place[part.neurons] = where
+            entry[part.neurons] = which
+        return cls(parts, number, place, entry)
+
+    def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor]]:
+        """Number and part, with the indices of its rows."""
+        number = self.number[neuron]
+        for k, part in enumerate(self.parts):
+            rows = (number == k).nonzero().flatten()
+            if len(rows):
+                yield k, part, rows
+
+
+def parts(plan: Plan, target: int, group: int = 1) -> Parts:
+    """The parts of a node in which `group` neurons share slopes (0: all of them).
+
+    Neurons of a group share a part and a place: with patches these are the channels at one
+    position, and where a group holds more, the positions of a tile.
+    """
+    return plan.fact((f"parts of {group}", target), lambda: _parts(plan, target, group))
+
+
+def _parts(plan: Plan, target: int, group: int) -> Parts:
+    node, device = plan.graph.nodes[target], plan.graph.device
+    found = None if group == 0 else _patches(plan, target, group)
+    if found is None:
+        found = (Whole(plan, target, torch.arange(node.size, device=device)[None]),)
+    return Parts.of(found, node.size)
+
+
+def _patches(plan: Plan, target: int, group: int) -> tuple[Part, ...] | None:
+    """The patches of a node's positions; None where the whole graph serves as well."""
+    node, graph = plan.graph.nodes[target], plan.graph
+    dims = _spatial(plan, target)
+    if not dims:
+        return None
+    cropper = Cropper.of(graph)
+    classes: dict[object, list[Needs]] = {}
+    tiles = list(_tiles(node.shape, dims, group))
+    if len(tiles) == 1:
+        return None
+    for window in tiles:
+        needs = cropper.needs(target, window)
+        if needs is None:
+            return None
+        classes.setdefault(needs.key, []).append(needs)
+    if not _pays(plan, target, classes.values()):
+        return None
+    return tuple(_patch(plan, target, cropper, each) for each in classes.values())
+
+
+def _spatial(plan: Plan, target: int) -> int:
+    """How many trailing axes of a node are positions of a convolution; 0: none."""
+    rank = len(plan.graph.nodes[target].shape)
+    for step in plan.route(target):
+        if isinstance(step.affine, Conv):
+            dims = len(step.affine.source)
+            return dims if len(plan.graph.nodes[step.node].shape) == rank else 0
+    return 0
+
+
+def _tiles(shape: tuple[int, ...], dims: int, group: int) -> Iterator[Window]:
+    """Windows of as many positions as a group needs."""
+    lead = whole(shape[:-dims])
+    channels = 1
+    for _, n in lead:
+        channels *= n
+    side, wanted = [1] * dims, -(-group // channels)
+    while _area(side) < wanted and side != list(shape[-dims:]):
+        room = [k for k in range(dims) if side[k] < shape[k - dims]]
+        side[min(room, key=side.__getitem__)] += 1
+    axes = [
+        [(a, min(a + s, n)) for a in range(0, n, s)]
+        for n, s in zip(shape[-dims:], side, strict=True)
+    ]
+    return ((*lead, *position) for position in product(*axes))
+
+
+def _area(sides: Iterable[int]) -> int:
+    area = 1
+    for n in sides:
+        area *= n
+    return area
+
+
+def _pays(plan: Plan, target: int, classes: Iterable[list[Needs]]) -> bool:
+    """Whether patches are less work, for a row per neuron."""
+    node = plan.graph.nodes[target]
+    dense = node.size * sum(plan.graph.nodes[i].size for i in plan.ancestors(target))
+    work = 0
+    for each in classes:
+        sizes = [_area(b - a for a, b in w) for w in each[0].windows.values()]
+        rows = len(each) * _area(b - a for a, b in each[0].windows[target])
+        work += rows * sum(sizes) + CALL * len(sizes)
+    return work < GAIN * dense
+
+
+def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patch:
+    graph, where = cropper.crop(each[0])
+    local = Plan(graph)
+    device = plan.graph.device
+
+    def stacked(i: int, windows: Iterable[Window]) -> Tensor:
+        shape = plan.graph.nodes[i].shape
+        return torch.stack([entries(w, shape) for w in windows]).to(device)
+
+    views = {}
+    for i in plan.below(target):
+        if i in where:
+            (source,) = cropper.inputs(i)
+            views[where[i]] = _View(
+                i,
+                stacked(source, (n.wants[i][0] for n in each)),
+                stacked(i, (n.windows[i] for n in each)),
+            )
+    starts, _ = plan.slots(target)
+    here, count = local.slots(where[target])
+    slots = torch.zeros(len(each), count, dtype=torch.int64, device=device)
+    for i, view in views.items():
+        slots[:, here[i]] = view.reads + starts[view.origin].start
+    inputs = stacked(0, (n.windows[0] for n in each)) if 0 in where else None
+    assert inputs is not None
+    neurons = stacked(target, (n.windows[target] for n in each))
+    return Patch(local, where[target], neurons, views, inputs, slots)
+
+
+def shared(sample: Tensor) -> Tensor | slice:
+    """Rows of one sample alone broadcast instead of being gathered."""
+    if len(sample) and bool((sample == sample[0]).all()):
+        return slice(int(sample[0]), int(sample[0]) + 1)
+    return sample
