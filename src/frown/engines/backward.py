@@ -119,9 +119,11 @@ def fixed_rows(
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
     bounds = [coef.new_zeros(0)]
     for piece in pieces(part.plan, part.target, len(sample), settings):
-        here = sample[piece], place[piece]
-        form = fixed_form(part.plan, part.target, coef[piece], part.lines(frames, *here))
-        bounds.append(part.region(region, *here).minimise(form.coef).value + form.const)
+        index = rounded(piece, coef.device)
+        here = sample[index], place[index]
+        form = fixed_form(part.plan, part.target, coef[index], part.lines(frames, *here))
+        least = part.region(region, *here).minimise(form.coef).value + form.const
+        bounds.append(least[: piece.stop - piece.start])
     return torch.cat(bounds)
 
 
@@ -190,6 +192,18 @@ def pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[s
     """Chunks of rows that fit the memory budget."""
     step = at_once(plan, target, settings)
     return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
+
+
+def rounded(piece: slice, device: torch.device) -> Tensor:
+    """Indices of a chunk whose last row is repeated until their number is round.
+
+    Convolutions are prepared for every new shape, which costs more than some rows too many.
+    """
+    size = 1
+    while size < piece.stop - piece.start:
+        size = size * 3 // 2 if size % 2 == 0 and size.bit_count() == 1 else -(-size * 4 // 3)
+    index = torch.arange(piece.start, piece.start + size, device=device)
+    return index.clamp(max=piece.stop - 1)
 
 
 def _neuron_bounds(

@@ -13,6 +13,7 @@ from frown.engines.backward import (
     fixed_layers,
     fixed_margins,
     pieces,
+    rounded,
     unsettled,
     walk,
 )
@@ -108,13 +109,13 @@ def gather_rows(
 
     If `grouped`, rows of one key, which stand together, share their slopes.
     """
-    keys, group = torch.unique_consecutive(key, return_inverse=True)
+    keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     rows = Rows(
         part.target,
         coef,
         part.region(region, sample, place),
         part.frames(frames, sample, place),
-        group if grouped else None,
+        group,
         wide,
     )
     return rows, keys
@@ -210,6 +211,10 @@ class _Engine:
         grouped: bool,
     ) -> Tensor:
         """Optimise rows, starting from and saving to the warm table."""
+        count = len(sample)
+        if not grouped:
+            index = rounded(slice(0, count), coef.device)
+            coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
         rows, keys = gather_rows(
             part, self.region, coef, sample, place, key, frames, grouped, self.settings.wide
@@ -222,8 +227,9 @@ class _Engine:
         ascent = self.settings.ascent
         steps = ascent.more if self.warm.rounds else ascent.steps
         found = optimise(part.plan, rows, theta, ascent, steps, self.clock)
-        flat[keys] = found.theta
-        return found.bound
+        kept = len(keys) if grouped else count
+        flat[keys[:kept]] = found.theta[:kept]
+        return found.bound[:count]
 
     def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:
         """Chunks under the memory budget that end where a group ends."""

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from frown.graph.op import Window
 from frown.query.region import Region
 from frown.relax.relaxation import Anchors, Frame, Lines, SlopeRange, Slopes
 
-CALL = 10_000  # numbers passed in the time of one operator's call
+CALL = 100_000  # numbers passed in the time that one operator of another shape takes up
 GAIN = 0.75  # patches must spare a quarter of the work
 
 
@@ -52,7 +53,7 @@ class Part(ABC):
 
     @abstractmethod
     def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
-        """Slopes (rows, lanes, slots here) laid over the slots of the whole graph, NaN elsewhere."""
+        """Slopes (rows, lanes, slots here) over the slots of the whole graph; NaN elsewhere."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -235,24 +236,29 @@ def _parts(plan: Plan, target: int, group: int) -> Parts:
 
 
 def _patches(plan: Plan, target: int, group: int) -> tuple[Part, ...] | None:
-    """The patches of a node's positions; None where the whole graph serves as well."""
-    node, graph = plan.graph.nodes[target], plan.graph
+    """The patches of a node's positions; None where the whole graph serves as well.
+
+    Larger tiles read more than each of their neurons needs, but their crops differ less.
+    """
     dims = _spatial(plan, target)
     if not dims:
         return None
-    cropper = Cropper.of(graph)
-    classes: dict[object, list[Needs]] = {}
-    tiles = list(_tiles(node.shape, dims, group))
-    if len(tiles) == 1:
-        return None
-    for window in tiles:
-        needs = cropper.needs(target, window)
-        if needs is None:
+    cropper = Cropper.of(plan.graph)
+    node = plan.graph.nodes[target]
+    best, least = (
+        None,
+        GAIN * node.size * sum(plan.graph.nodes[i].size for i in plan.ancestors(target)),
+    )
+    side = _side(node.shape, dims, group)
+    while side != node.shape[-dims:]:
+        classes = _classes(cropper, target, list(_tiles(node.shape, side)))
+        if classes is None:
             return None
-        classes.setdefault(needs.key, []).append(needs)
-    if not _pays(plan, target, classes.values()):
-        return None
-    return tuple(_patch(plan, target, cropper, each) for each in classes.values())
+        work = _work(cropper, target, classes)
+        if work < least:
+            best, least = classes, work
+        side = tuple(min(2 * a, n) for a, n in zip(side, node.shape[-dims:], strict=True))
+    return None if best is None else tuple(_patch(plan, target, cropper, c) for c in best)
 
 
 def _spatial(plan: Plan, target: int) -> int:
@@ -265,40 +271,57 @@ def _spatial(plan: Plan, target: int) -> int:
     return 0
 
 
-def _tiles(shape: tuple[int, ...], dims: int, group: int) -> Iterator[Window]:
-    """Windows of as many positions as a group needs."""
-    lead = whole(shape[:-dims])
-    channels = 1
-    for _, n in lead:
-        channels *= n
-    side, wanted = [1] * dims, -(-group // channels)
-    while _area(side) < wanted and side != list(shape[-dims:]):
-        room = [k for k in range(dims) if side[k] < shape[k - dims]]
+def _side(shape: tuple[int, ...], dims: int, group: int) -> tuple[int, ...]:
+    """How many positions, along each axis, a group of neurons needs."""
+    most = shape[-dims:]
+    side, wanted = [1] * dims, -(-group // prod(shape[:-dims]))
+    while prod(side) < wanted and side != list(most):
+        room = [k for k in range(dims) if side[k] < most[k]]
         side[min(room, key=side.__getitem__)] += 1
+    return tuple(side)
+
+
+def _tiles(shape: tuple[int, ...], side: tuple[int, ...]) -> Iterator[Window]:
+    dims = len(side)
     axes = [
         [(a, min(a + s, n)) for a in range(0, n, s)]
         for n, s in zip(shape[-dims:], side, strict=True)
     ]
-    return ((*lead, *position) for position in product(*axes))
+    return ((*whole(shape[:-dims]), *position) for position in product(*axes))
 
 
-def _area(sides: Iterable[int]) -> int:
-    area = 1
-    for n in sides:
-        area *= n
-    return area
+def _classes(cropper: Cropper, target: int, tiles: list[Window]) -> list[list[Needs]] | None:
+    """What the tiles read, those of one form together."""
+    classes: dict[object, list[Needs]] = {}
+    for window in tiles:
+        needs = cropper.needs(target, window)
+        if needs is None or 0 not in needs.windows:
+            return None
+        classes.setdefault(needs.key, []).append(needs)
+    return list(classes.values())
 
 
-def _pays(plan: Plan, target: int, classes: Iterable[list[Needs]]) -> bool:
-    """Whether patches are less work, for a row per neuron."""
-    node = plan.graph.nodes[target]
-    dense = node.size * sum(plan.graph.nodes[i].size for i in plan.ancestors(target))
+def _work(cropper: Cropper, target: int, classes: list[list[Needs]]) -> int:
+    """Numbers passed by a row per neuron, calls included."""
     work = 0
     for each in classes:
-        sizes = [_area(b - a for a, b in w) for w in each[0].windows.values()]
-        rows = len(each) * _area(b - a for a, b in each[0].windows[target])
-        work += rows * sum(sizes) + CALL * len(sizes)
-    return work < GAIN * dense
+        needs = each[0]
+        inside = sum(_size(w) for w in needs.windows.values())
+        # What is cut to size or padded on the way is copied once more.
+        fits = [
+            w
+            for i, ws in needs.wants.items()
+            for j, w in zip(cropper.inputs(i), ws, strict=True)
+            if w != needs.windows[j]
+        ]
+        calls = len(needs.windows) + len(fits)
+        work += len(each) * _size(needs.windows[target]) * (inside + sum(map(_size, fits)))
+        work += CALL * calls
+    return work
+
+
+def _size(window: Window) -> int:
+    return prod(b - a for a, b in window)
 
 
 def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patch:
@@ -324,8 +347,7 @@ def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patc
     slots = torch.zeros(len(each), count, dtype=torch.int64, device=device)
     for i, view in views.items():
         slots[:, here[i]] = view.reads + starts[view.origin].start
-    inputs = stacked(0, (n.windows[0] for n in each)) if 0 in where else None
-    assert inputs is not None
+    inputs = stacked(0, (n.windows[0] for n in each))
     neurons = stacked(target, (n.windows[target] for n in each))
     return Patch(local, where[target], neurons, views, inputs, slots)
 
