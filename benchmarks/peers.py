@@ -233,11 +233,11 @@ class Peer:
         return search(bracket, bounds, 1.2 * bracket.proved, TOL).proved.numpy()
 
     def _bounds(self, method: str) -> Margins:
-        lirpa = lirpa()
+        library = lirpa()
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            ball = lirpa.perturbations.PerturbationLpNorm(norm=self.p, eps=radius[:, None])
-            x = lirpa.BoundedTensor(self.x[sample], ball)
+            ball = library.perturbations.PerturbationLpNorm(norm=self.p, eps=radius[:, None])
+            x = library.BoundedTensor(self.x[sample], ball)
             with torch.set_grad_enabled(method != "CROWN"), quiet():
                 lower, _ = self.module.compute_bounds(
                     x=(x,), C=self.margin[sample], method=method, bound_upper=False

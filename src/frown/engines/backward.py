@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.forms import Chosen, LinearForm, one_hot, pull_back
+from frown.engines.forms import LinearForm, Partial, descend, form_of, one_hot
 from frown.engines.frame import frame
 from frown.engines.parts import Part, parts
 from frown.engines.plan import Plan, spread_box
@@ -130,15 +130,22 @@ def fixed_rows(
 def fixed_form(plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines]) -> LinearForm:
     """The form at the input that bounds coef . target below with these lines, of every row."""
 
-    def choose(i: int, here: Tensor) -> Chosen:
-        here_lines, below = lines[i], here >= 0
-        slopes, laid = here_lines.slopes, plan.relaxation(i).expand(below)
-        return Chosen(
-            torch.where(laid, slopes.lower, slopes.upper),
-            torch.where(below, here_lines.lower, here_lines.upper),
-        )
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        own, op = lines[i], plan.relaxation(i)
+        slopes = own.slopes
+        if len(here) > 1 and len(own.lower) == 1:
+            # c line = c upper + max(c, 0) (lower - upper), in fewer passes for shared lines
+            positive = here.clamp(min=0)
+            gain = here.flatten(1) @ own.upper.flatten()
+            gain += positive.flatten(1) @ (own.lower - own.upper).flatten()
+            back = op.expand(here) * slopes.upper
+            return gain, back.addcmul_(op.expand(positive), slopes.lower - slopes.upper)
+        below = here >= 0
+        gain = (here * torch.where(below, own.lower, own.upper)).flatten(1).sum(1)
+        return gain, op.expand(here) * torch.where(op.expand(below), slopes.lower, slopes.upper)
 
-    return pull_back(plan, target, coef, choose)
+    start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
+    return form_of(plan, descend(plan, target, start, through))
 
 
 def affine_box(plan: Plan, region: Region, source: int, settings: Settings) -> Box:

@@ -24,7 +24,7 @@ from frown.graph.op import Window
 from frown.query.region import Region
 from frown.relax.relaxation import Anchors, Frame, Lines, SlopeRange, Slopes
 
-CALL = 100_000  # numbers passed in the time that one operator of another shape takes up
+CALL = 20_000  # numbers passed in the time that one operator of another shape takes up
 GAIN = 0.75  # patches must spare a quarter of the work
 
 

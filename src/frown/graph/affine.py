@@ -61,10 +61,12 @@ class Conv(Affine):
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         dims = len(self.source)
-        if self.weight.shape[1] < FEW and max(self.stride) > 1 and max(self.dilation) == 1:
-            flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
-            back = self._phases(flat)
-            return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
+        if max(self.stride) > 1 and max(self.dilation) == 1:
+            single = max(self.weight.shape[2:]) == 1 and not any(self.padding)
+            if single or self.weight.shape[1] < FEW:
+                flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
+                back = self._singles(flat) if single else self._phases(flat)
+                return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
         backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
         lost = tuple(
             n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
@@ -83,6 +85,17 @@ class Conv(Affine):
             flat, self.weight, None, self.stride, self.padding, lost, self.groups, self.dilation
         )
         return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
+
+    def _singles(self, coef: Tensor) -> Tensor:
+        """The adjoint of a convolution of one tap: it reads every so-manieth entry."""
+        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[
+            len(self.source) - 1
+        ]
+        taken = backward(coef, self.weight, None, groups=self.groups)
+        back = taken.new_zeros(*taken.shape[:2], *self.source)
+        steps = tuple(slice(None, None, s) for s in self.stride)
+        back[(slice(None), slice(None), *steps)] = taken
+        return back
 
     def _phases(self, coef: Tensor) -> Tensor:
         """The adjoint of a strided convolution: one of stride 1 for each of the places modulo
@@ -120,8 +133,7 @@ class Conv(Affine):
         return fine
 
     def shift(self, coef: Tensor) -> Tensor | None:
-        dims = len(self.source)
-        return inner(coef, self.bias.reshape(-1, *([1] * dims)))
+        return _channels(coef, self.bias, len(self.source))
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self._convolve(radii[0], self.weight.abs(), None)
@@ -202,8 +214,7 @@ class ConvTranspose(Affine):
         return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
 
     def shift(self, coef: Tensor) -> Tensor | None:
-        dims = len(self.stride)
-        return inner(coef, self.bias.reshape(-1, *([1] * dims)))
+        return _channels(coef, self.bias, len(self.stride))
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self._convolve(radii[0], self.weight.abs(), None)
@@ -290,3 +301,8 @@ class Sum(Affine):
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self.apply(*radii)
+
+
+def _channels(coef: Tensor, bias: Tensor, dims: int) -> Tensor:
+    """Row-wise inner product of coef with a number per channel, the axis before `dims` others."""
+    return (coef.flatten(-dims).sum(-1) @ bias)[..., None].flatten(1).sum(1)
