@@ -159,7 +159,7 @@ def mlp(op: Relaxation, widths: tuple[int, ...] = (4, 6, 6, 5, 3), seed: int = 0
     return b.graph(x)
 
 
-def _head(b: Builder, x: Value, weights: Weights, classes: int = 3) -> Graph:
+def head(b: Builder, x: Value, weights: Weights, classes: int = 3) -> Graph:
     flat = b.reshape(x, (1, int(np.prod(x.shape))))
     return b.graph(b.linear(flat, weights(classes, flat.shape[1]), weights(classes)))
 
@@ -176,7 +176,7 @@ def conv_max(seed: int = 1) -> Graph:
     x = b.add(Relu(), _conv(b, x, weights, 2))
     x = b.add(Max(), b.windows(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False))
     x = b.add(Tanh(), _conv(b, x, weights, 2))
-    return _head(b, x, weights)
+    return head(b, x, weights)
 
 
 def max_first(seed: int = 2) -> Graph:
@@ -185,21 +185,21 @@ def max_first(seed: int = 2) -> Graph:
     x = _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2)
     x = b.add(Max(), b.windows(x, (2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), False))
     x = b.add(Relu(), _conv(b, x, weights, 2, stride=2))
-    return _head(b, x, weights)
+    return head(b, x, weights)
 
 
 def max_on_input(seed: int = 3) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.input("x", (1, 1, 4, 4))
     x = b.add(Max(), b.windows(x, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1), False))
-    return _head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
+    return head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
 
 
 def average_pool(seed: int = 4) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.add(Relu(), _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2))
     x = b.average_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False, False)
-    return _head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
+    return head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
 
 
 def residual(op: Relaxation, seed: int = 5) -> Graph:
@@ -208,7 +208,7 @@ def residual(op: Relaxation, seed: int = 5) -> Graph:
     for _ in range(2):
         inner = b.linear(b.add(op, b.linear(x, weights(5, 5), weights(5))), weights(5, 5))
         x = b.add(op, _value(b.combine(x, inner, 1.0)))
-    return _head(b, x, weights)
+    return head(b, x, weights)
 
 
 def branches(seed: int = 6) -> Graph:
@@ -220,7 +220,7 @@ def branches(seed: int = 6) -> Graph:
     gap = _value(b.combine(left, right, -1.0))
     joined = _value(b.concat([b.add(Relu(), gap), b.add(Tanh(), gap), x], 1))
     hidden = b.add(Relu(), b.linear(joined, weights(5, 12), weights(5)))
-    return _head(b, hidden, weights)
+    return head(b, hidden, weights)
 
 
 def sliced(seed: int = 7) -> Graph:
@@ -230,7 +230,7 @@ def sliced(seed: int = 7) -> Graph:
     first = b.add(Relu(), b.slice(h, 1, 0, 4))
     second = b.add(Tanh(), b.gather(h, 1, torch.tensor([5, 3, 3, 4])))
     mixed = b.linear(_value(b.combine(first, second, 1.0)), weights(5, 4), weights(5))
-    return _head(b, b.add(Relu(), b.add(Relu(), mixed)), weights)
+    return head(b, b.add(Relu(), b.add(Relu(), mixed)), weights)
 
 
 def product(seed: int = 9) -> Graph:
@@ -241,7 +241,7 @@ def product(seed: int = 9) -> Graph:
     plain = b.add(Product(), b.pair(left, right))
     mixed = b.add(Product(), b.pair(b.add(Relu(), left), plain))
     again = b.add(Product(), b.pair(mixed, b.add(Tanh(), right)))
-    return _head(b, b.add(Tanh(), b.linear(again, weights(5, 4), weights(5))), weights)
+    return head(b, b.add(Tanh(), b.linear(again, weights(5, 4), weights(5))), weights)
 
 
 def lstm(seed: int = 10, frames: int = 3, features: int = 2, hidden: int = 3) -> Graph:
@@ -262,7 +262,7 @@ def lstm(seed: int = 10, frames: int = 3, features: int = 2, hidden: int = 3) ->
         c = new
         h = b.add(Product(), b.pair(b.add(Sigmoid(), o), b.add(Tanh(), c)))
     assert h is not None
-    return _head(b, h, weights)
+    return head(b, h, weights)
 
 
 def _value(x: object) -> Value:

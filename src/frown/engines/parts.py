@@ -38,6 +38,7 @@ class Part(ABC):
     plan: Plan
     target: int
     neurons: Tensor
+    positions: int  # of a convolution, along the last of the target's entries; 1: none
 
     @abstractmethod
     def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
@@ -60,10 +61,17 @@ class Part(ABC):
         return self.plan.graph.nodes[self.target].shape
 
     def blocks(self, place: Tensor, entry: Tensor, group: int) -> tuple[Tensor, int]:
-        """The block of each row that shares slopes (0: all entries), and how many there are."""
+        """The block of each row that shares slopes (0: all entries), and how many there are.
+
+        Blocks are cut from the entries position by position, all channels of each: these
+        read the same patches, and want much the same slopes.
+        """
         places, size = self.neurons.shape
-        each = -(-size // (group or size))
-        return place * each + entry // (group or size), places * each
+        per = group or size
+        channels = size // self.positions
+        rank = entry % self.positions * channels + entry // self.positions
+        each = -(-size // per)
+        return place * each + rank // per, places * each
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ class Whole(Part):
     plan: Plan
     target: int
     neurons: Tensor
+    positions: int
 
     def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
         index = shared(sample)
@@ -105,6 +114,7 @@ class Patch(Part):
     plan: Plan
     target: int
     neurons: Tensor
+    positions: int
     views: dict[int, _View]  # of the nonlinear nodes
     inputs: Tensor  # (places, input size here)
     slots: Tensor  # (places, slots here) in the slots of the whole graph
@@ -231,7 +241,9 @@ def _parts(plan: Plan, target: int, group: int) -> Parts:
     node, device = plan.graph.nodes[target], plan.graph.device
     found = None if group == 0 else _patches(plan, target, group)
     if found is None:
-        found = (Whole(plan, target, torch.arange(node.size, device=device)[None]),)
+        dims = _spatial(plan, target)
+        positions = prod(node.shape[-dims:]) if dims else 1
+        found = (Whole(plan, target, torch.arange(node.size, device=device)[None], positions),)
     return Parts.of(found, node.size)
 
 
@@ -349,7 +361,8 @@ def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patc
         slots[:, here[i]] = view.reads + starts[view.origin].start
     inputs = stacked(0, (n.windows[0] for n in each))
     neurons = stacked(target, (n.windows[target] for n in each))
-    return Patch(local, where[target], neurons, views, inputs, slots)
+    positions = prod(local.graph.nodes[where[target]].shape[-_spatial(plan, target) :])
+    return Patch(local, where[target], neurons, positions, views, inputs, slots)
 
 
 def shared(sample: Tensor) -> Tensor | slice:
