@@ -235,7 +235,7 @@ def test_patches_change_no_bound_of_frown(name: str, patched: Callable[[bool], N
     found = []
     for always in (True, False):
         patched(always)
-        found.append(bounds(graph, region, Settings("frown", ascent=Ascent(3, 3))))
+        found.append(bounds(graph, region, Settings("frown", ascent=Ascent(2, 2))))
     if name == "own slopes":
         # The line above a leaky ReLU touches it at both ends, and rounding decides which one
         # an ascent hears of; the output's rows, never patches, differ by it.
@@ -244,20 +244,20 @@ def test_patches_change_no_bound_of_frown(name: str, patched: Callable[[bool], N
 
 
 @every_network
-@pytest.mark.parametrize("group", [2, 5])
 def test_groups_of_patches_hold_and_are_no_looser_than_crown(
-    name: str, group: int, patched: Callable[[bool], None]
+    name: str, patched: Callable[[bool], None]
 ) -> None:
     patched(True)
+    group = 5
     graph = NETWORKS[name]
     region = zoo.region(graph, inf, 0.1)
     crown = bounds(graph, region, Settings("crown"))
-    layers, margins = bounds(graph, region, Settings("frown", group=group, ascent=Ascent(4, 4)))
+    layers, margins = bounds(graph, region, Settings("frown", group=group, ascent=Ascent(2, 2)))
     assert (margins >= crown[1] - 1e-9).all()
     for i, box in layers.values.items():
         assert (box.lower >= crown[0].values[i].lower - 1e-9).all()
         assert (box.upper <= crown[0].values[i].upper + 1e-9).all()
-    for x in zoo.samples(region, 60):
+    for x in zoo.samples(region, 30):
         values = graph.values(x)
         assert (values[-1] >= margins - 1e-9).all()
         for i, box in layers.values.items():
