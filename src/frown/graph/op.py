@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 Shape = tuple[int, ...]
+Window = tuple[tuple[int, int], ...]  # (start, stop) along every axis
 
 
 class Unsupported(Exception):
@@ -94,6 +95,13 @@ class Nonlinear(Op):
 
     __slots__ = ()
 
+    def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
+        """The window of its input that a window of its output reads, and the operator there.
+
+        None: all of it. `source` is the input's shape.
+        """
+        return None
+
 
 def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """A constant in another precision, unless it holds whole numbers, on another device."""
@@ -108,3 +116,11 @@ def broadcast(*shapes: Shape) -> Shape:
 def inner(coef: Tensor, value: Tensor) -> Tensor:
     """Row-wise inner product of coef (rows, *shape) with a value of shape `shape`."""
     return (coef * value)[..., None].flatten(1).sum(1)
+
+
+def sliced(t: Tensor, window: Window) -> Tensor:
+    """A window of a tensor that broadcasts to the window's axes: axes of 1 stay."""
+    last = window[len(window) - t.dim() :]
+    return t[
+        tuple(slice(None) if n == 1 else slice(*w) for n, w in zip(t.shape, last, strict=True))
+    ]

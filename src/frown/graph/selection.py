@@ -136,7 +136,7 @@ class Concat(Affine):
 
 @dataclass(frozen=True, slots=True)
 class Pad(Affine):
-    """A constant around the entries; (before, after) for every axis, none negative."""
+    """A constant around the entries; (before, after) for every axis, negative ones cut off."""
 
     source: Shape
     widths: tuple[tuple[int, int], ...]
@@ -149,8 +149,7 @@ class Pad(Affine):
         return F.pad(xs[0], self._flat(), value=self.value)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
-        window = tuple(slice(a, a + n) for n, (a, _) in zip(self.source, self.widths, strict=True))
-        return (coef[(slice(None), *window)],)
+        return (F.pad(coef, [-width for width in self._flat()]),)
 
     def shift(self, coef: Tensor) -> Tensor | None:
         if self.value == 0:
