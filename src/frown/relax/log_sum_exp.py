@@ -34,6 +34,7 @@ from frown.relax.relaxation import (
 
 _DEPTH = 8.0  # how far below its greatest value the level zeta is looked for
 _SMALL = 1e-30
+_HALVINGS = 40  # of a level's interval
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,16 +63,26 @@ class LogSumExp(Relaxation):
         return Line(intercept, torch.where(below[..., None], under.touch, over.touch))
 
     def _below(self, slope: Tensor, box: Box) -> Line:
-        """H(p) + min (p - s) . x over the box: for the p nearest to s, and for the p of the
-        point of the box whose tangent comes nearest to s; the better of the two."""
-        wanted = self._weigh(slope.clamp(min=0))
-        level = self.apply(box.middle)[..., None]
-        inside = self._shares(box.clip(wanted.log() + level))
-        near, _ = _normalised(wanted, inside)
+        """The greatest H(p) + min (p - s) . x over the box: p_j is s_j, or e^(l_j - zeta) or
+        e^(u_j - zeta) where s_j is beyond, at the level of sum 1."""
+        ends = [self._present(x) for x in (box.lower, box.upper)]
+
+        def weights(zeta: Tensor) -> Tensor:
+            low, high = ((x - zeta[..., None]).exp() for x in ends)
+            return self._weigh(slope.maximum(low).minimum(high))
+
+        low, high = self.apply(box.lower), self.apply(box.upper)
+        for _ in range(_HALVINGS):
+            zeta = (low + high) / 2
+            heavy = weights(zeta).sum(-1) > 1
+            low, high = torch.where(heavy, zeta, low), torch.where(heavy, high, zeta)
+        middle = self._shares(box.middle)
+        inside, _ = _normalised(weights(high), middle)
+        near, _ = _normalised(self._weigh(slope.clamp(min=0)), inside)
         first, second = (self._tangent(p, slope, box) for p in (near, inside))
         better = second > first
         p = torch.where(better[..., None], inside, near)
-        free = box.clip(_log(p) + level)
+        free = box.clip(_log(p) + self.apply(box.middle)[..., None])
         touch = torch.where(p > slope, box.lower, torch.where(p < slope, box.upper, free))
         return Line(torch.where(better, second, first), touch)
 
@@ -80,12 +91,18 @@ class LogSumExp(Relaxation):
         return entropy(p) + least.sum(-1)
 
     def _above(self, slope: Tensor, box: Box) -> _Over:
-        """zeta - 1 + sum_j max(e^(x_j - zeta) - s_j x_j) over both ends of each interval, at
-        the level for which the plane would be the chords' one."""
+        """The least zeta - 1 + sum_j max(e^(x_j - zeta) - s_j x_j) over both ends of each
+        interval: convex in zeta."""
         levels = _Levels.of(self, box)
-        total = self._weigh(slope.clamp(min=0)).sum(-1)
-        zeta = levels.clip(levels.high + _log(levels.chords.sum(-1) / total))
-        return self._lifted(slope, zeta, levels, box)
+        ends = [(self._present(x), slope * x) for x in (box.lower, box.upper)]
+        low, high = levels.low, levels.high
+        for _ in range(_HALVINGS):
+            zeta = (low + high) / 2
+            bottom, top = ((x - zeta[..., None]).exp() for x, _ in ends)
+            upper = top - ends[1][1] > bottom - ends[0][1]
+            falling = torch.where(upper, top, bottom).sum(-1) > 1
+            low, high = torch.where(falling, zeta, low), torch.where(falling, high, zeta)
+        return self._lifted(slope, high, levels, box)
 
     def _lifted(self, slope: Tensor, zeta: Tensor, levels: _Levels, box: Box) -> _Over:
         low, high = (self._present(x - zeta[..., None]).exp() for x in (box.lower, box.upper))
