@@ -17,6 +17,7 @@ from frown.graph.op import Affine, Nonlinear, Selection
 from frown.graph.selection import Concat
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
+from frown.relax.s_shaped import SShaped
 
 Fact = TypeVar("Fact")
 
@@ -94,7 +95,7 @@ class Plan:
         """Mask (1, *shape) of the entries of a node that backward rows can tighten.
 
         The image of an elementwise function over its input's bounds is already exact, and
-        so are the bounds of the input itself.
+        so are the bounds of the input itself; what had its rows earlier needs them no more.
         """
         return self.fact(("loose", source), lambda: self._loose(source))
 
@@ -104,9 +105,21 @@ class Plan:
         if isinstance(node.op, Elementwise | Input):
             return torch.zeros(shape, dtype=torch.bool, device=device)
         if isinstance(node.op, Selection | Concat):
-            parts = [self.loose(j).to(self.graph.dtype) for j in node.inputs]
-            return node.op.apply(*parts) > 0
+            parts = [self.loose(j) & (not self._bounded_before(j, source)) for j in node.inputs]
+            return node.op.apply(*(part.to(self.graph.dtype) for part in parts)) > 0
         return torch.ones(shape, dtype=torch.bool, device=device)
+
+    def _bounded_before(self, node: int, reader: int) -> bool:
+        """Whether all entries of a node get rows before `reader` takes over its bounds.
+
+        An s-shaped function wants rows for whatever is no point, so those of an LSTM's cell
+        are there when the next frame multiplies it.
+        """
+        return any(
+            i < reader and isinstance(self.graph.nodes[i].op, SShaped)
+            for i in self.graph.consumers[node]
+            if i in self.sources
+        )
 
     def ancestors(self, target: int) -> tuple[int, ...]:
         return self.fact(("ancestors", target), lambda: self.graph.ancestors(target))

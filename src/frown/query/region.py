@@ -80,6 +80,27 @@ class Region:
         moved = t.movedim(self.split, 1)
         return moved.reshape(*moved.shape[:2], -1)
 
+    def patch(self, sample: Tensor, entries: Tensor, shape: tuple[int, ...]) -> Region:
+        """The balls of these samples (rows,) in some of the features alone.
+
+        `entries` (rows, n) are flat indices of features, laid out in `shape`. For forms of
+        these features the minimum is the same as over the whole ball.
+        """
+
+        def pick(t: Tensor) -> Tensor:
+            flat = t.flatten(1)
+            kept = flat[0][entries] if len(flat) == 1 else flat[sample[:, None], entries]
+            return kept.view(-1, *shape)
+
+        return replace(
+            self,
+            centre=pick(self.centre),
+            radius=self.radius[sample],
+            scale=None if self.scale is None else pick(self.scale),
+            lower=None if self.lower is None else pick(self.lower),
+            upper=None if self.upper is None else pick(self.upper),
+        )
+
     def box(self) -> Box:
         """The smallest box around the region: |x_i - c_i| <= radius scale_i for every p."""
         reach = self._over(self.radius)
