@@ -21,6 +21,7 @@ from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput, OutputError
 from frown.frontends.model import Model
+from frown.graph.simplify import tidy
 from frown.memory import half_of_free
 from frown.prover import LEVELS, Prover
 from frown.query.inputs import whole_number
@@ -128,7 +129,7 @@ def answered(
         certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
         prover = None
         if search.level != "estimate":
-            exact = Plan(model.graph)
+            exact = Plan(tidy(model.graph))
             prover = Prover(certifier, exact, shelf is not None, search.deployed is not None)
         run = Batches(
             certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows

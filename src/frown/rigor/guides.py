@@ -7,6 +7,7 @@ from torch import Tensor
 
 from frown.engines.frown import Warm
 from frown.engines.optimise import Rows, replay
+from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.rigor.replay import Guide, Request
@@ -20,38 +21,38 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
     order. `sample` says which of `warm` each sample is. A node whose rows do not match takes the
     fixed rule's lines.
     """
-    place = {plan.graph.output: engine.graph.output}
+    origin = {plan.graph.output: engine.graph.output}
     for i, j in zip(plan.relaxed, engine.relaxed, strict=True):
-        place[plan.sources[i]] = engine.sources[j]
+        origin[plan.sources[i]] = engine.sources[j]
 
     def guide(request: Request) -> dict[int, Tensor] | None:
-        target, node = place[request.target], plan.graph.nodes[request.target]
-        table = warm.theta.get(target)
+        target = origin[request.target]
         slots = plan.slots(request.target)[1]
-        if table is None or not slots or table.shape[-1] != slots:
+        if not slots or slots != engine.slots(target)[1]:
             return None
+        grouped = settings.group != 1 and request.target != plan.graph.output
         if request.target == plan.graph.output:
-            slot, count, grouped = request.neuron, len(table) // warm.samples, False
-        else:
-            if engine.graph.nodes[target].size != node.size:
+            table = warm.theta.get((target, 0))
+            if table is None:
                 return None
-            per = settings.group or node.size
-            blocks = -(-node.size // per)
-            slot, count = request.side * blocks + request.neuron // per, 2 * blocks
-            grouped = settings.group != 1
-        key = sample[request.sample] * count + slot
-        keys, group = torch.unique(key, return_inverse=True)
-        theta = table[keys].to(request.coef.dtype)
+            count = len(table) // warm.samples
+            key = sample[request.sample] * count + request.neuron
+            theta = table[key]
+        else:
+            if engine.graph.nodes[target].size != plan.graph.nodes[request.target].size:
+                return None
+            theta = _table(engine, target, warm, settings, sample, request)
+            if theta is None:
+                return None
         rows = Rows(
             request.target,
             request.coef,
             request.region,
             request.frames,
-            group if grouped else None,
+            torch.arange(len(request.coef)) if grouped else None,
             settings.wide,
         )
-        theta = theta if grouped else theta[group]
-        _, lines = replay(plan, rows, theta)
+        _, lines = replay(plan, rows, theta.to(request.coef))
         chosen = {i: line.slope.float().double() for i, line in lines.items()}
         for i in plan.below(request.target):
             if i not in chosen:  # no row reads it
@@ -60,3 +61,25 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
         return chosen
 
     return guide
+
+
+def _table(
+    engine: Plan, target: int, warm: Warm, settings: Settings, sample: Tensor, request: Request
+) -> Tensor | None:
+    """(rows, lanes, slots) where the ascents of these neurons' groups ended."""
+    split = parts(engine, target, settings.group)
+    slots, found = engine.slots(target)[1], None
+    for k, part, rows in split.split(request.neuron):
+        table = warm.theta.get((target, k))
+        if table is None:
+            continue
+        neuron = request.neuron[rows]
+        place, entry = split.place[neuron], split.entry[neuron]
+        block, blocks = part.blocks(place, entry, settings.group)
+        slot = request.side[rows] * blocks + block
+        key = sample[request.sample[rows]] * (2 * blocks) + slot
+        theta = part.spread(table[key], place, slots)
+        if found is None:
+            found = theta.new_full((len(request.neuron), *theta.shape[1:]), torch.nan)
+        found[rows] = theta
+    return found

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.engines.backward import pieces, shared, unsettled
+from frown.engines.backward import pieces, unsettled
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.frame import frame
+from frown.engines.parts import shared
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
