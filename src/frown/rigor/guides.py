@@ -41,9 +41,10 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
         else:
             if engine.graph.nodes[target].size != plan.graph.nodes[request.target].size:
                 return None
-            theta = _table(engine, target, warm, settings, sample, request)
-            if theta is None:
+            found = _table(engine, target, warm, settings, sample, request)
+            if found is None:
                 return None
+            theta = found
         rows = Rows(
             request.target,
             request.coef,

@@ -36,20 +36,23 @@ def least(region: Region, coef: Tensor) -> Tensor:
     The centre's part is a sum; what moving gains is at most the value of the dual problem at any
     multiplier, so multipliers are guessed in floats.
     """
-    if region.p == inf:
+    if region.p == inf and region.clipped:
         box = enclosing(region)
-        ends = torch.where(coef > 0, box.lower, box.upper)
-        size = box.lower.abs().maximum(box.upper.abs())
-        return _dot_below(coef, ends, size)
-    start = _dot_below(coef, region.centre, region.centre.abs())
-    gain = region.balls(coef.abs() if region.scale is None else (coef * region.scale).abs())
-    gain = above(gain)
-    best = _ball_gain(gain, region.p)
-    best = above(best * region.radius[:, None])
+        return _dot_below(coef, torch.where(coef > 0, box.lower, box.upper))
+    start = _dot_below(coef, region.centre)
+    gain = _gain(region, coef)
+    best = above(_ball_gain(gain, region.p) * region.radius[:, None])
     if region.clipped:
         best = torch.minimum(best, _cut_gain(region, coef, gain))
     total = best.sum(1)
     return below(start - total, total * gamma(best.shape[1]))
+
+
+def _gain(region: Region, coef: Tensor) -> Tensor:
+    """(rows, balls, features) at least how fast a form changes with each feature."""
+    if region.scale is None:
+        return region.balls(coef.abs())
+    return above(region.balls((coef * region.scale).abs()))
 
 
 def extremes(region: Region, coef: Tensor) -> Box:
@@ -61,7 +64,7 @@ def extremes(region: Region, coef: Tensor) -> Box:
             ball = region.rows(slice(n, n + 1))
             least_most.append((least(ball, coef), -least(ball, -coef)))
         return Box(*(torch.stack(side) for side in zip(*least_most, strict=True)))
-    gain = above(region.balls(coef.abs() if region.scale is None else (coef * region.scale).abs()))
+    gain = _gain(region, coef)
     size = gain.shape[1]
     reach = above(_ball_gain(gain, region.p).sum(1) * (1 + gamma(size)))
     reach = above(region.radius[:, None] * reach)
@@ -73,16 +76,19 @@ def extremes(region: Region, coef: Tensor) -> Box:
     return Box(below(middle - reach, error), above(middle + reach, error))
 
 
-def _dot_below(coef: Tensor, point: Tensor, size: Tensor) -> Tensor:
+def _dot_below(coef: Tensor, point: Tensor) -> Tensor:
     terms = (coef * point).flatten(1)
-    error = (coef.abs() * size).flatten(1).sum(1) * (gamma(terms.shape[1]) * LOOSE)
-    return below(terms.sum(1), error + terms.shape[1] * TINY)
+    value, count = terms.sum(1), terms.shape[1]
+    error = terms.abs_().sum(1) * (gamma(count) * LOOSE)
+    return below(value, error + count * TINY)
 
 
 def _ball_gain(gain: Tensor, p: float) -> Tensor:
     """(rows, balls) at least the norm dual to p of each ball's gain."""
     if p == 1:
         return gain.amax(-1)
+    if p == inf:
+        return gain.sum(-1) * LOOSE
     largest = gain.amax(-1, keepdim=True)
     share = gain / torch.where(largest > 0, largest, 1.0)  # squares stay in range
     if p == 2:
