@@ -6,8 +6,8 @@ Proved: for every z in the box, and whatever the slopes s are,
 
 Functions of one variable, piece by piece: g = f - s z (or its negative, for a line above) is
 convex, concave or straight on each piece. Where it is concave or straight, its least value is at
-an end. Where it is convex, g(z) >= g(x) + g'(x) (z - x) for any place x of the piece, which is least
-at one of its ends. In a gap g moves by no more than (steep + |s|) times its length.
+an end. Where it is convex, g(z) >= g(x) + g'(x) (z - x) for any place x of the piece, which is
+least at one of its ends. In a gap g moves by no more than (steep + |s|) times its length.
 
 A maximum over a window: max_j x_j - s . x = max_j (x_j - s . x) is greatest at a corner for each j.
 For its least value let t = max_j x_j >= max_j l_j: entries of slope <= 0 are low, the others

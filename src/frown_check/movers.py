@@ -148,7 +148,11 @@ def split(call: Call) -> Sequence[Value]:
         raise call.refuse(f"sizes {sizes}")
     cuts = np.cumsum([0, *sizes]).tolist()
     lead = (slice(None),) * axis
-    return [indexed(x, lambda a, i=i, j=j: a[(*lead, slice(i, j))]) for i, j in zip(cuts, cuts[1:])]
+    return [_part(x, (*lead, slice(i, j))) for i, j in pairwise(cuts)]
+
+
+def _part(x: Value, places: tuple[slice, ...]) -> Value:
+    return indexed(x, lambda a: a[places])
 
 
 @operator("Slice", attributes="starts ends axes")
