@@ -13,7 +13,6 @@ Taylor polynomials. A table has nodes c = k / 64. With a_i = f^(i)(c) / i! and a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -173,10 +172,16 @@ class Power:
         return np.clip(np.where(ratio > 0, inside, nowhere), low, high)
 
 
-@lru_cache(maxsize=64)
+TABLES: dict[tuple[object, ...], Tabulated] = {}
+
+
 def tabulated(name: str, *parameters: arb | float) -> Tabulated:
-    """The table of a named expression."""
-    return Tabulated(EXPRESSIONS[name](*parameters))
+    """The table of a named expression, made once."""
+    exact = [part.man_exp() for p in parameters for part in (arb(p).mid(), arb(p).rad())]
+    key = (name, *(int(n) for pair in exact for n in pair))
+    if key not in TABLES:
+        TABLES[key] = Tabulated(EXPRESSIONS[name](*parameters))
+    return TABLES[key]
 
 
 EXPRESSIONS: dict[str, Callable[..., Expression]] = {

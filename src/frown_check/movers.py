@@ -6,6 +6,7 @@ A view's index and a constant are both arrays, so each is one indexing expressio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
