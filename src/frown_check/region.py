@@ -15,7 +15,7 @@ w that keeps a feature from its end of the range, no more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from flint import arb, ctx
@@ -34,6 +34,7 @@ from frown_check.balls import (
 )
 from frown_check.curves import PRECISION
 
+CELLS = 4096  # of a table of powers
 GUESSES = 60  # halvings in the search for a multiplier
 
 
@@ -101,11 +102,10 @@ class Region:
             root = up(np.sqrt(up((share * share).sum(1), n + 4)), 2)
             return up(root * largest, 1)
         ctx.prec = PRECISION
-        q = arb(self.p) / (arb(self.p) - 1)
         largest = np.maximum(gains.max(1), 2.0**-400)
         share = above(gains / largest[:, None])
-        sums = up(_powers(share, q).sum(1), n + 2)
-        roots = [(arb(s).log() / q).exp() if s > 0 else arb(0) for s in sums.tolist()]
+        sums = up(_powers(share, self.p).sum(1), n + 2)
+        roots = [(arb(s).log() / _dual(self.p)).exp() if s > 0 else arb(0) for s in sums.tolist()]
         return up(enclosed(roots, sums.shape).ends()[1] * largest, 2)
 
     def _held(self, w: Array, ball: Index) -> Array:
@@ -147,16 +147,27 @@ def _least(w: Ball, low: Array, high: Array) -> Ball:
     return Ball(np.where(first, at_low.mid, at_high.mid), rad)
 
 
-def _powers(x: Array, q: arb) -> Array:
-    """Upper bounds of x^q, x >= 0, q >= 1: x = m 2^e, and m^q by chords of a convex function."""
+@lru_cache(maxsize=8)
+def _tops(p: float) -> tuple[Array, Array]:
+    """Places in [1/2, 1] and upper bounds of their q-th powers."""
+    ctx.prec = PRECISION
+    places = 0.5 + np.arange(CELLS + 1) / (2 * CELLS)
+    tops = [(arb(a).log() * _dual(p)).exp() for a in places.tolist()]
+    return places, enclosed(tops, places.shape).ends()[1]
+
+
+def _dual(p: float) -> arb:
+    return arb(p) / (arb(p) - 1)
+
+
+def _powers(x: Array, p: float) -> Array:
+    """Upper bounds of x^q, x >= 0, 1 < q: x = m 2^e, and m^q by chords of a convex function."""
     m, e = np.frexp(x)  # exact, 1/2 <= m < 1, or x = 0
-    cells = 4096
-    nodes = 0.5 + np.arange(cells + 1) / (2 * cells)
-    tops = enclosed([(arb(a).log() * q).exp() for a in nodes.tolist()], nodes.shape).ends()[1]
-    place = np.clip(((m - 0.5) * (2 * cells)).astype(np.int64), 0, cells - 1)
-    along = np.maximum(m - nodes[place], 0.0) * (2 * cells)  # exact
-    chord = above(tops[place] * above(1 - along)) + above(tops[place + 1] * along)
+    places, tops = _tops(p)
+    cell = np.clip(((m - 0.5) * (2 * CELLS)).astype(np.int64), 0, CELLS - 1)
+    along = np.maximum(m - places[cell], 0.0) * (2 * CELLS)  # exact
+    chord = above(tops[cell] * above(1 - along)) + above(tops[cell + 1] * along)
     exponents, which = np.unique(e, return_inverse=True)
-    scales = [(arb(int(k)) * arb(2).log() * q).exp() for k in exponents.tolist()]
+    scales = [(arb(int(k)) * arb(2).log() * _dual(p)).exp() for k in exponents.tolist()]
     factor = enclosed(scales, exponents.shape).ends()[1][which.reshape(e.shape)]
     return np.where(x > 0, up(chord * factor, 3), 0.0)
