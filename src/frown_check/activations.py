@@ -11,13 +11,13 @@ from functools import reduce
 from math import inf
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb
 
 from frown_check import functions
 from frown_check.affine import REDUCE, WINDOWS, finite, reduced, whole, windows
 from frown_check.balls import Ball, enclosed
 from frown_check.calls import Call, Value, moved, operator, quotient
-from frown_check.curves import PRECISION
+from frown_check.curves import precise
 from frown_check.graph import View
 
 
@@ -105,7 +105,7 @@ def written_out(call: Call) -> Value:
 
 @operator("frown_check::Times", attributes="factor")
 def exact_multiple(call: Call) -> Value:
-    ctx.prec = PRECISION
+    precise()
     return call.scale(call.view(), enclosed([arb(call.node.attributes["factor"])], ()))
 
 
@@ -245,7 +245,7 @@ def power(call: Call) -> Value:
         base = call.floats(0)
         if not (base > 0).all():
             raise call.refuse("a power of a base that is not positive")
-        ctx.prec = PRECISION
+        precise()
         logs = enclosed([arb(b).log() for b in base.ravel().tolist()], base.shape)
         return call.apply(call.scale(exponent, logs), functions.SIMPLE["Exp"]())
     if not isinstance(x, View):

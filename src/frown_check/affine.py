@@ -10,11 +10,11 @@ from functools import reduce
 from math import prod
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb
 
 from frown_check.balls import Ball, Index, enclosed, multiply
 from frown_check.calls import Call, Constant, Value, indexed, moved, operator, quotient
-from frown_check.curves import PRECISION
+from frown_check.curves import precise
 from frown_check.graph import MOST_ENTRIES, View
 
 # -- arithmetic ---------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def batch_normalization(call: Call) -> Value:
     scale, bias, means, variances = (call.floats(i).ravel() for i in range(1, 5))
     if len(x.shape) < 2 or any(len(a) != x.shape[1] for a in (scale, bias, means, variances)):
         raise call.refuse("parameters that do not fit the channels")
-    ctx.prec = PRECISION
+    precise()
     epsilon = arb(call.number("epsilon", 1e-5))
     factors, offsets = [], []
     for s, b, m, v in zip(*(a.tolist() for a in (scale, bias, means, variances))):

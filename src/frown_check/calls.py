@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from flint import fmpq
 from numpy.typing import NDArray
 
 from frown_check.balls import Ball, U, up
@@ -145,11 +144,6 @@ class Call:
 
 def moved(x: View, shape: Sequence[int]) -> View:
     return View(x.node, x.index.reshape(shape))
-
-
-def rational(value: float) -> fmpq:
-    numerator, denominator = float(value).as_integer_ratio()
-    return fmpq(numerator, denominator)
 
 
 def quotient(x: Constant, y: Constant) -> Ball:

@@ -82,7 +82,7 @@ def check(
         return Verdict(False, str(reason), claim)
     except MemoryError:
         return Verdict(False, "there is not enough memory to replay it", claim)
-    proved = margins > 0  # False for NaN
+    proved = np.isfinite(margins) & (margins > 0)
     worst = float(np.min(margins))
     if proved.all():
         return Verdict(True, "", claim, worst)

@@ -19,13 +19,19 @@ import numpy as np
 from flint import arb, arb_series, ctx
 
 from frown_check.balls import ETA, Array, Ball, enclosed, rounding, up
+from frown_check.errors import Refused
 
 Expression = Callable[[Any], Any]  # of an arb or an arb_series
 
-PRECISION = 160
+PRECISION = 160  # bits
 DEGREE = 7
 NODES = 64 * 32  # on either side of 0
 STEP = 1.0 / 64
+
+
+def precise() -> None:
+    """Set Arb's working precision, and how many terms of a series it keeps."""
+    ctx.prec, ctx.cap = PRECISION, DEGREE + 3
 
 
 class Curve(Protocol):
@@ -60,7 +66,7 @@ class Pointwise:
         self.expression, self.guess = expression, touch
 
     def enclose(self, z: Array) -> tuple[Ball, Ball]:
-        ctx.prec = PRECISION
+        precise()
         values, slopes = [], []
         for x in z.ravel().tolist():
             series = self.expression(arb_series([arb(x), 1], 2))
@@ -78,13 +84,15 @@ class Tabulated:
 
     def __init__(self, expression: Expression) -> None:
         self.beyond = Pointwise(expression, np.zeros_like)
-        ctx.prec = PRECISION
+        precise()
         rows, rests = [], []
         for k in range(-NODES, NODES + 1):
             centre = arb(k) / 64
             series = expression(arb_series([centre, 1], DEGREE + 1))
             cell = expression(arb_series([centre + arb(0, STEP / 2), 1], DEGREE + 2))
             rows.append([series[i] for i in range(DEGREE + 1)])
+            if cell.prec < DEGREE + 2:
+                raise Refused("Arb does not keep as many terms of a series as are needed")
             rests.append(cell[DEGREE + 1].abs_upper())
         shape = (2 * NODES + 1, DEGREE + 1)
         table = enclosed([a for row in rows for a in row], shape)
@@ -149,6 +157,7 @@ class Power:
     def enclose(self, z: Array) -> tuple[Ball, Ball]:
         n = self.exponent
         slope = self._raise(z, n - 1)
+        # The radius of `_raise` has room for the rounding of this product.
         return self._raise(z, n), Ball(n * slope.mid, up(abs(n) * slope.radius, 2))
 
     @staticmethod

@@ -22,17 +22,17 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 import numpy as np
-from flint import arb, arb_series, ctx, fmpq
+from flint import arb, arb_series, fmpq
 
 from frown_check.balls import Array
 from frown_check.curves import (
     EXPRESSIONS,
-    PRECISION,
     Curve,
     Expression,
     Pointwise,
     Power,
     Straight,
+    precise,
     tabulated,
 )
 from frown_check.errors import Refused
@@ -136,6 +136,7 @@ def power(exponent: float) -> Function:
         edge = 0.0 if n > 0 else float(np.nextafter(0.0, 1.0))
         sides = (Piece(-inf, -edge, odd, curve), Piece(edge, inf, CONVEX, curve))
         return Function("Power", sides)
+    precise()
     p = arb(exponent)
     bend = CONVEX if exponent > 1 or exponent < 0 else CONCAVE
     edge = float(np.nextafter(0.0, 1.0))
@@ -147,7 +148,6 @@ def power(exponent: float) -> Function:
     pieces: tuple[Piece, ...] = (Piece(edge, inf, bend, curve),)
     if exponent > 0:
         # Between 0 and the smallest float, 0 is wrong by f(edge) at the most.
-        ctx.prec = PRECISION
         rise = float(((arb(edge).log() * p).exp() / arb(edge)).upper()) * 1.5
         pieces = (Piece(0.0, edge, None, Straight(0.0), rise), *pieces)
     return Function("Power", pieces)
@@ -155,7 +155,7 @@ def power(exponent: float) -> Function:
 
 def wave(kind: str, name: str, shift: int) -> Function:
     """sin (shift 0) or cos (shift 1): inflections at (k + shift / 2) pi."""
-    ctx.prec = PRECISION
+    precise()
     curve = tabulated(name)
     pieces: list[Piece] = []
     start = -inf
@@ -171,7 +171,7 @@ def wave(kind: str, name: str, shift: int) -> Function:
 
 def hump(kind: str, name: str, *parameters: arb) -> Function:
     """Concave, convex between -m and m, concave; m is found by bisection on f''."""
-    ctx.prec = PRECISION
+    precise()
     expression = EXPRESSIONS[name](*parameters)
     inner, outer = 0.0, 64.0
     if not (_second(expression, inner) > 0 and _second(expression, outer) < 0):
@@ -208,12 +208,12 @@ def silu() -> Function:
 
 def gelu(steepness: fmpq | None = None) -> Function:
     """x (1 + erf(b x)) / 2; b = 1 / sqrt(2) unless a file writes out a number of its own."""
-    ctx.prec = PRECISION
+    precise()
     return hump("Gelu", "gelu", 1 / arb(2).sqrt() if steepness is None else arb(steepness))
 
 
 def gelu_tanh(linear: fmpq | None = None, cubic: fmpq | None = None) -> Function:
-    ctx.prec = PRECISION
+    precise()
     if linear is not None and cubic is not None:
         return hump("GeluTanh", "gated", arb(linear), arb(cubic))
     root = (2 / arb.pi()).sqrt()

@@ -60,6 +60,9 @@ def load(
     if len(proto.graph.output) != 1:
         raise Refused("the model must have one output")
     output = str(proto.graph.output[0].name)
+    named = [name, *constants, *(o for n in proto.graph.node for o in n.output if o)]
+    if len(set(named)) != len(named):
+        raise Refused("the model computes a tensor twice")
     nodes = needed([_node(n) for n in proto.graph.node], output)
     return _import(nodes, constants, output, name, shape, normalisation, int(opsets[0]))
 

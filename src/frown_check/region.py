@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb
 
 from frown_check.balls import (
     Array,
@@ -32,7 +32,7 @@ from frown_check.balls import (
     total,
     up,
 )
-from frown_check.curves import PRECISION
+from frown_check.curves import precise
 
 CELLS = 4096  # of a table of powers
 GUESSES = 60  # halvings in the search for a multiplier
@@ -101,7 +101,7 @@ class Region:
             share = gains / largest[:, None]
             root = up(np.sqrt(up((share * share).sum(1), n + 4)), 2)
             return up(root * largest, 1)
-        ctx.prec = PRECISION
+        precise()
         largest = np.maximum(gains.max(1), 2.0**-400)
         share = above(gains / largest[:, None])
         sums = up(_powers(share, self.p).sum(1), n + 2)
@@ -150,7 +150,7 @@ def _least(w: Ball, low: Array, high: Array) -> Ball:
 @lru_cache(maxsize=8)
 def _tops(p: float) -> tuple[Array, Array]:
     """Places in [1/2, 1] and upper bounds of their q-th powers."""
-    ctx.prec = PRECISION
+    precise()
     places = 0.5 + np.arange(CELLS + 1) / (2 * CELLS)
     tops = [(arb(a).log() * _dual(p)).exp() for a in places.tolist()]
     return places, enclosed(tops, places.shape).ends()[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 from typing import Any
 
@@ -188,13 +188,10 @@ def test_planes_of_maxima_bound_and_touch_them(seed: int) -> None:
     found = Maximum(low, high).intercepts(slope, below)
     # Corners decide above; below also points at which several entries are level.
     for j in range(n):
-        picks = rng.integers(0, 2, (60, count))
-        points = np.where(picks > 0, high[j], low[j])
-        levels = np.concatenate([high[j], [low[j].max()]])
-        level = rng.choice(levels, (60, 1)).clip(low[j].max())
-        points = np.concatenate(
-            [points, np.where(slope[0, j] > 0, np.minimum(high[j], level), low[j])]
-        )
+        corners = np.array(list(product((0, 1), repeat=count)))
+        levels = np.maximum(np.append(high[j], low[j].max()), low[j].max())[:, None]
+        level = np.where(slope[0, j] > 0, np.minimum(high[j], levels), low[j])
+        points = np.concatenate([np.where(corners > 0, high[j], low[j]), level])
         for row, side in ((0, 1), (1, -1)):
             gaps = [
                 side

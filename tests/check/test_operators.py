@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from check.networks import NETWORKS
 from check.writer import draft
 from frown.engines.plan import Plan
 from frown.frontends.model import Model
@@ -78,6 +79,14 @@ def test_every_operator_is_read_as_frown_reads_it(case: Case, tmp_path: Path) ->
     except Refused as reason:
         if not any(text in str(reason) for text in REFUSED):
             raise
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_have_the_sites_that_frown_bounds(name: str, tmp_path: Path) -> None:
+    net = NETWORKS[name](tmp_path, np.random.default_rng(0))
+    if name in ("atan", "hard swish", "convolutional"):
+        pytest.skip("onnxruntime has no double precision for it, and frown asks onnxruntime")
+    assert engine_sites(load_onnx(net.path)) == net.sites
 
 
 @pytest.mark.parametrize("name", FUSED)
