@@ -179,3 +179,43 @@ def test_normalisation_and_a_valid_range_are_part_of_the_claim(tmp_path: Path) -
             bounds = ([top], [9.0])
             cert = draft(net.path, [], [4.0], 100.0, 0, [1], p, normalisation=norm, bounds=bounds)
             assert check(cert.file(), net.path).accepted is wanted
+
+
+@pytest.mark.parametrize("sites", [0, 1, 2])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_what_rounding_does_to_coefficients_is_paid_for(
+    sites: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Products of matrices that cancel, with ReLUs that are all active: lines lose nothing, so
+    that nothing hides a coefficient's error, which is of the size of the margin."""
+    rng = np.random.default_rng(seed)
+    n = 3
+    first, second = (rng.uniform(0.5, 1.5, shape) * 1e8 for shape in ((n, n), (n, n + 1)))
+    ratio = rng.uniform(0.5, 1.5)
+    second[:, -1] = second[:, 0] / ratio  # the form a_0 - ratio a_n all but vanishes
+    third = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [-ratio, 0.0]]) * rng.uniform(0.5, 1.5)
+    known = {"w0": first, "w1": second, "w2": third}
+    nodes, found, last = [], [], "x"
+    for k in (0, 1):
+        nodes.append(node("MatMul", f"{last} w{k}", f"z{k}"))
+        last = f"z{k}"
+        if k < sites:
+            nodes.append(node("Relu", last, f"a{k}"))
+            found.append((f"a{k}", "Relu", n + k))
+            last = f"a{k}"
+    nodes.append(node("MatMul", f"{last} w2", "y"))
+    net = built(tmp_path_factory.mktemp("net"), nodes, (n,), known, found)
+    x = rng.uniform(0.5, 1.5, n)
+    value = [Fraction(float(v)) for v in x]
+    for w in (first, second, third):
+        value = [
+            sum(Fraction(float(w[i, j])) * v for i, v in enumerate(value))
+            for j in range(w.shape[1])
+        ]
+    for label in (0, 1):
+        cert = draft(net.path, found, x, 0.0, label, [1 - label])
+        verdict = check(cert.file(), net.path)
+        assert verdict.margin is not None
+        assert Fraction(verdict.margin) <= value[label] - value[1 - label]
+        assert verdict.margin > float(value[label] - value[1 - label]) - 1e5  # of 1e16
