@@ -207,7 +207,11 @@ def _over_last(call: Call, x: View) -> View:
 
 @operator("Mul")
 def product(call: Call) -> Value:
-    x, y = call.value(0), call.value(1)
+    return times(call, call.value(0), call.value(1))
+
+
+def times(call: Call, x: Value, y: Value) -> Value:
+    """x y: a site where both are computed."""
     if isinstance(x, View) and isinstance(y, View):
         if _same(x, y):
             return call.apply(x, functions.power(2.0))

@@ -19,7 +19,7 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from frown_check import activations, affine, movers  # noqa: F401  (they register handlers)
+from frown_check import activations, affine, movers, recurrent  # noqa: F401  (they register handlers)
 from frown_check.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
 from frown_check.errors import Refused
 from frown_check.fuse import Fuser
