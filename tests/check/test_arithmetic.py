@@ -61,7 +61,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_sums_and_products_contain_the_exact_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
@@ -74,7 +74,7 @@ def test_sums_and_products_contain_the_exact_ones(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_matrix_products_contain_the_exact_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, k, m = rng.integers(1, 9, 3)
@@ -85,7 +85,7 @@ def test_matrix_products_contain_the_exact_ones(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_intervals_lie_in_their_balls_and_balls_in_their_intervals(seed: int) -> None:
     rng = np.random.default_rng(seed)
     low, high = np.sort(hostile(rng, 2, 5), 0)

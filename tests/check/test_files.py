@@ -160,7 +160,7 @@ def test_another_model_is_refused(net: Net, tight: Callable[[], Draft], tmp_path
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_damaged_bytes_never_crash_and_prove_nothing_false(data: Any, net: Net, tight: Any) -> None:
     file = bytearray(tight().file())
     kind = data.draw(st.sampled_from(["flip", "cut", "noise", "header"]))
@@ -262,6 +262,20 @@ def test_the_command_tells_and_exits(
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["accepted"] is True and first["claim"]["norm"] == 2.0
     assert second["accepted"] is False and second["reason"]
+
+
+def test_frown_check_is_the_same_command(net: Net, tight: Any, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from frown.cli import app
+
+    cert = tmp_path / "a.frown"
+    cert.write_bytes(tight().file())
+    done = CliRunner().invoke(app, ["check", str(cert), "--model", str(net.path), "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["accepted"] is True
+    cert.write_bytes(b"")
+    done = CliRunner().invoke(app, ["check", str(cert), "--model", str(net.path)])
+    assert done.exit_code == 1 and "REFUSED" in done.stdout
 
 
 WALL = """

@@ -86,7 +86,7 @@ def boxes(rng: np.random.Generator, name: str, count: int) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_lines_bound_their_function_and_touch_it(name: str, seed: int) -> None:
     make, exact = FUNCTIONS[name]
     rng = np.random.default_rng(seed)

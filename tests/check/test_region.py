@@ -58,7 +58,7 @@ def points(rng: np.random.Generator, r: Region, count: int) -> list[list[Fractio
 @pytest.mark.parametrize("clipped", [False, True])
 @pytest.mark.parametrize("p", P)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_no_point_of_the_region_lies_below(p: float, clipped: bool, balls: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     r = region(rng, p, clipped, balls)
