@@ -341,6 +341,22 @@ def info(model: ModelFile, json: Json = False) -> None:
 
 
 @app.command()
+def check(
+    certificates: Annotated[
+        list[Path], typer.Argument(metavar="CERT...", help="Certificates made by certify.")
+    ],
+    model: Annotated[Path, typer.Option(metavar="MODEL", help="The ONNX file they are about.")],
+    json: Json = False,
+) -> None:
+    """Check certificates with a program of its own, which shares no code with the prover."""
+    with reported():
+        from frown_check.__main__ import run
+
+        if not run(certificates, model, json):
+            raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results go.")] = Path(
         "frown-demo"

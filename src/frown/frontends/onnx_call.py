@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value
@@ -58,7 +59,8 @@ class Call:
 
     def number(self, name: str, default: float) -> float:
         """A float attribute, which must be finite."""
-        found = float(self.attributes.get(name, default))
+        # Files store attributes in single precision, and so the standard means its defaults.
+        found = float(self.attributes.get(name, np.float32(default)))
         if not isfinite(found):
             raise Unsupported(f"attribute {name}={found}")
         return found

@@ -150,9 +150,9 @@ def _activation(
     if not _is(outer, {0: slope, 1: slope}):
         return None
     if gate == "Erf" and _is(argument, {1: 1 / sqrt(2)}):
-        return "Gelu", {"approximate": "none"}, 2 * slope
+        return "Gelu", {"approximate": "none", "written_out": 1}, 2 * slope
     if gate == "Tanh" and _is(argument, {1: _TANH, 3: 0.044715 * _TANH}):
-        return "Gelu", {"approximate": "tanh"}, 2 * slope
+        return "Gelu", {"approximate": "tanh", "written_out": 1}, 2 * slope
     return None
 
 

@@ -239,13 +239,15 @@ def selu(call: Call) -> Value:
     alpha, gamma = call.number("alpha", 1.6732632), call.number("gamma", 1.0507010)
     standard = torch.tensor([1.6732632423543772, 1.0507009873554805])
     if torch.equal(torch.tensor([alpha, gamma]), standard):  # in float32, as files store them
-        return call.build.add(Selu(), call.value())
+        return call.build.add(Elu(alpha, gamma), call.value())
     return call.build.scale(call.build.add(Elu(alpha), call.value()), gamma)
 
 
-@handles("Gelu", attributes="approximate")
+@handles("Gelu", attributes="approximate written_out")
 def gelu(call: Call) -> Value:
-    forms = {"none": Gelu(), "tanh": GeluTanh()}
+    # Constants of a written-out GELU are those of the formula to 1e-6.
+    near = 4e-6 if call.flag("written_out") else 0.0
+    forms = {"none": Gelu(near), "tanh": GeluTanh(near)}
     form = forms.get(call.text("approximate", "none"))
     if form is None:
         raise call.refuse_attribute("approximate")

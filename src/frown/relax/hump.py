@@ -7,7 +7,7 @@ inverses have no closed form: a table finds the cell, Newton's method the point.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import pi, sqrt
 
@@ -154,7 +154,9 @@ class Silu(Hump):
 
 @dataclass(frozen=True, slots=True)
 class Gelu(Hump):
-    """z Phi(z) with the normal distribution function Phi."""
+    """z Phi(z) with the normal distribution function Phi, or a function within near |z| of it."""
+
+    near: float = field(default=0.0, compare=False)
 
     def value(self, z: Tensor) -> Tensor:
         return z * _normal(z)
@@ -168,7 +170,10 @@ class Gelu(Hump):
 
 @dataclass(frozen=True, slots=True)
 class GeluTanh(Hump):
-    """The tanh form of GELU: z / 2 (1 + tanh(c (z + 0.044715 z^3))), c = sqrt(2 / pi)."""
+    """The tanh form of GELU: z / 2 (1 + tanh(c (z + 0.044715 z^3))), c = sqrt(2 / pi), or a
+    function within near |z| of it."""
+
+    near: float = field(default=0.0, compare=False)
 
     def value(self, z: Tensor) -> Tensor:
         # (1 + tanh y) / 2 = sigmoid(2 y), which keeps small values on the left.
