@@ -30,7 +30,6 @@ from frown.relax.table import (
     Power,
     PRelu,
     Relu,
-    Selu,
     Sigmoid,
     Silu,
     Sin,
