@@ -11,34 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.relax.convex import Elu, Softplus
+from frown.relax.convex import Elu, HardSwish, Softplus
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
-from frown.relax.power import Exp
-from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+from frown.relax.power import Exp, Log, Power
+from frown.relax.s_shaped import Arctan, Erf, Sigmoid, Tanh
+from frown.rigor.curve import Curve, Piece
+from frown.rigor.powers import log_curve, power_curve
 from frown.rigor.rounding import UNIT, above, below
-from frown.rigor.tables import REACH, Enclosure, Table, tabulate
+from frown.rigor.tables import REACH, Enclosure, Table, around, tabulate
 
 Series = Any  # flint.arb_series, which has no types
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Between two points f bends one way: up (convex), down (concave), or is straight. A gap is a
-    short stretch around an inflection point, where it may do anything."""
-
-    start: float
-    end: float
-    bend: str  # "up", "down", "straight" or "gap"
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A function with proven values."""
-
-    value: Callable[[Tensor], Enclosure]
-    slope: Callable[[Tensor], Enclosure]
-    pieces: tuple[Piece, ...]
 
 
 def curve_of(op: Elementwise) -> Curve | None:
@@ -120,6 +103,7 @@ _SERIES: dict[str, Callable[[Series], Series]] = {
     "softplus": lambda s: (1 + s.exp()).log(),
     "exp": lambda s: s.exp(),
     "silu": lambda s: s / (1 + (-s).exp()),
+    "erf": lambda s: s.erf(),
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }
@@ -131,11 +115,15 @@ def _sigmoid(op: Elementwise) -> Curve:
     return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
 
 
-def _tanh(op: Elementwise) -> Curve:
-    table = _table("tanh")
-    near = 1 - 2 * UNIT
-    value = _Tabulated(table, _constant(-1.0, -near), _constant(near, 1.0))
-    return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+def _odd(name: str) -> Callable[[Elementwise], Curve]:
+    """tanh and erf: beyond the table next to -1 and 1."""
+
+    def make(op: Elementwise) -> Curve:
+        table, near = _table(name), 1 - 2 * UNIT
+        value = _Tabulated(table, _constant(-1.0, -near), _constant(near, 1.0))
+        return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+
+    return make
 
 
 def _arctan(op: Elementwise) -> Curve:
@@ -245,13 +233,33 @@ def _hump(name: str, inflection: tuple[float, float]) -> Callable[[Elementwise],
     return make
 
 
+def _hard_swish(op: Elementwise) -> Curve:
+    """z (z + 3) / 6 on [-3, 3], 0 and z beside it."""
+
+    def value(z: Tensor) -> Enclosure:
+        inner = z.clamp(-3, 3)
+        parabola = around(inner * (inner + 3) / 6)  # at -3 exactly 0
+        return Enclosure(z, z).where(z >= 3, parabola)
+
+    def slope(z: Tensor) -> Enclosure:
+        # 2 z is exact, and 2 z + 3 may cancel.
+        return around((2 * z.clamp(-3, 3) + 3) / 6)
+
+    pieces = (Piece(-inf, -3.0, "straight"), Piece(-3.0, 3.0, "up"), Piece(3.0, inf, "straight"))
+    return Curve(value, slope, pieces)
+
+
 _MAKERS: dict[type[Elementwise], Callable[[Elementwise], Curve]] = {
     Sigmoid: _sigmoid,
-    Tanh: _tanh,
+    Tanh: _odd("tanh"),
+    Erf: _odd("erf"),
     Arctan: _arctan,
     Softplus: _softplus,
     Exp: _exp,
     Elu: _elu,
+    HardSwish: _hard_swish,
+    Log: log_curve,
+    Power: power_curve,
     # Inflection points: f''(z) = 0 between the two numbers, which tests prove with Arb.
     Silu: _hump("silu", (2.39935728051, 2.39935728052)),
     Gelu: _hump("gelu", (1.414213562373, 1.414213562374)),

@@ -20,7 +20,8 @@ from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.product import Product
 from frown.relax.relaxation import Anchors, Relaxation
-from frown.rigor.curves import Curve, Piece, curve_of
+from frown.rigor.curve import Curve, Piece
+from frown.rigor.curves import curve_of
 from frown.rigor.rounding import TINY, UNIT, below
 from frown.rigor.tables import Enclosure
 
@@ -109,6 +110,7 @@ class _Smooth:
     curve: Curve
     box: Box
     parts: tuple[_Part, ...]
+    defined: Tensor | None  # where f is continuous on the box; elsewhere nothing is known
 
     @classmethod
     def over(cls, op: Elementwise, curve: Curve, box: Box) -> _Smooth:
@@ -121,11 +123,12 @@ class _Smooth:
                 continue
             last = last.maximum(first)
             parts.append(_Part(piece, first, last, empty, curve.value(first), curve.value(last)))
-        return cls(op, curve, box, tuple(parts))
+        return cls(op, curve, box, tuple(parts), op.defined(box))
 
     def rows(self, index: Tensor | slice) -> _Smooth:
         parts = tuple(part.rows(index) for part in self.parts)
-        return _Smooth(self.op, self.curve, self.box.rows(index), parts)
+        defined = None if self.defined is None else self.defined[index]
+        return _Smooth(self.op, self.curve, self.box.rows(index), parts, defined)
 
     def image(self) -> Box:
         zero = torch.zeros_like(self.box.lower)
@@ -138,7 +141,8 @@ class _Smooth:
         best = torch.full_like(slope, torch.inf)
         for part in self.parts:
             best = torch.minimum(best, self._least(part, slope, below, guesses))
-        best = torch.where(torch.isfinite(slope), best, torch.nan)
+        known = torch.isfinite(slope)
+        best = torch.where(known if self.defined is None else known & self.defined, best, torch.nan)
         if isinstance(self.op, Gelu | GeluTanh) and self.op.near:
             best = best - self.op.near * self.box.lower.abs().maximum(self.box.upper.abs())
         return torch.where(below, best, -best)
@@ -162,7 +166,8 @@ class _Smooth:
             if bool(rises.any()):
                 tangent = torch.full_like(slope, -torch.inf)
                 for z in guesses:
-                    here = z.maximum(part.first).minimum(part.last)
+                    here = z.nan_to_num(nan=0.0).clamp(min=self.curve.start)
+                    here = here.maximum(part.first).minimum(part.last)
                     tangent = torch.maximum(tangent, self._tangent(part, slope, under, here))
                 best = torch.where(rises, tangent, ends)
         return torch.where(part.empty, torch.inf, best)
@@ -172,10 +177,11 @@ class _Smooth:
         value, rate = self.curve.value(z), self.curve.slope(z)
         steep = torch.where(under, rate.lower - slope, slope - rate.upper)
         other = torch.where(under, rate.upper - slope, slope - rate.lower)
-        slack = (rate.upper.abs() + slope.abs()) * (4 * UNIT)
+        size = rate.lower.abs().maximum(rate.upper.abs())
+        slack = (size + slope.abs()) * (4 * UNIT)
         # The derivative of +-(f - s z) lies in [steep - slack, other + slack].
-        right = (slack - steep).clamp(min=0) * (part.last - z)
-        left = (other + slack).clamp(min=0) * (z - part.first)
+        right = _fall((slack - steep).clamp(min=0), part.last - z)
+        left = _fall((other + slack).clamp(min=0), z - part.first)
         return below(_gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
 
     def _short(self, part: _Part, slope: Tensor, under: Tensor, ends: Tensor) -> Tensor:
@@ -184,6 +190,11 @@ class _Smooth:
         rate = self.curve.slope(part.first)
         steep = rate.lower.abs().maximum(rate.upper.abs()) + 1 + slope.abs()
         return below(ends, steep * (part.last - part.first))
+
+
+def _fall(rate: Tensor, run: Tensor) -> Tensor:
+    """rate run; an infinite rate, too, costs nothing at the point itself."""
+    return torch.where(run == 0, 0.0, rate * run)
 
 
 def _gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
