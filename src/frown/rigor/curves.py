@@ -127,15 +127,14 @@ def _odd(name: str) -> Callable[[Elementwise], Curve]:
 
 
 def _arctan(op: Elementwise) -> Curve:
-    """The slope is 1 / (1 + z^2). Beyond the table, for z > 0,
-    pi/2 - 1/z < arctan z < pi/2 - 1/z + 1/(3 z^3)."""
+    """The slope is 1 / (1 + z^2). Beyond the table, for z > 0, arctan z = pi/2 - arctan(1/z)."""
     table = _table("arctan")
     half_pi = 1.5707963267948966  # below pi/2, by less than its last place
 
     def right(z: Tensor) -> Enclosure:
-        y = half_pi - 1 / z
-        cubic = 1 / (3 * z * z * z)
-        return Enclosure(below(y), above(y + 4 * UNIT, cubic))
+        rest = table.value(1 / z)
+        slack = 8 * UNIT
+        return Enclosure(below(half_pi - rest.upper, slack), above(half_pi - rest.lower, slack))
 
     def left(z: Tensor) -> Enclosure:
         mirror = right(-z)

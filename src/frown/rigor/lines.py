@@ -20,10 +20,12 @@ from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.product import Product
 from frown.relax.relaxation import Anchors, Relaxation
+from frown.relax.wave import Wave
 from frown.rigor.curve import Curve, Piece
 from frown.rigor.curves import curve_of
 from frown.rigor.rounding import TINY, UNIT, below
-from frown.rigor.tables import Enclosure
+from frown.rigor.tables import Enclosure, gap
+from frown.rigor.waves import ProvenWave
 
 
 class Proven(Protocol):
@@ -43,6 +45,8 @@ def prove(op: Relaxation, box: Box) -> Proven | None:
     """The proven form of an operator over a box, or None where there is none."""
     if isinstance(op, PiecewiseLinear | Max | Product):
         return _Cornered(op, op.anchors(box))
+    if isinstance(op, Wave):
+        return ProvenWave.over(op, box)
     if not isinstance(op, Elementwise):
         return None
     curve = curve_of(op)
@@ -99,8 +103,8 @@ class _Part:
             self.first[index],
             self.last[index],
             self.empty[index],
-            Enclosure(self.at_first.lower[index], self.at_first.upper[index]),
-            Enclosure(self.at_last.lower[index], self.at_last.upper[index]),
+            self.at_first.rows(index),
+            self.at_last.rows(index),
         )
 
 
@@ -152,8 +156,8 @@ class _Smooth:
     ) -> Tensor:
         """A lower bound of +-(f(z) - s z) over a part; infinite where it is empty."""
         ends = torch.minimum(
-            _gap(part.at_first, slope, part.first, under),
-            _gap(part.at_last, slope, part.last, under),
+            gap(part.at_first, slope, part.first, under),
+            gap(part.at_last, slope, part.last, under),
         )
         bend = part.piece.bend
         if bend == "straight":
@@ -182,7 +186,7 @@ class _Smooth:
         # The derivative of +-(f - s z) lies in [steep - slack, other + slack].
         right = _fall((slack - steep).clamp(min=0), part.last - z)
         left = _fall((other + slack).clamp(min=0), z - part.first)
-        return below(_gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
+        return below(gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
 
     def _short(self, part: _Part, slope: Tensor, under: Tensor, ends: Tensor) -> Tensor:
         """A gap: f' hardly changes over so short a stretch; twice its size at one end, and 1, cover
@@ -195,11 +199,3 @@ class _Smooth:
 def _fall(rate: Tensor, run: Tensor) -> Tensor:
     """rate run; an infinite rate, too, costs nothing at the point itself."""
     return torch.where(run == 0, 0.0, rate * run)
-
-
-def _gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
-    """A lower bound of +-(f(z) - s z)."""
-    f = torch.where(under, value.lower, -value.upper)
-    tilt = torch.where(under, slope, -slope) * z
-    gap = f - tilt
-    return gap - (4 * UNIT * (gap.abs() + tilt.abs()) + TINY)

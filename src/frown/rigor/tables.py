@@ -29,11 +29,22 @@ class Enclosure:
     lower: Tensor
     upper: Tensor
 
+    def rows(self, index: Tensor | slice) -> Enclosure:
+        return Enclosure(self.lower[index], self.upper[index])
+
     def where(self, mask: Tensor, other: Enclosure) -> Enclosure:
         """This one where the mask says so, else the other."""
         return Enclosure(
             torch.where(mask, self.lower, other.lower), torch.where(mask, self.upper, other.upper)
         )
+
+
+def gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
+    """A lower bound of +-(f(z) - s z)."""
+    f = torch.where(under, value.lower, -value.upper)
+    tilt = torch.where(under, slope, -slope) * z
+    y = f - tilt
+    return y - (4 * UNIT * (y.abs() + tilt.abs()) + TINY)
 
 
 def around(y: Tensor, ulps: int = 8) -> Enclosure:
