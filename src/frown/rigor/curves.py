@@ -157,7 +157,7 @@ def _softplus(op: Elementwise) -> Curve:
     return Curve(value, _Slope(table, (0.0, _FAINT), (1 - 2 * UNIT, 1.0)), _CONVEX)
 
 
-def _exp_value(z: Tensor) -> Enclosure:
+def exp_value(z: Tensor) -> Enclosure:
     """Beyond the table e^z = (e^(z/16))^16; where even that is too far, unknown."""
     table = _table("exp")
     found = table.value(z)
@@ -174,7 +174,7 @@ def _exp_value(z: Tensor) -> Enclosure:
 
 
 def _exp(op: Elementwise) -> Curve:
-    return Curve(_exp_value, _exp_value, _CONVEX)
+    return Curve(exp_value, exp_value, _CONVEX)
 
 
 def _elu(op: Elementwise) -> Curve:
@@ -183,7 +183,7 @@ def _elu(op: Elementwise) -> Curve:
     scale, bend = op.scale, op.scale * op.alpha
 
     def value(z: Tensor) -> Enclosure:
-        e = _exp_value(z.clamp(max=0))
+        e = exp_value(z.clamp(max=0))
         low, high = below((e.lower - 1) * bend), above((e.upper - 1) * bend)
         if bend < 0:
             low, high = below((e.upper - 1) * bend), above((e.lower - 1) * bend)
@@ -193,7 +193,7 @@ def _elu(op: Elementwise) -> Curve:
         return Enclosure(below(line), above(line)).where(z >= 0, left)
 
     def slope(z: Tensor) -> Enclosure:
-        e = _exp_value(z.clamp(max=0))
+        e = exp_value(z.clamp(max=0))
         ends = (e.lower * bend, e.upper * bend)
         low, high = torch.minimum(*ends), torch.maximum(*ends)
         left = Enclosure(below(low), above(high))

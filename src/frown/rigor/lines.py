@@ -16,6 +16,7 @@ from torch import Tensor
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh
+from frown.relax.log_sum_exp import LogSumExp
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.product import Product
@@ -23,6 +24,7 @@ from frown.relax.relaxation import Anchors, Relaxation
 from frown.relax.wave import Wave
 from frown.rigor.curve import Curve, Piece
 from frown.rigor.curves import curve_of
+from frown.rigor.log_sum_exp import ProvenLogSumExp
 from frown.rigor.rounding import TINY, UNIT, below
 from frown.rigor.tables import Enclosure, gap
 from frown.rigor.waves import ProvenWave
@@ -45,6 +47,8 @@ def prove(op: Relaxation, box: Box) -> Proven | None:
     """The proven form of an operator over a box, or None where there is none."""
     if isinstance(op, PiecewiseLinear | Max | Product):
         return _Cornered(op, op.anchors(box))
+    if isinstance(op, LogSumExp):
+        return ProvenLogSumExp(op, box)
     if isinstance(op, Wave):
         return ProvenWave.over(op, box)
     if not isinstance(op, Elementwise):
