@@ -1,0 +1,105 @@
+"""`python -m frown_check CERT... --model model.onnx`: exit code 0 if all are accepted, else 1."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from frown_check.checker import Verdict, check
+
+PATIENCE = 2.0  # seconds before progress is shown
+
+
+def run(certificates: Sequence[Path], model: Path, as_json: bool = False) -> bool:
+    """Print a verdict for each certificate; whether all were accepted."""
+    accepted = True
+    for path in certificates:
+        start = time.monotonic()
+        verdict = check(path, model, _Progress(str(path)))
+        seconds = time.monotonic() - start
+        accepted &= verdict.accepted
+        print(_json(path, verdict, seconds) if as_json else _text(path, verdict, seconds))
+    return accepted
+
+
+class _Progress:
+    """Per cent on a terminal, once a replay takes longer."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.next = name, time.monotonic() + PATIENCE
+
+    def __call__(self, done: float) -> None:
+        if sys.stderr.isatty() and time.monotonic() > self.next:
+            end = "\n" if done >= 1 else ""
+            print(f"\r{self.name}: {done:4.0%}", end=end, file=sys.stderr, flush=True)
+            self.next = time.monotonic() + 0.2
+
+
+def _text(path: Path, verdict: Verdict, seconds: float) -> str:
+    claim = verdict.claim
+    if not verdict.accepted or claim is None:
+        return f"{path}: REFUSED: {verdict.reason}"
+    where = f"||x - x0||_{claim.norm:g} <= {claim.radius!r}"
+    extras = [
+        text
+        for text, present in (
+            ("within the valid range", claim.clipped),
+            ("features scaled or in several balls", claim.scaled),
+            ("inputs normalised first", claim.normalised),
+        )
+        if present
+    ]
+    others = ", ".join(str(o) for o in claim.others)
+    tail = f" ({'; '.join(extras)})" if extras else ""
+    return (
+        f"{path}: accepted: class {claim.label} beats {others} for all {where}{tail}; "
+        f"margins > {verdict.margin:.4g}; {seconds:.2f} s"
+    )
+
+
+def _json(path: Path, verdict: Verdict, seconds: float) -> str:
+    claim = verdict.claim
+    about = None
+    if claim is not None:
+        about = {
+            "model": claim.digest,
+            "label": claim.label,
+            "others": list(claim.others),
+            "norm": "inf" if claim.norm == float("inf") else claim.norm,
+            "radius": claim.radius,
+            "clipped": claim.clipped,
+            "scaled": claim.scaled,
+            "normalised": claim.normalised,
+        }
+    found = {
+        "certificate": str(path),
+        "accepted": verdict.accepted,
+        "reason": verdict.reason,
+        "claim": about,
+        "margin": verdict.margin if verdict.margin is None or _finite(verdict.margin) else None,
+        "seconds": round(seconds, 3),
+    }
+    return json.dumps(found, allow_nan=False)
+
+
+def _finite(x: float) -> bool:
+    return x - x == 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="frown_check", description="Check certificates of robustness, independently of frown."
+    )
+    parser.add_argument("certificates", nargs="+", type=Path, metavar="CERT")
+    parser.add_argument("--model", required=True, type=Path, help="the ONNX file")
+    parser.add_argument("--json", action="store_true", help="one JSON object per certificate")
+    options = parser.parse_args(arguments)
+    return 0 if run(options.certificates, options.model, options.json) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""What a handler of an ONNX operator is given, and the registry of handlers.
+
+A handler maps a `Call` to the node's outputs: views of the graph under construction, or constant
+arrays. Constants are kept as they are in the file: floats widened to float64, which is exact.
+A node is refused if it has no handler or an attribute that its handler does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from flint import fmpq
+from numpy.typing import NDArray
+
+from frown_check.balls import Ball, U, up
+from frown_check.errors import Refused
+from frown_check.functions import Function
+from frown_check.graph import Apply, Graph, Linear, Scale, View
+
+Constant = NDArray[Any]
+Value = View | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxNode:
+    """One node of the file; `name` is that of its first output where it has none."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    graph: Graph
+    node: OnnxNode
+    opset: int
+    inputs: Sequence[Value | None]
+
+    # -- what the node says ----------------------------------------------------------
+
+    def refuse(self, why: str) -> Refused:
+        return Refused(f"{self.node.op} at {self.node.name}: {why} is not supported by the checker")
+
+    def has(self, i: int) -> bool:
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def value(self, i: int) -> Value:
+        found = self.inputs[i] if self.has(i) else None
+        if found is None:
+            raise self.refuse(f"without input {i} it")
+        return found
+
+    def view(self, i: int = 0) -> View:
+        found = self.value(i)
+        if not isinstance(found, View):
+            raise self.refuse(f"a constant input {i}")
+        return found
+
+    def constant(self, i: int) -> Constant:
+        found = self.value(i)
+        if isinstance(found, View):
+            raise self.refuse(f"a computed input {i}")
+        return found
+
+    def floats(self, i: int) -> Constant:
+        found = self.constant(i).astype(np.float64)
+        if not np.isfinite(found).all():
+            raise self.refuse(f"input {i} with infinite numbers or NaN")
+        return found
+
+    def integers(self, i: int) -> list[int]:
+        found = self.constant(i)
+        if found.dtype.kind not in "iu":
+            raise self.refuse(f"an input {i} that is not of integers")
+        return [int(n) for n in found.ravel()]
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return self.node.attributes.get(name, default)
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute. They are float32 numbers, and so are their defaults."""
+        found = float(np.float32(self.attribute(name, default)))
+        if not isfinite(found):
+            raise self.refuse(f"attribute {name}={found}")
+        return found
+
+    def list(self, name: str, i: int | None = None) -> list[int] | None:
+        """An attribute of integers, which newer opsets may have moved to input i."""
+        if i is not None and self.has(i):
+            return self.integers(i)
+        found = self.attribute(name, None)
+        return None if found is None else [int(n) for n in found]
+
+    def axis(self, axis: int, rank: int) -> int:
+        if not -rank <= axis < rank:
+            raise self.refuse(f"axis {axis} of a tensor of rank {rank}")
+        return axis % rank
+
+    # -- what it adds to the graph ------------------------------------------------------
+
+    def scale(self, x: View, factor: Ball | None, offset: Ball | None = None) -> View:
+        """factor x + offset with numpy's broadcasting; None is 1, or 0."""
+        parts = [b.mid.shape for b in (factor, offset) if b is not None]
+        shape = np.broadcast_shapes(x.shape, *parts)
+
+        def wide(ball: Ball) -> Ball:
+            return ball.map(lambda a: np.broadcast_to(a, shape).reshape(-1))
+
+        spread = View(x.node, np.broadcast_to(x.index, shape))
+        times = wide(Ball(np.ones(())) if factor is None else factor)
+        op = Scale(times, None if offset is None else wide(offset))
+        return self.graph.add(op, [spread], shape)
+
+    def linear(self, x: View, weight: Ball, bias: Ball | None = None) -> View:
+        """x (groups, places, inputs) times weight (groups, inputs, outputs)."""
+        groups, places, inner = x.shape
+        if weight.mid.shape[:2] != (groups, inner):
+            raise self.refuse(f"weights of shape {weight.mid.shape} for an input of {x.shape}")
+        op = Linear(weight, bias, places)
+        return self.graph.add(op, [x], (groups, places, weight.mid.shape[2]))
+
+    def sum(self, x: View, signs: Sequence[float] | None = None) -> View:
+        """The sum over the last axis, with signs."""
+        count = x.shape[-1]
+        weights = np.ones(count) if signs is None else np.array(signs, dtype=np.float64)
+        flat = View(x.node, x.index.reshape(1, -1, count))
+        return moved(self.linear(flat, Ball(weights.reshape(1, count, 1))), x.shape[:-1])
+
+    def apply(self, x: View, function: Function) -> View:
+        """A site of one variable."""
+        return self.graph.add(Apply(self.node.name, function), [x], x.shape)
+
+    def apply_last(self, x: View, kind: str) -> View:
+        """A site of the variables on the last axis."""
+        op = Apply(self.node.name, kind, x.shape[-1])
+        return self.graph.add(op, [x], x.shape[:-1])
+
+
+def moved(x: View, shape: Sequence[int]) -> View:
+    return View(x.node, x.index.reshape(shape))
+
+
+def rational(value: float) -> fmpq:
+    numerator, denominator = float(value).as_integer_ratio()
+    return fmpq(numerator, denominator)
+
+
+def quotient(x: Constant, y: Constant) -> Ball:
+    """x / y, entry by entry, of finite floats."""
+    with np.errstate(all="ignore"):
+        mid = np.asarray(x / y, dtype=np.float64)
+    return Ball(mid, up(2 * U * np.abs(mid), 1))
+
+
+Handler = Callable[[Call], Value | Sequence[Value]]
+HANDLERS: dict[str, tuple[Handler, frozenset[str]]] = {}
+
+
+def operator(*names: str, attributes: str = "") -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = (handler, frozenset(attributes.split()))
+        return handler
+
+    return register
+
+
+def indexed(x: Value, move: Callable[[Any], Any]) -> Value:
+    """What only moves entries acts on a constant as on a view's index."""
+    return View(x.node, move(x.index)) if isinstance(x, View) else move(x)

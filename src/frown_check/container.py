@@ -1,0 +1,312 @@
+"""The certificate file: from bytes to plain, checked values. See docs/certificate.md.
+
+Nothing here is executed, no path is followed, and memory is bounded: the header's length, the
+inflated payload's length and every array are checked before anything is allocated, and the
+payload is inflated no further than it says it goes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from math import inf, isfinite, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown_check.balls import Array, Index
+from frown_check.errors import Refused
+from frown_check.region import Region
+
+MAGIC = b"FROWNC01"
+MOST_HEADER = 16 * 2**20
+MOST_PAYLOAD = 2**30
+MOST_FEATURES = 2**24
+NO_TABLE = 0xFFFFFFFF
+
+TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "i4": "<i4", "u4": "<u4", "u1": "|u1"}
+SLOPES = ("f8", "f4", "f2")
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    name: str
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows to bound: what they bound, over which sites they bring slopes, and which."""
+
+    site: int | None  # None: the final rows
+    over: tuple[int, ...]
+    neuron: Index
+    side: Index
+    table: Index  # NO_TABLE where a row has none
+    slopes: Floats | None  # (tables, lanes, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    digest: str
+    external: dict[str, str]
+    producer: str
+    shape: tuple[int, ...]
+    normalisation: tuple[Array, Array] | None
+    region: Region
+    label: int
+    others: tuple[int, ...]
+    sites: tuple[Site, ...]
+    shared: tuple[Array | None, ...]
+    steps: tuple[Rows, ...]
+    final: Rows
+
+
+def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
+    """The certificate in a file's bytes; Refused where they are none."""
+    try:
+        header, payload = _parts(content, most_payload)
+        return _Reader(payload).certificate(header)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        kind = type(error).__name__
+        raise Refused(f"not a valid certificate: {kind}: {error}") from None
+
+
+def _parts(content: bytes, most_payload: int) -> tuple[dict[str, Any], bytes]:
+    if content[:8] != MAGIC:
+        raise Refused("not a certificate of version 1")
+    if len(content) < 20:
+        raise Refused("the certificate is cut off")
+    (length,) = struct.unpack_from("<I", content, 8)
+    if length > MOST_HEADER or 12 + length + 8 > len(content):
+        raise Refused("the certificate is cut off, or its header is too long")
+    text = content[12 : 12 + length].decode("utf-8", "strict")
+    header = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
+    if not isinstance(header, dict):
+        raise Refused("the header is not an object")
+    (inflated,) = struct.unpack_from("<Q", content, 12 + length)
+    if inflated > most_payload:
+        raise Refused(f"the payload of {inflated} bytes is over the limit of {most_payload}")
+    stream = zlib.decompressobj()
+    try:
+        payload = stream.decompress(content[12 + length + 8 :], inflated + 1)
+    except zlib.error as error:
+        raise Refused(f"the payload is damaged: {error}") from None
+    if len(payload) != inflated or not stream.eof or stream.unused_data:
+        raise Refused("the payload has another length than its header says")
+    return header, payload
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} in the header")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name twice in one object")
+    return found
+
+
+def _whole(value: Any, low: int, high: int, what: str) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise Refused(f"{what} is {value!r}, not a whole number from {low} to {high}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if type(value) is not str or len(value) > 4096:
+        raise Refused(f"{what} is not a short string")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if type(value) is not list:
+        raise Refused(f"{what} is not a list")
+    return value
+
+
+def _fields(value: Any, names: str, what: str) -> list[Any]:
+    """The values of exactly these fields."""
+    wanted = names.split()
+    if type(value) is not dict or set(value) != set(wanted):
+        raise Refused(f"{what} does not have just the fields {', '.join(wanted)}")
+    return [value[name] for name in wanted]
+
+
+def _number(value: Any, what: str) -> float:
+    """A float in C99's hexadecimal notation."""
+    found = float.fromhex(_text(value, what))
+    if not isfinite(found):
+        raise Refused(f"{what} is not finite")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    payload: bytes
+
+    def certificate(self, header: dict[str, Any]) -> Certificate:
+        names = "format producer model normalisation input region claim sites shared steps final"
+        version, producer, model, norm, shape, region, claim, sites, shared, steps, final = _fields(
+            header, names, "the header"
+        )
+        _whole(version, 1, 1, "the format")
+        digest, external = _fields(model, "sha256 external", "model")
+        if type(external) is not dict:
+            raise Refused("model.external is not an object")
+        sizes = tuple(_whole(n, 1, MOST_FEATURES, "an axis") for n in _list(shape, "input"))
+        features = prod(sizes)
+        _whole(features, 1, MOST_FEATURES, "the number of features")
+        label, others = _fields(claim, "label others", "claim")
+        label = _whole(label, 0, 2**31, "the label")
+        rivals = tuple(_whole(o, 0, 2**31, "a class") for o in _list(others, "others"))
+        if not rivals or label in rivals or len(set(rivals)) != len(rivals):
+            raise Refused("the other classes must be some, each once, without the label")
+        places = tuple(self._site(site) for site in _list(sites, "sites"))
+        if len(_list(shared, "shared")) != len(places):
+            raise Refused("shared must have one entry for each site")
+        ends = [self._step(step, places) for step in _list(steps, "steps")]
+        order = [rows.site for rows in ends if rows.site is not None]
+        if order != sorted(order):
+            raise Refused("steps are not in the order of their sites")
+        return Certificate(
+            _text(digest, "model.sha256"),
+            {_text(k, "a file"): _text(v, "its digest") for k, v in external.items()},
+            _text(producer, "producer"),
+            sizes,
+            self._normalisation(norm, sizes),
+            self._region(region, features),
+            label,
+            rivals,
+            places,
+            tuple(self._shared(ref, site) for ref, site in zip(shared, places, strict=True)),
+            tuple(ends),
+            self._final(final, places, len(rivals)),
+        )
+
+    def array(self, ref: Any, types: tuple[str, ...], what: str) -> NDArray[Any]:
+        """An array of the payload; a view, so nothing is allocated."""
+        dtype, shape, at = _fields(ref, "dtype shape at", what)
+        if dtype not in types:
+            raise Refused(f"{what} has type {dtype!r}, not one of {', '.join(types)}")
+        kind = np.dtype(TYPES[dtype])
+        sizes = tuple(_whole(n, 0, 2**40, f"an axis of {what}") for n in _list(shape, what))
+        if len(sizes) > 8:
+            raise Refused(f"{what} has too many axes")
+        start = _whole(at, 0, 2**40, f"the place of {what}")
+        count = prod(sizes)
+        if start % 8 or start + count * kind.itemsize > len(self.payload):
+            raise Refused(f"{what} lies outside the payload or is not aligned")
+        return np.frombuffer(self.payload, kind, count, start).reshape(sizes)
+
+    def _floats(self, ref: Any, count: int, what: str) -> Array:
+        found = self.array(ref, ("f8",), what)
+        if found.size != count or not np.isfinite(found).all():
+            raise Refused(f"{what} is not {count} finite numbers")
+        return found.astype(np.float64).ravel()
+
+    def _normalisation(self, norm: Any, sizes: tuple[int, ...]) -> tuple[Array, Array] | None:
+        if norm is None:
+            return None
+        values = []
+        for ref, what in zip(_fields(norm, "mean std", "normalisation"), ("mean", "std")):
+            found = self.array(ref, ("f8",), what)
+            if found.ndim > len(sizes) or not np.isfinite(found).all():
+                raise Refused(f"{what} does not fit the input, or is not finite")
+            values.append(np.broadcast_to(found, sizes).astype(np.float64).ravel())
+        if not (values[1] > 0).all():
+            raise Refused("std is not positive")
+        return values[0], values[1]
+
+    def _region(self, region: Any, n: int) -> Region:
+        norm, radius, centre, scale, ball, lower, upper = _fields(
+            region, "norm radius centre scale ball lower upper", "region"
+        )
+        p = inf if norm == "inf" else _number(norm, "norm") if "x" in norm else float(int(norm))
+        size = _number(radius, "radius")
+        if not p >= 1 or size < 0:
+            raise Refused("the norm must be at least 1, the radius not below 0")
+        scales = np.ones(n) if scale is None else self._floats(scale, n, "scale")
+        if not (scales >= 0).all():
+            raise Refused("scale is below 0")
+        groups = np.zeros(n, dtype=np.int64)
+        if ball is not None:
+            groups = self.array(ball, ("i4",), "ball").astype(np.int64).ravel()
+            if len(groups) != n or groups.min() < -1:
+                raise Refused("ball is not one number from -1 on per feature")
+        middle = self._floats(centre, n, "centre")
+        if (lower is None) != (upper is None):
+            raise Refused("a valid range needs both ends")
+        low = None if lower is None else self._floats(lower, n, "lower")
+        high = None if upper is None else self._floats(upper, n, "upper")
+        if low is not None and high is not None and not ((low <= middle) & (middle <= high)).all():
+            raise Refused("the centre lies outside the valid range")
+        return Region(p, size, middle, np.where(groups < 0, 0.0, scales), groups, low, high)
+
+    def _site(self, site: Any) -> Site:
+        name, kind, size = _fields(site, "name kind size", "a site")
+        width = _whole(size, 1, MOST_FEATURES, "a site's size")
+        return Site(_text(name, "a site's name"), _text(kind, "a site's kind"), width)
+
+    def _shared(self, ref: Any, site: Site) -> Array | None:
+        if ref is None:
+            return None
+        found = self.array(ref, SLOPES, "shared slopes")
+        if found.shape != (2, site.size) or np.isinf(found).any():
+            raise Refused(f"shared slopes of {site.name} are infinite or not (2, {site.size})")
+        return found.astype(np.float64)
+
+    def _step(self, step: Any, sites: tuple[Site, ...]) -> Rows:
+        site, over, neuron, side, table, slopes = _fields(
+            step, "site over neuron side table slopes", "a step"
+        )
+        at = _whole(site, 0, len(sites) - 1, "a step's site")
+        neurons = self.array(neuron, ("u4",), "neuron").astype(np.int64)
+        sides = self.array(side, ("u1",), "side").astype(np.int64)
+        if neurons.ndim != 1 or sides.shape != neurons.shape:
+            raise Refused("neuron and side of a step differ in shape")
+        if len(neurons) and (neurons.max() >= sites[at].size or sides.max() > 1):
+            raise Refused(f"a row of {sites[at].name} has no such neuron or side")
+        return self._rows(at, over, neurons, sides, table, slopes, sites[:at], sites)
+
+    def _final(self, final: Any, sites: tuple[Site, ...], count: int) -> Rows:
+        over, table, slopes = _fields(final, "over table slopes", "final")
+        rows = np.arange(count)
+        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites, sites)
+
+    def _rows(
+        self,
+        at: int | None,
+        over: Any,
+        neurons: Index,
+        sides: Index,
+        table: Any,
+        slopes: Any,
+        earlier: tuple[Site, ...],
+        sites: tuple[Site, ...],
+    ) -> Rows:
+        places = tuple(_whole(k, 0, len(earlier) - 1, "over") for k in _list(over, "over"))
+        if list(places) != sorted(set(places)):
+            raise Refused("over must name earlier sites, in order, each once")
+        tables = self.array(table, ("u4",), "table").astype(np.int64)
+        if tables.shape != neurons.shape:
+            raise Refused("table must have one number per row")
+        if slopes is None:
+            if (tables != NO_TABLE).any():
+                raise Refused("a row names a table of slopes, but there are none")
+            return Rows(at, places, neurons, sides, tables, None)
+        found = self.array(slopes, SLOPES, "slopes")
+        width = sum(sites[k].size for k in places)
+        if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
+            raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
+        if np.isinf(found).any():
+            raise Refused("slopes are infinite")
+        if ((tables >= found.shape[0]) & (tables != NO_TABLE)).any():
+            raise Refused("a row names a table of slopes that is not there")
+        return Rows(at, places, neurons, sides, tables, found)

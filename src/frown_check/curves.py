@@ -1,0 +1,202 @@
+"""Smooth functions with proved values: f and f' at floats, enclosed.
+
+Proved: `enclose(z)` returns balls that contain f(z) and f'(z). The values come from Arb, which
+encloses every function it evaluates, in one of two ways: point by point, or from a table of
+Taylor polynomials. A table has nodes c = k / 64. With a_i = f^(i)(c) / i! and a number r that
+|f^(8)| / 8! does not exceed on |z - c| <= h = 1/128, Taylor's theorem says for t = z - c
+
+    |f(z) - sum_{i<8} a_i t^i| <= r h^8,      |f'(z) - sum_{0<i<8} i a_i t^(i-1)| <= 8 r h^7.
+
+`touch` guesses where f' equals a slope. Nothing depends on the guess but how tight a line is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from flint import arb, arb_series, ctx
+
+from frown_check.balls import ETA, Array, Ball, enclosed, rounding, up
+
+Expression = Callable[[Any], Any]  # of an arb or an arb_series
+
+PRECISION = 160
+DEGREE = 7
+NODES = 64 * 32  # on either side of 0
+STEP = 1.0 / 64
+
+
+class Curve(Protocol):
+    """A function that is convex or concave on the pieces where it is used."""
+
+    def enclose(self, z: Array) -> tuple[Ball, Ball]:
+        """f(z) and f'(z)."""
+
+    def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
+        """Roughly where f' = slope in [low, high], on which f is convex (bend 1) or concave."""
+
+
+class Straight:
+    """a z + b, with a number a or one for each entry of z."""
+
+    def __init__(self, slope: float | Array, offset: float = 0.0) -> None:
+        self.slope, self.offset = slope, offset
+
+    def enclose(self, z: Array) -> tuple[Ball, Ball]:
+        mid = self.slope * z + self.offset
+        size = np.abs(self.slope) * np.abs(z) + abs(self.offset)
+        return Ball(mid, up(rounding(2) * size, 6)), Ball(np.zeros_like(z) + self.slope)
+
+    def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
+        return low
+
+
+class Pointwise:
+    """Any expression, one Arb evaluation per point."""
+
+    def __init__(self, expression: Expression, touch: Callable[[Array], Array]) -> None:
+        self.expression, self.guess = expression, touch
+
+    def enclose(self, z: Array) -> tuple[Ball, Ball]:
+        ctx.prec = PRECISION
+        values, slopes = [], []
+        for x in z.ravel().tolist():
+            series = self.expression(arb_series([arb(x), 1], 2))
+            values.append(series[0])
+            slopes.append(series[1])
+        return enclosed(values, z.shape), enclosed(slopes, z.shape)
+
+    def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
+        with np.errstate(all="ignore"):
+            return np.clip(self.guess(slope), low, high)
+
+
+class Tabulated:
+    """An expression with a table on [-32, 32]; point by point beyond."""
+
+    def __init__(self, expression: Expression) -> None:
+        self.beyond = Pointwise(expression, np.zeros_like)
+        ctx.prec = PRECISION
+        rows, rests = [], []
+        for k in range(-NODES, NODES + 1):
+            centre = arb(k) / 64
+            series = expression(arb_series([centre, 1], DEGREE + 1))
+            cell = expression(arb_series([centre + arb(0, STEP / 2), 1], DEGREE + 2))
+            rows.append([series[i] for i in range(DEGREE + 1)])
+            rests.append(cell[DEGREE + 1].abs_upper())
+        shape = (2 * NODES + 1, DEGREE + 1)
+        table = enclosed([a for row in rows for a in row], shape)
+        rest = enclosed(rests, shape[:1]).ends()[1]
+        self.coef = np.ascontiguousarray(table.mid.T)  # (degree + 1, nodes)
+        # Horner's scheme: no more than 2 * 8 roundings of any term, all bounded by |a_i| h^i.
+        half = STEP / 2
+        size = rounding(2 * DEGREE + 2) * np.abs(self.coef) + table.radius.T
+        powers = half ** np.arange(DEGREE + 1)[:, None]
+        counts = np.arange(1, DEGREE + 1)[:, None]
+        self.error = up((size * powers).sum(0) + rest * half ** (DEGREE + 1), 2 * DEGREE + 8)
+        slopes = (size[1:] * counts * powers[:-1]).sum(0) + (DEGREE + 1) * rest * half**DEGREE
+        self.slope_error = up(slopes, 2 * DEGREE + 8)
+
+    def enclose(self, z: Array) -> tuple[Ball, Ball]:
+        node = np.rint(z / STEP)
+        inside = np.abs(node) <= NODES
+        place = np.where(inside, node, 0.0).astype(np.int64) + NODES
+        t = np.where(inside, z - node * STEP, 0.0)  # exact: z is near the node, or the node is 0
+        coef = self.coef[:, place]
+        value, slope = coef[DEGREE], DEGREE * coef[DEGREE]
+        for i in range(DEGREE - 1, -1, -1):
+            value = value * t + coef[i]
+            if i > 0:
+                slope = slope * t + i * coef[i]
+        f, d = Ball(value, self.error[place]), Ball(slope, self.slope_error[place])
+        if not inside.all():
+            outside = ~inside
+            for known, exact in zip((f, d), self.beyond.enclose(z[outside])):
+                known.mid[outside], known.radius[outside] = exact.mid, exact.radius
+        return f, d
+
+    def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
+        """Look f' up among the nodes, interpolate, and take two steps of Newton's method."""
+        first = int(np.clip(np.ceil(low.min() / STEP), -NODES, NODES - 1)) + NODES
+        last = int(np.clip(np.floor(high.max() / STEP), first - NODES + 1, NODES)) + NODES
+        slopes = np.maximum.accumulate(bend * self.coef[1, first : last + 1])
+        place = np.clip(np.searchsorted(slopes, bend * slope), 1, len(slopes) - 1) - 1
+        rise = slopes[place + 1] - slopes[place]
+        with np.errstate(all="ignore"):
+            t = STEP * np.clip((bend * slope - slopes[place]) / rise, 0.0, 1.0)
+            place = place + first
+            t = np.where(np.isnan(t), 0.0, t)
+            coef = self.coef[:, place]
+            for _ in range(2):
+                d, dd = DEGREE * coef[DEGREE], DEGREE * (DEGREE - 1) * coef[DEGREE]
+                for i in range(DEGREE - 1, 0, -1):
+                    d = d * t + i * coef[i]
+                    if i > 1:
+                        dd = dd * t + i * (i - 1) * coef[i]
+                step = (d - slope) / dd
+                t = np.clip(np.where(np.isfinite(step), t - step, t), 0.0, STEP)
+        return np.clip((place - NODES) * STEP + t, low, high)
+
+
+class Power:
+    """z^n for an integer n other than 0, with n - 1 or n roundings."""
+
+    def __init__(self, exponent: int) -> None:
+        self.exponent = exponent
+
+    def enclose(self, z: Array) -> tuple[Ball, Ball]:
+        n = self.exponent
+        slope = self._raise(z, n - 1)
+        return self._raise(z, n), Ball(n * slope.mid, up(abs(n) * slope.radius, 2))
+
+    @staticmethod
+    def _raise(z: Array, n: int) -> Ball:
+        value = np.ones_like(z)
+        with np.errstate(all="ignore"):
+            for _ in range(abs(n)):
+                value = value * z
+            if n < 0:
+                # A power so small that it may have lost digits has no reciprocal here.
+                value = np.where(np.abs(value) > ETA, 1.0 / value, np.nan)
+            return Ball(value, up(rounding(abs(n) + 2) * np.abs(value), abs(n) + 4))
+
+    def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
+        n, side = self.exponent, np.where(high <= 0, -1.0, 1.0)
+        with np.errstate(all="ignore"):
+            middle = n * (low / 2 + high / 2) ** (n - 1)
+            ratio = slope / n * (side if n % 2 == 0 else 1.0)  # |z|^(n - 1), if it is anywhere
+            inside = side * ratio ** (1.0 / (n - 1))
+            nowhere = np.where((middle > slope) == (bend > 0), low, high)
+        return np.clip(np.where(ratio > 0, inside, nowhere), low, high)
+
+
+TABLES: dict[tuple[object, ...], Tabulated] = {}
+
+
+def tabulated(name: str, *parameters: arb | float) -> Tabulated:
+    """The table of a named expression, made once."""
+    exact = [part.man_exp() for p in parameters for part in (arb(p).mid(), arb(p).rad())]
+    key = (name, *(int(n) for pair in exact for n in pair))
+    if key not in TABLES:
+        TABLES[key] = Tabulated(EXPRESSIONS[name](*parameters))
+    return TABLES[key]
+
+
+EXPRESSIONS: dict[str, Callable[..., Expression]] = {
+    "sigmoid": lambda: lambda x: 1 / (1 + (-x).exp()),
+    "tanh": lambda: lambda x: 1 - 2 / (1 + (2 * x).exp()),
+    "atan": lambda: lambda x: x.atan(),
+    "softplus": lambda: lambda x: (1 + x.exp()).log(),
+    "exp": lambda: lambda x: x.exp(),
+    "sin": lambda: lambda x: x.sin(),
+    "cos": lambda: lambda x: x.cos(),
+    # c (e^x - 1)
+    "elu": lambda a, b: lambda x: (x.exp() - 1) * (arb(a) * arb(b)),
+    "hard swish": lambda: lambda x: x * (x + 3) / 6,
+    # x (1 + erf(b x)) / 2
+    "gelu": lambda b: lambda x: x * (x * (-b)).erfc() / 2,
+    # x (1 + tanh(b x + c x^3)) / 2
+    "gated": lambda b, c: lambda x: x / (1 + (x * (-2) * (b + c * x * x)).exp()),
+}

@@ -1,0 +1,221 @@
+"""Bounding lines and planes: for a slope, the intercept.
+
+Proved: for every z in the box, and whatever the slopes s are,
+
+    intercept <= f(z) - s . z  where `below`,      intercept >= f(z) - s . z  elsewhere.
+
+Functions of one variable, piece by piece: g = f - s z (or its negative, for a line above) is
+convex, concave or straight on each piece. Where it is concave or straight, its least value is at
+an end. Where it is convex, g(z) >= g(x) + g'(x) (z - x) for any place x of the piece, which is
+least at one of its ends. In a gap g moves by no more than (steep + |s|) times its length.
+
+A maximum over a window: max_j x_j - s . x = max_j (x_j - s . x) is greatest at a corner for each j.
+For its least value let t = max_j x_j >= max_j l_j: entries of slope <= 0 are low, the others
+min(u_j, t), and t - sum_j max(s_j, 0) min(u_j, t)
+is convex in t with kinks at the u_j.
+
+A product: x y - p x - q y is linear in either variable, so its extremes are at corners.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from frown_check.balls import Array, Ball, U, above, down, up
+from frown_check.functions import Function, Piece
+
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class Frame(ABC):
+    """A site over its boxes, with n outputs; slopes are (..., n) or (..., n, K)."""
+
+    low: Array  # (n,) or (n, K)
+    high: Array
+
+    @abstractmethod
+    def intercepts(self, slope: Array, below: Mask) -> Array:
+        """See above; `below` is (..., n), and so is what is returned."""
+
+    @abstractmethod
+    def rule(self) -> tuple[Array, Array]:
+        """Slopes below and above where a certificate brings none."""
+
+    def image(self) -> tuple[Array, Array]:
+        """Bounds of the site's outputs: its lines of slope 0."""
+        flat = np.zeros_like(self.low)
+        every = np.ones(self.low.shape[:1], dtype=bool)
+        return self.intercepts(flat, every), self.intercepts(flat, ~every)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A piece cut to the boxes: [p, q] where `active`, and f at both ends."""
+
+    piece: Piece
+    p: Array
+    q: Array
+    active: Mask
+    at_p: Ball
+    at_q: Ball
+
+
+class Elementwise(Frame):
+    """f of one variable."""
+
+    def __init__(self, function: Function, low: Array, high: Array) -> None:
+        self.low, self.high = low, high
+        self.function = function
+        self.cuts = []
+        for piece in function.pieces:
+            p, q = np.maximum(low, piece.low), np.minimum(high, piece.high)
+            active = p <= q
+            if active.any():
+                inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
+                p, q = np.where(active, p, inner), np.where(active, q, inner)
+                curve = piece.curve
+                ends = curve.enclose(p)[0], curve.enclose(q)[0]
+                self.cuts.append(_Cut(piece, p, q, active, *ends))
+
+    def intercepts(self, slope: Array, below: Mask) -> Array:
+        sign = np.where(below, 1.0, -1.0)
+        best: Array = np.full(slope.shape, np.inf)
+        for cut in self.cuts:
+            found = self._least(cut, slope, sign)
+            # A minimum with NaN is NaN: nothing is lost silently.
+            best = np.where(cut.active, np.minimum(best, found), best)
+        result: Array = sign * best
+        return result
+
+    def _least(self, cut: _Cut, slope: Array, sign: Array) -> Array:
+        """A lower bound of sign (f(z) - slope z) over [p, q]."""
+        piece = cut.piece
+        left = _value(cut.at_p, slope, cut.p, sign)
+        if piece.bend is None:
+            width = above(np.asarray(piece.high - piece.low))
+            return down(left - up((piece.steep + np.abs(slope)) * width, 4))
+        least = np.minimum(left, _value(cut.at_q, slope, cut.q, sign))
+        if piece.bend == 0:
+            return least
+        curved = cut.active & (cut.p < cut.q) & (sign == piece.bend)
+        if curved.any():
+            p, q, s, turn = (
+                np.broadcast_to(x, curved.shape)[curved] for x in (cut.p, cut.q, slope, sign)
+            )
+            least[curved] = _tangent(piece, p, q, s, turn)
+        return least
+
+    def rule(self) -> tuple[Array, Array]:
+        """Chords; below functions of two straight pieces around 0 the nearer of those."""
+        middle = self.low / 2 + self.high / 2
+        ends = [np.zeros_like(self.low), np.zeros_like(self.low)]
+        for cut in self.cuts:
+            for end, at, z in ((0, cut.at_p, self.low == cut.p), (1, cut.at_q, self.high == cut.q)):
+                ends[end] = np.where(cut.active & z, at.mid, ends[end])
+        with np.errstate(all="ignore"):
+            chord = (ends[1] - ends[0]) / (self.high - self.low)
+        chord = np.where(np.isfinite(chord), chord, 0.0)
+        if self.function.kind == "Relu":
+            return (middle > 0).astype(np.float64), chord
+        return chord, chord
+
+
+def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:
+    """A lower bound of sign (f - slope z)."""
+    move = slope * z
+    error = up(f.radius + 4 * U * (np.abs(f.mid) + np.abs(move)), 4)
+    return down(sign * (f.mid - move) - error)
+
+
+def _tangent(piece: Piece, p: Array, q: Array, slope: Array, sign: Array) -> Array:
+    """A lower bound of the convex g = sign (f - slope z) on [p, q], by a tangent."""
+    assert piece.bend is not None
+    z = piece.curve.touch(slope, p, q, piece.bend)
+    value, derivative = piece.curve.enclose(z)
+    tilt = sign * (derivative.mid - slope)
+    error = up(derivative.radius + 2 * U * np.abs(tilt), 2)
+    down_left = up(np.maximum(tilt + error, 0.0), 2) * above(z - p)
+    down_right = up(np.maximum(error - tilt, 0.0), 2) * above(q - z)
+    return down(_value(value, slope, z, sign) - up(np.maximum(down_left, down_right), 2))
+
+
+class Maximum(Frame):
+    """max_j x_j over the last axis."""
+
+    def __init__(self, low: Array, high: Array) -> None:
+        self.low, self.high = low, high
+
+    def intercepts(self, slope: Array, below: Mask) -> Array:
+        count = slope.shape[-1]
+        # 4 roundings of a product and a sum, then those of count terms.
+        size = np.maximum(np.abs(self.low), np.abs(self.high))
+        scale = size.max(-1) + ((1 + np.abs(slope)) * size).sum(-1)
+        error = up(2 * (count + 8) * 2 * U * scale, count + 8)
+        least = down(self._least(slope) - error)
+        most = above(self._most(slope) + error)
+        return np.where(below, least, most)
+
+    def _least(self, slope: Array) -> Array:
+        level = self.low.max(-1, keepdims=True)
+        gain, drop = np.maximum(slope, 0.0), np.minimum(slope, 0.0)
+        fixed = (drop * self.low).sum(-1)
+
+        def at(t: Array) -> Array:
+            value: Array = t[..., 0] - (gain * np.minimum(self.high, t)).sum(-1)
+            return value
+
+        best: Array = at(level)
+        if (gain.sum(-1) > 1 - 2 * slope.shape[-1] * U).any():
+            for j in range(slope.shape[-1]):
+                best = np.minimum(best, at(np.maximum(self.high[..., j : j + 1], level)))
+        least: Array = best - fixed
+        return least
+
+    def _most(self, slope: Array) -> Array:
+        low, high = self.low, self.high
+        others = np.maximum(-slope * low, -slope * high)
+        own = np.maximum((1 - slope) * low, (1 - slope) * high)
+        most: Array = others.sum(-1) + (own - others).max(-1)
+        return most
+
+    def image(self) -> tuple[Array, Array]:
+        return self.low.max(-1), self.high.max(-1)
+
+    def rule(self) -> tuple[Array, Array]:
+        """Below the entry with the highest middle, above a constant (or that entry if no other
+        can be larger)."""
+        best = (self.low / 2 + self.high / 2).argmax(-1)[:, None]
+        pick = np.zeros_like(self.low)
+        np.put_along_axis(pick, best, 1.0, -1)
+        rival = np.where(pick > 0, -np.inf, self.high).max(-1)
+        settled = (pick * self.low).sum(-1) >= rival
+        return pick, np.where(settled[:, None], pick, 0.0)
+
+
+class Product(Frame):
+    """x y over a last axis of two."""
+
+    def __init__(self, low: Array, high: Array) -> None:
+        self.low, self.high = low, high
+
+    def intercepts(self, slope: Array, below: Mask) -> Array:
+        p, q = slope[..., 0], slope[..., 1]
+        least: Array | None = None
+        most: Array | None = None
+        for x in (self.low[:, 0], self.high[:, 0]):
+            for y in (self.low[:, 1], self.high[:, 1]):
+                value = x * y - p * x - q * y
+                size = np.abs(x * y) + np.abs(p * x) + np.abs(q * y)
+                error = up(8 * U * size, 6)
+                lower, upper = down(value - error), above(value + error)
+                least = lower if least is None else np.minimum(least, lower)
+                most = upper if most is None else np.maximum(most, upper)
+        assert least is not None and most is not None
+        return np.where(below, least, most)
+
+    def rule(self) -> tuple[Array, Array]:
+        (x, y), top = self.low.T, self.high[:, 1]
+        return np.stack([y, x], -1), np.stack([top, x], -1)

@@ -1,0 +1,220 @@
+"""From an ONNX file to a graph, node by node.
+
+The network is the real-valued function that the file defines: weights are taken as the exact
+numbers that they are, and no operation rounds. The first axis of the input is the batch, which is
+fixed to 1; an input of one axis is taken whole. What is not understood is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from frown_check import activations, affine, movers  # noqa: F401  (they register handlers)
+from frown_check.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
+from frown_check.errors import Refused
+from frown_check.fuse import Fuser
+from frown_check.graph import Graph, Scale, View
+
+OPSETS = range(8, 25)
+MOST_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class Network:
+    graph: Graph
+    output: View  # flat
+    shape: tuple[int, ...]  # of the input, without the batch
+
+
+def load(
+    path: Path,
+    digest: str,
+    external: Mapping[str, str],
+    normalisation: tuple[Any, Any] | None,
+) -> Network:
+    """The network in a file of this digest, behind (x - mean) / std."""
+    content = _content(path, digest)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError:
+        raise Refused(f"{path.name} is not an ONNX file") from None
+    if proto.functions or proto.graph.sparse_initializer:
+        raise Refused("local functions and sparse weights are not supported by the checker")
+    opsets = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
+    if len(opsets) != 1 or opsets[0] not in OPSETS:
+        raise Refused(f"opset {opsets} is not supported by the checker")
+    _bring_in(proto, path.parent, external)
+    constants = {t.name: _array(t) for t in proto.graph.initializer}
+    name, shape = _input(proto, set(constants))
+    if len(proto.graph.output) != 1:
+        raise Refused("the model must have one output")
+    output = str(proto.graph.output[0].name)
+    nodes = needed([_node(n) for n in proto.graph.node], output)
+    return _import(nodes, constants, output, name, shape, normalisation, int(opsets[0]))
+
+
+# -- the file ---------------------------------------------------------------------------------
+
+
+def _content(path: Path, digest: str) -> bytes:
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise Refused(f"{path} is no file, or too large")
+        content = path.read_bytes()
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise Refused(f"{path.name} is another model than the one that was certified")
+    return content
+
+
+def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str]) -> None:
+    """Weights from files beside the model: those that the certificate names, unchanged."""
+    files: dict[str, bytes] = {}
+    tensors = list(proto.graph.initializer)
+    tensors += [a.t for n in proto.graph.node for a in n.attribute if a.HasField("t")]
+    for tensor in tensors:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        about = {entry.key: entry.value for entry in tensor.external_data}
+        name = about.get("location", "")
+        if name not in external or Path(name).name != name or name in ("", ".", ".."):
+            raise Refused(f"the certificate does not cover the weights in {name!r}")
+        if name not in files:
+            files[name] = _content(folder / name, external[name])
+        try:
+            start = int(about.get("offset", "0"))
+            length = int(about.get("length", str(len(files[name]) - start)))
+        except ValueError:
+            raise Refused(f"the weights in {name!r} are damaged") from None
+        if start < 0 or length < 0 or start + length > len(files[name]):
+            raise Refused(f"the weights in {name!r} are cut off")
+        tensor.raw_data = files[name][start : start + length]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def _array(tensor: onnx.TensorProto) -> Constant:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise Refused(f"the weights of {tensor.name} are in another file")
+    try:
+        found = np.asarray(onnx.numpy_helper.to_array(tensor))
+    except Exception as error:  # of several libraries, and all mean the same
+        raise Refused(f"constant {tensor.name} is damaged: {error}") from None
+    if found.dtype.kind in "iub":
+        return found.astype(np.int64) if found.dtype.kind != "b" else found
+    narrow = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    if found.dtype in (np.float32, np.float64) or tensor.data_type in narrow:
+        return found.astype(np.float64)
+    raise Refused(f"constant {tensor.name} has an unknown type")
+
+
+def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, ...]]:
+    """The input's name, and its shape with a batch of 1."""
+    inputs = [i for i in proto.graph.input if i.name not in weights]
+    if len(inputs) != 1:
+        raise Refused("the model must have one input")
+    kind = inputs[0].type.tensor_type
+    sizes = [int(d.dim_value) for d in kind.shape.dim]
+    if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE) or not sizes:
+        raise Refused("the model's input must be of floats, and have axes")
+    if len(sizes) > 1 or sizes[0] <= 0:
+        sizes[0] = 1
+    if min(sizes) <= 0:
+        raise Refused("the model's input has axes of unknown size")
+    return str(inputs[0].name), tuple(sizes)
+
+
+def _node(proto: onnx.NodeProto) -> OnnxNode:
+    domain = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}::"
+    attributes: dict[str, Any] = {}
+    for a in proto.attribute:
+        if a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            domain = "control flow::"
+        elif a.type == onnx.AttributeProto.TENSOR:
+            attributes[a.name] = _array(a.t)
+        else:
+            found = onnx.helper.get_attribute_value(a)
+            attributes[a.name] = (
+                found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+            )
+    name = proto.name or next((o for o in proto.output if o), proto.op_type)
+    op = domain + proto.op_type
+    if op.startswith("frown_check::"):
+        raise Refused(f"{proto.op_type} at {name} is not supported by the checker")
+    return OnnxNode(op, name, tuple(proto.input), tuple(proto.output), attributes)
+
+
+def needed(nodes: list[OnnxNode], output: str) -> list[OnnxNode]:
+    wanted, kept = {output}, []
+    for node in reversed(nodes):
+        if wanted.intersection(node.outputs):
+            kept.append(node)
+            wanted.update(i for i in node.inputs if i)
+    return kept[::-1]
+
+
+# -- the graph ----------------------------------------------------------------------------------
+
+
+def _import(
+    nodes: list[OnnxNode],
+    constants: dict[str, Constant],
+    output: str,
+    name: str,
+    shape: tuple[int, ...],
+    normalisation: tuple[Any, Any] | None,
+    opset: int,
+) -> Network:
+    graph = Graph(prod(shape))
+    first = View(0, np.arange(prod(shape)).reshape(shape))
+    if normalisation is not None:
+        mean, std = normalisation
+        op = Scale(quotient(np.array(1.0), std), quotient(-mean, std))
+        first = graph.add(op, [first], shape)
+    known: dict[str, Value] = {**constants, name: first}
+    rest = []
+    for node in nodes:  # constants first: they decide what is fused
+        if any(i and isinstance(known.get(i), View | None) for i in node.inputs):
+            rest.append(node)
+            continue
+        _run(node, graph, opset, known)
+    plain = {k: v for k, v in known.items() if not isinstance(v, View)}
+    for node in needed(Fuser(rest, plain, output).fused(), output):
+        _run(node, graph, opset, known)
+    result = known.get(output)
+    if not isinstance(result, View):
+        raise Refused("the output does not depend on the input")
+    whole = shape if len(shape) == 1 else shape[1:]
+    return Network(graph, View(result.node, result.index.ravel()), whole)
+
+
+def _run(node: OnnxNode, graph: Graph, opset: int, known: dict[str, Value]) -> None:
+    place = f"{node.op} at {node.name}"
+    handler, attributes = HANDLERS.get(node.op, (None, frozenset()))
+    if handler is None:
+        raise Refused(f"{place} is not supported by the checker")
+    foreign = sorted(node.attributes.keys() - attributes)
+    if foreign:
+        raise Refused(f"{place}: attribute {foreign[0]} is not supported by the checker")
+    try:
+        inputs = [known[i] if i else None for i in node.inputs]
+        found = handler(Call(graph, node, opset, inputs))
+    except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError) as error:
+        raise Refused(f"{place} is malformed: {error}") from None
+    outputs = [found] if isinstance(found, View | np.ndarray | np.generic) else found
+    for output, value in zip(node.outputs, outputs):
+        if isinstance(value, View) and value.index.size == 0:
+            raise Refused(f"{place} has an empty result")
+        known[output] = value if isinstance(value, View) else np.asarray(value)

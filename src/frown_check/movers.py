@@ -1,0 +1,241 @@
+"""ONNX operators that only move entries, and the integer arithmetic on shapes.
+
+A view's index and a constant are both arrays, so each is one indexing expression of numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from frown_check.balls import Ball
+from frown_check.calls import Call, Value, indexed, operator
+from frown_check.graph import MOST_ENTRIES, View
+
+FLOATS = (1, 11)  # TensorProto.FLOAT, DOUBLE
+INTEGERS = (6, 7)  # INT32, INT64
+
+
+@operator("Identity")
+def identity(call: Call) -> Value:
+    return call.value(0)
+
+
+@operator("Dropout", attributes="ratio seed")
+def dropout(call: Call) -> Value:
+    if call.has(2) and call.constant(2).any():
+        raise call.refuse("training mode")
+    return call.value(0)
+
+
+@operator("Cast", attributes="to saturate round_mode")
+def cast(call: Call) -> Value:
+    x, to = call.value(0), call.attribute("to", 0)
+    if isinstance(x, View):
+        if to not in FLOATS:
+            raise call.refuse(f"attribute to={to} on a computed tensor")
+        return x
+    if to in INTEGERS or to in FLOATS:
+        cast_to = np.int64 if to in INTEGERS else np.float32 if to == 1 else np.float64
+        y = x.astype(cast_to)
+        if (y == x).all():  # else the cast would round
+            return y if to in INTEGERS else y.astype(np.float64)
+    raise call.refuse(f"attribute to={to} on such a constant")
+
+
+@operator("Constant", attributes="value value_float value_floats value_int value_ints")
+def constant(call: Call) -> Value:
+    (name,) = call.node.attributes
+    found = call.node.attributes[name]
+    if name == "value":
+        return np.asarray(found)
+    return np.array(found, dtype=np.int64 if "int" in name else np.float64)
+
+
+@operator("ConstantOfShape", attributes="value")
+def constant_of_shape(call: Call) -> Value:
+    sizes = call.integers(0)
+    fill = np.asarray(call.attribute("value", np.zeros(1))).reshape(())
+    if min(sizes, default=0) < 0 or prod(sizes) > MOST_ENTRIES:
+        raise call.refuse(f"shape {sizes}")
+    return np.full(sizes, fill)
+
+
+@operator("Shape", attributes="start end")
+def shape(call: Call) -> Value:
+    sizes = call.value(0).shape
+    return np.array(sizes[slice(call.attribute("start", 0), call.attribute("end", None))], np.int64)
+
+
+@operator("Size")
+def size(call: Call) -> Value:
+    return np.array(prod(call.value(0).shape), np.int64)
+
+
+@operator("Flatten", attributes="axis")
+def flatten(call: Call) -> Value:
+    x, axis = call.value(0), call.attribute("axis", 1)
+    rank = len(x.shape)
+    split = axis if axis == rank else call.axis(axis, rank)
+    return indexed(x, lambda a: a.reshape(prod(x.shape[:split]), prod(x.shape[split:])))
+
+
+@operator("Reshape", attributes="allowzero")
+def reshape(call: Call) -> Value:
+    x, wanted = call.value(0), call.integers(1)
+    if call.attribute("allowzero", 0):
+        if 0 in wanted:
+            raise call.refuse("an empty tensor")
+    else:
+        wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
+    if min(wanted, default=1) < -1 or wanted.count(-1) > 1:
+        raise call.refuse(f"shape {wanted}")
+    return indexed(x, lambda a: a.reshape(wanted))
+
+
+@operator("Transpose", attributes="perm")
+def transpose(call: Call) -> Value:
+    order = call.list("perm")
+    return indexed(call.value(0), lambda a: a.transpose(order))
+
+
+@operator("Squeeze", attributes="axes")
+def squeeze(call: Call) -> Value:
+    x, axes = call.value(0), call.list("axes", 1)
+    rank = len(x.shape)
+    drop = None if axes is None else tuple(call.axis(a, rank) for a in axes)
+    return indexed(x, lambda a: a.squeeze(drop))
+
+
+@operator("Unsqueeze", attributes="axes")
+def unsqueeze(call: Call) -> Value:
+    axes = tuple(call.list("axes", 1) or ())
+    return indexed(call.value(0), lambda a: np.expand_dims(a, axes))
+
+
+@operator("Concat", attributes="axis")
+def concat(call: Call) -> Value:
+    parts = [call.value(i) for i in range(len(call.inputs))]
+    axis = call.axis(call.attribute("axis", 0), len(parts[0].shape))
+    views = [p for p in parts if isinstance(p, View)]
+    if not views:
+        return np.concatenate([np.asarray(p) for p in parts if not isinstance(p, View)], axis)
+    same = call.graph.join(views)
+    rest = iter(same)
+    places, offsets = [], []
+    for i, part in enumerate(parts):
+        computed = isinstance(part, View)
+        places.append(next(rest).index if computed else np.full(part.shape, -1))
+        offsets.append(np.zeros(part.shape) if computed else call.floats(i))
+    joined = View(same[0].node, np.concatenate(places, axis))
+    offset = np.concatenate(offsets, axis)
+    return call.scale(joined, None, Ball(offset)) if offset.any() else joined
+
+
+@operator("Split", attributes="axis split num_outputs")
+def split(call: Call) -> Sequence[Value]:
+    x = call.value(0)
+    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    sizes = call.list("split", 1)
+    if sizes is None:
+        count = call.attribute("num_outputs", len(call.node.outputs))
+        each = -(-x.shape[axis] // count)
+        sizes = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
+    if sum(sizes) != x.shape[axis] or min(sizes) <= 0:
+        raise call.refuse(f"sizes {sizes}")
+    cuts = np.cumsum([0, *sizes]).tolist()
+    lead = (slice(None),) * axis
+    return [_part(x, (*lead, slice(i, j))) for i, j in pairwise(cuts)]
+
+
+def _part(x: Value, places: tuple[slice, ...]) -> Value:
+    return indexed(x, lambda a: a[places])
+
+
+@operator("Slice", attributes="starts ends axes")
+def slices(call: Call) -> Value:
+    x = call.value(0)
+    starts, ends = call.list("starts", 1) or [], call.list("ends", 2) or []
+    axes = call.list("axes", 3) or list(range(len(starts)))
+    steps = call.integers(4) if call.has(4) else [1] * len(starts)
+    places: list[slice] = [slice(None)] * len(x.shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        at = call.axis(axis, len(x.shape))
+        # ONNX moves a start before the first entry onto it; Python, for step < 0, past it.
+        places[at] = slice(max(start, -x.shape[at]), end, step)
+    return _part(x, tuple(places))
+
+
+@operator("Gather", attributes="axis")
+def gather(call: Call) -> Value:
+    x = call.value(0)
+    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    places = np.array(call.integers(1), np.int64).reshape(call.constant(1).shape)
+    return indexed(x, lambda a: np.take(a, places, axis))
+
+
+@operator("Expand")
+def expand(call: Call) -> Value:
+    x = call.value(0)
+    target = np.broadcast_shapes(x.shape, tuple(call.integers(1)))
+    if prod(target) > MOST_ENTRIES:
+        raise call.refuse(f"shape {target}")
+    return indexed(x, lambda a: np.broadcast_to(a, target))
+
+
+@operator("Pad", attributes="mode pads value")
+def pad(call: Call) -> Value:
+    x = call.view()
+    rank = len(x.shape)
+    pads = call.list("pads", 1) or []
+    fill = float(call.floats(2)) if call.has(2) else call.number("value", 0.0)
+    axes = call.integers(3) if call.has(3) else list(range(rank))
+    if len(pads) != 2 * len(axes) or min(pads, default=0) < 0:
+        raise call.refuse(f"pads={pads}")
+    widths = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        widths[call.axis(axis, rank)] = (pads[i], pads[i + len(axes)])
+    if prod(n + a + b for n, (a, b) in zip(x.shape, widths)) > MOST_ENTRIES:
+        raise call.refuse(f"pads={pads}")
+    mode = call.attribute("mode", "constant")
+    if mode in ("edge", "reflect", "wrap"):
+        return View(x.node, np.pad(x.index, widths, mode))
+    if mode != "constant":
+        raise call.refuse(f"mode={mode}")
+    y = View(x.node, np.pad(x.index, widths, constant_values=-2))
+    rim = y.index == -2
+    y = View(x.node, np.where(rim, -1, y.index))
+    return y if fill == 0 else call.scale(y, None, Ball(np.where(rim, fill, 0.0)))
+
+
+@operator(
+    "Upsample", "Resize", attributes="mode scales coordinate_transformation_mode nearest_mode"
+)
+def resize(call: Call) -> Value:
+    """Each entry a whole number of times, where all rules of rounding agree on it."""
+    x = call.view()
+    rule = [call.attribute(n, "") for n in ("coordinate_transformation_mode", "nearest_mode")]
+    known = rule == ["asymmetric", "floor"] or (
+        rule[0] in ("", "half_pixel", "pytorch_half_pixel")
+        and rule[1] in ("", "round_prefer_floor", "round_prefer_ceil")
+    )
+    if call.attribute("mode", "nearest") != "nearest" or not known:
+        raise call.refuse("such a resizing")
+    last = 2 if call.node.op == "Resize" and call.opset >= 11 else 1
+    scales: Any = call.attribute("scales", None)
+    if scales is None and call.has(last) and call.constant(last).size:
+        scales = call.floats(last).ravel().tolist()
+    if scales is None:
+        scales = [m / n for m, n in zip(call.integers(3), x.shape, strict=True)]
+    if len(scales) != len(x.shape) or any(s < 1 or s != int(s) for s in scales):
+        raise call.refuse(f"scales {scales}")
+    index = x.index
+    if prod(index.shape) * prod(int(s) for s in scales) > MOST_ENTRIES:
+        raise call.refuse(f"scales {scales}")
+    for axis, times in enumerate(scales):
+        index = np.repeat(index, int(times), axis)
+    return View(x.node, index)

@@ -1,0 +1,162 @@
+"""Where the input may move, and the least value of linear forms there.
+
+region = { x : lower <= x <= upper, and for every ball b: ||((x - centre) / scale)_b||_p <= radius }
+
+Proved: `minimum(w)` is not above the least value of w . x over the region. Any split w = a + b
+proves
+
+    w . x  >=  a . centre - radius sum_balls ||a scale||_q  +  sum_i min(b_i l_i, b_i u_i)
+
+with 1/p + 1/q = 1 (Hölder) and the box [l, u] around the region. Without a valid range a = w is
+exact; for p = inf, b = w is. With one, floats guess the a at which nothing is lost: the part of
+w that keeps a feature from its end of the range, no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from flint import arb, ctx
+
+from frown_check.balls import (
+    Array,
+    Ball,
+    Index,
+    above,
+    add,
+    down,
+    enclosed,
+    multiply,
+    total,
+    up,
+)
+from frown_check.curves import PRECISION
+
+GUESSES = 60  # halvings in the search for a multiplier
+
+
+@dataclass(frozen=True)
+class Region:
+    """All arrays flat (n,); features of scale 0 or ball -1 are fixed. p is inf or >= 1."""
+
+    p: float
+    radius: float
+    centre: Array
+    scale: Array
+    ball: Index
+    lower: Array | None
+    upper: Array | None
+
+    @cached_property
+    def box(self) -> tuple[Array, Array]:
+        """The smallest box around the region, rounded outwards."""
+        reach = np.where(self.scale > 0, above(self.radius * self.scale), 0.0)
+        low = np.where(reach > 0, down(self.centre - reach), self.centre)
+        high = np.where(reach > 0, above(self.centre + reach), self.centre)
+        if self.lower is not None and self.upper is not None:
+            low, high = np.maximum(low, self.lower), np.minimum(high, self.upper)
+        return low, high
+
+    @property
+    def balls(self) -> list[Index]:
+        """The features of each ball, fixed ones left out."""
+        moving = (self.ball >= 0) & (self.scale > 0)
+        order = np.argsort(self.ball, kind="stable")
+        order = order[moving[order]]
+        cuts = np.flatnonzero(np.diff(self.ball[order])) + 1
+        return [part for part in np.split(order, cuts) if len(part)]
+
+    def minimum(self, w: Array) -> Ball:
+        """Rows w (R, n) to balls whose lower ends bound w . x below."""
+        n = w.shape[1]
+        low, high = self.box
+        if self.p == np.inf or self.radius == 0:
+            return total(_least(Ball(w), low, high), n)
+        held = w.copy()
+        if self.lower is not None:
+            for ball in self.balls:
+                held[:, ball] = self._held(w[:, ball], ball)
+        rest = add(Ball(w), Ball(-held))  # exactly 0 where held is w
+        rest = Ball(rest.mid, np.where(held == w, 0.0, rest.radius))
+        least = total(_least(rest, low, high), n)
+        least = add(least, total(multiply(Ball(held), Ball(self.centre)), n))
+        for ball in self.balls:
+            gains = multiply(Ball(held[:, ball]), Ball(self.scale[ball]))
+            norm = self._dual_norm(above(gains.reach))
+            reach = up(norm * self.radius, 1)
+            least = add(least, Ball(-reach))
+        return least
+
+    def _dual_norm(self, gains: Array) -> Array:
+        """Upper bounds of the rows' q-norms."""
+        n = gains.shape[1]
+        if self.p == 1:
+            largest: Array = gains.max(1)
+            return largest
+        if self.p == 2:
+            largest = np.maximum(gains.max(1), 2.0**-400)
+            share = gains / largest[:, None]
+            root = up(np.sqrt(up((share * share).sum(1), n + 4)), 2)
+            return up(root * largest, 1)
+        ctx.prec = PRECISION
+        q = arb(self.p) / (arb(self.p) - 1)
+        largest = np.maximum(gains.max(1), 2.0**-400)
+        share = above(gains / largest[:, None])
+        sums = up(_powers(share, q).sum(1), n + 2)
+        roots = [(arb(s).log() / q).exp() if s > 0 else arb(0) for s in sums.tolist()]
+        return up(enclosed(roots, sums.shape).ends()[1] * largest, 2)
+
+    def _held(self, w: Array, ball: Index) -> Array:
+        """A guess (any is valid): with x = c - sign(w) s d, gains g = |w| s and room k for d, the
+        best d is min(k, (g / m)^(q-1)) with the multiplier m at which it has length radius. What
+        holds a feature that is out of room is m d^(p-1) of its gain g."""
+        low, high = self.box
+        scale, centre = self.scale[ball], self.centre[ball]
+        gain = np.abs(w) * scale
+        towards = np.where(w > 0, centre - low[ball], high[ball] - centre)
+        with np.errstate(all="ignore"):
+            room = np.maximum(towards / scale, 0.0)
+            small, large = np.zeros((len(w), 1)), gain.max(1, keepdims=True) * 2.0
+            if self.p > 1:
+                large = large * max(1.0, self.radius ** (1 - self.p) * len(ball))
+            for _ in range(GUESSES):
+                m = np.sqrt(small * large) if (small > 0).all() else (small + large) / 2
+                if self.p == 1:
+                    length = np.where(gain > m, room, 0.0).sum(1, keepdims=True)
+                else:
+                    d = np.minimum(room, (gain / m) ** (1 / (self.p - 1)))
+                    length = (d**self.p).sum(1, keepdims=True) ** (1 / self.p)
+                longer = length > self.radius
+                small, large = np.where(longer, m, small), np.where(longer, large, m)
+            if self.p == 1:
+                kept = np.minimum(gain, large)
+            else:
+                kept = np.minimum(gain, large * room ** (self.p - 1))
+            held = np.where(kept >= gain * (1 - 1e-15), w, np.sign(w) * kept / scale)
+        return np.where(np.isfinite(held), held, 0.0)
+
+
+def _least(w: Ball, low: Array, high: Array) -> Ball:
+    """min(w x) over [low, high], entry by entry."""
+    at_low, at_high = multiply(w, Ball(low)), multiply(w, Ball(high))
+    first = at_low.mid <= at_high.mid
+    # The smaller midpoint with the larger radius: not above either.
+    rad = np.maximum(at_low.radius, at_high.radius)
+    return Ball(np.where(first, at_low.mid, at_high.mid), rad)
+
+
+def _powers(x: Array, q: arb) -> Array:
+    """Upper bounds of x^q, x >= 0, q >= 1: x = m 2^e, and m^q by chords of a convex function."""
+    m, e = np.frexp(x)  # exact, 1/2 <= m < 1, or x = 0
+    cells = 4096
+    nodes = 0.5 + np.arange(cells + 1) / (2 * cells)
+    tops = enclosed([(arb(a).log() * q).exp() for a in nodes.tolist()], nodes.shape).ends()[1]
+    place = np.clip(((m - 0.5) * (2 * cells)).astype(np.int64), 0, cells - 1)
+    along = np.maximum(m - nodes[place], 0.0) * (2 * cells)  # exact
+    chord = above(tops[place] * above(1 - along)) + above(tops[place + 1] * along)
+    exponents, which = np.unique(e, return_inverse=True)
+    scales = [(arb(int(k)) * arb(2).log() * q).exp() for k in exponents.tolist()]
+    factor = enclosed(scales, exponents.shape).ends()[1][which.reshape(e.shape)]
+    return np.where(x > 0, up(chord * factor, 3), 0.0)

@@ -1,0 +1,136 @@
+"""Every ONNX operator means the same to the checker as to frown and to onnxruntime, and gives
+the same sites: the certificate's slopes would land elsewhere otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from check.writer import draft
+from frown.engines.plan import Plan
+from frown.frontends.model import Model
+from frown.frontends.onnx import load_onnx
+from frown.graph.simplify import simplify
+from frown_check.container import read
+from frown_check.errors import Refused
+from frown_check.model import load
+from frown_check.replay import Replay
+from onnx_models import model, node, number, saved, weights
+from test_onnx import AFFINE, NONLINEAR, POSITIVE, Case
+from test_onnx_fuse import FUSED, KNOWN
+
+# Forms of operators that the checker refuses by name.
+REFUSED = (
+    "count_include_pad with ceil_mode",
+    "attribute output_shape",
+    "attribute auto_pad",
+    "attribute axes",
+    "pads=[0, -1",
+    "such a product",
+    "a constant input 0",
+)
+
+
+def engine_sites(found: Model) -> list[tuple[str, str, int]]:
+    plan = Plan(simplify(found.graph))
+    nodes = plan.graph.nodes
+    return [
+        (nodes[i].name, type(nodes[i].op).__name__, nodes[nodes[i].inputs[0]].size)
+        for i in plan.relaxed
+    ]
+
+
+def replayed(path: Path, sites: list[tuple[str, str, int]], x: np.ndarray) -> Replay:
+    """A certificate of radius 0 around x, replayed; its sites must be these."""
+    file = draft(path, sites, x, 0.0, 0, [1], rows=False).file()
+    certificate = read(file)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with np.errstate(all="ignore"):
+        replay = Replay(load(path, digest, {}, None), certificate, lambda done: None)
+        replay.margins()
+    return replay
+
+
+def assert_same(found: Model, path: Path) -> None:
+    sites = engine_sites(found)
+    x = np.abs(np.random.default_rng(0).normal(size=found.input_shape)).astype(np.float32) + 0.1
+    replay = replayed(path, sites, x)
+    index = replay.output.index
+    low, high = (np.append(end, 0.0)[index] for end in replay.boxes[replay.output.node])
+    wanted = found.graph.apply(torch.tensor(x.astype(np.float64))[None]).numpy().ravel()
+    assert low.shape == wanted.shape
+    slack = 1e-6 * (1 + np.abs(wanted))  # constants that frown takes for the usual ones
+    assert (low - slack <= wanted).all() and (wanted <= high + slack).all()
+    assert (high - low <= 1e-9 * (1 + np.abs(wanted))).all()
+
+
+@pytest.mark.parametrize("case", [*AFFINE, *NONLINEAR, *POSITIVE], ids=str)
+def test_every_operator_is_read_as_frown_reads_it(case: Case, tmp_path: Path) -> None:
+    found = case.load(tmp_path)
+    if found.graph.output_size < 2:
+        pytest.skip("no two classes")
+    try:
+        assert_same(found, tmp_path / "model.onnx")
+    except Refused as reason:
+        if not any(text in str(reason) for text in REFUSED):
+            raise
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_activations_that_files_write_out_are_one_site(name: str, tmp_path: Path) -> None:
+    path = saved(model(FUSED[name][1], (1, 6), KNOWN), tmp_path)
+    assert_same(load_onnx(path), path)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LSTM", "Erf", "MatMul"])
+def test_what_is_not_supported_is_refused_by_name(op: str, tmp_path: Path) -> None:
+    inputs = "x x" if op == "MatMul" else "x"
+    path = saved(model([node(op, inputs)], (1, 6)), tmp_path)
+    with pytest.raises(Refused, match=rf"{op} at y.*not supported by the checker"):
+        replayed(path, [], np.zeros(6))
+
+
+def test_written_out_constants_are_the_files_own(tmp_path: Path) -> None:
+    """x (1 + erf(0.7071064 x)) / 2 is recognised, but it is not GELU: the last digits show."""
+    known = {**KNOWN, "near": number(0.7071064)}
+    nodes = [
+        node("Mul", "x near", "d"),
+        node("Erf", "d", "e"),
+        node("Add", "e one", "f"),
+        node("Mul", "x f", "g"),
+        node("Mul", "g half"),
+    ]
+    path = saved(model(nodes, (1, 2), known), tmp_path)
+    replay = replayed(path, [("y", "Gelu", 2)], np.array([1.0, -0.5]))
+    from flint import arb, ctx
+
+    ctx.prec = 100
+    for entry, x in enumerate((1.0, -0.5)):
+        exact = arb(x) * (1 + (arb(float(np.float32(0.7071064))) * x).erf()) / 2
+        low, high = (end[entry] for end in replay.boxes[replay.output.node])
+        assert arb(low) < exact < arb(high)
+        assert high - low < 1e-14
+
+
+def test_batch_norm_is_the_exact_real_function(tmp_path: Path) -> None:
+    from fractions import Fraction
+
+    known = {"s": weights(3), "b": weights(3, seed=1), "m": weights(3, seed=2)}
+    known["v"] = np.abs(weights(3, seed=3))
+    path = saved(model([node("BatchNormalization", "x s b m v")], (1, 3, 2), known), tmp_path)
+    x = np.array([[0.25, -1.5]] * 3)
+    replay = replayed(path, [], x)
+    low, high = replay.boxes[replay.output.node]
+    for i in range(6):
+        s, b, m, v = (Fraction(float(known[k][i // 2])) for k in "sbmv")
+        scaled = Fraction(float(x[i // 2, i % 2])) - m  # y = b + s scaled / sqrt(v + e)
+        square = (scaled * s) ** 2 / (v + Fraction(float(np.float32(1e-5))))
+        for end, sign in ((low[i], -1), (high[i], 1)):
+            rest = Fraction(float(end)) - b
+            # end beyond the value, compared by squares
+            value = square if scaled * s > 0 else -square
+            assert sign * (rest * abs(rest) - value) >= 0
