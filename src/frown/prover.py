@@ -19,8 +19,11 @@ from frown.engines.frown import frown
 from frown.engines.plan import Plan
 from frown.frontends.model import Model
 from frown.query.query import Query
+from frown.rigor.curves import NoProof
 from frown.rigor.guides import optimised
-from frown.rigor.replay import Guide, NoProof, Walk, fixed_rule
+from frown.rigor.region import farthest
+from frown.rigor.replay import Guide, Walk, fixed_rule
+from frown.rigor.rounding import keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
 _SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
@@ -68,6 +71,8 @@ class Prover:
         method = self.certifier.settings.method
         if method in ("lp", "milp"):
             return f"bounds of the method {method} are plain floating point"
+        if not keeps_small_numbers():
+            return "denormal numbers are flushed to 0 here (torch.set_flush_denormal)"
         return None
 
     def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
@@ -92,6 +97,8 @@ class Prover:
                     batch.certificate[int(batch.right[waiting[k]])] = file
             waiting = waiting[~good]
         batch.rigorous = (proved, margins)
+        region = batch.query.take(batch.right).region(self.plan.graph)
+        batch.covered = proved >= farthest(region)
 
     def _replayed(self, batch: Batch, which: Tensor, radius: Tensor) -> _Replayed:
         """Proven margins of these samples at these radii, and how."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value
@@ -57,8 +58,9 @@ class Call:
         return tuple(int(n) for n in self.constant(index, what).flatten().tolist())
 
     def number(self, name: str, default: float) -> float:
-        """A float attribute, which must be finite."""
-        found = float(self.attributes.get(name, default))
+        """A float attribute, which must be finite. Files hold float32 numbers, and so are
+        their defaults."""
+        found = float(self.attributes.get(name, np.float32(default)))
         if not isfinite(found):
             raise Unsupported(f"attribute {name}={found}")
         return found
