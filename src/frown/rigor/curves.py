@@ -118,7 +118,12 @@ def _gelu_tanh(s: Series) -> Series:
 
 
 def _gated(s: Series, linear: Any, cubic: Any) -> Series:
-    return s / (1 + (-2 * (linear + cubic * s * s) * s).exp())
+    """z sigmoid(2 y), by the exponential that stays small: wide balls of large ones reach 0."""
+    twice = 2 * (linear * s + cubic * s * s * s)
+    if s[0].mid() > 0:
+        return s / (1 + (-twice).exp())
+    small = twice.exp()
+    return s * small / (1 + small)
 
 
 _SERIES: dict[str, Callable[[Series], Series]] = {
