@@ -104,7 +104,7 @@ def _step(draw: Draw, b: Builder, x: Value, seen: list[Value], smooth: bool) -> 
     if kind == 4:
         return b.scale(b.scale(x, 1.0, draw.numbers(size)), draw.numbers(size), draw.numbers(size))
     if kind == 5:
-        partner = [v for v in seen if v.shape == x.shape][0]
+        partner = next(v for v in seen if v.shape == x.shape)
         weight = float(draw.among(1.0, -1.0, 0.3, -(2.0**20) / 3))  # type: ignore[arg-type]
         found = b.combine(x, partner, weight)
     elif kind == 6:

@@ -351,5 +351,5 @@ def test_second_derivatives_are_below_1_in_gaps(name: str) -> None:
 
 
 def test_other_constants_of_the_tanh_form_are_refused() -> None:
-    with pytest.raises(curves.NoProof, match="0.8"):
+    with pytest.raises(curves.NoProof, match=r"0\.8"):
         curve_of(GeluTanh(0.8, 0.0357))
