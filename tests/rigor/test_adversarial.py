@@ -1,9 +1,9 @@
 """Networks made to fool verifiers that compute in floating point.
 
-After Zombori et al. (2021), who hide a backdoor behind weights that absorb small terms; Szász et al.
-(2025), whose networks answer by the order in which terms are added; and Jia and Rinard (2021), who
-stand where a verifier's rounding decides. Each claim is refuted by a point in rational arithmetic:
-plain floating point proves the claim all the same, rigorous bounds and the checker do not.
+After Zombori et al. (2021), who hide a backdoor behind weights that absorb small terms; Szász et
+al. (2025), whose networks answer by the order in which terms are added; and Jia and Rinard (2021),
+who stand where a verifier's rounding decides. Each claim is refuted by a point in rational
+arithmetic: plain floating point proves it all the same, rigorous bounds and the checker do not.
 """
 
 from __future__ import annotations
