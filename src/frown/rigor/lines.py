@@ -15,7 +15,6 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
-from frown.relax.hump import Gelu, GeluTanh
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.product import Product
@@ -139,8 +138,6 @@ class _Smooth:
         for part in self.parts:
             best = torch.minimum(best, self._least(part, slope, below, guesses))
         best = torch.where(torch.isfinite(slope), best, torch.nan)
-        if isinstance(self.op, Gelu | GeluTanh) and self.op.near:
-            best = best - self.op.near * self.box.lower.abs().maximum(self.box.upper.abs())
         return torch.where(below, best, -best)
 
     def _least(
