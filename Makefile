@@ -10,7 +10,7 @@ demo: $(VENV)/.frown
 	$(BIN)/frown demo --out frown-demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -36,7 +36,8 @@ def test_every_batch_is_on_disk_when_append_returns(tmp_path: Path):
 
 def test_summary_counts_and_averages():
     wrong = Row(1, 1, 0, None, 2.0, "crown", "misclassified", 0.0, 0.0, 0.0, {}, 0.1)
-    first, radius, accuracy = summary([ROW, wrong], 3.0)
+    first, radius, level, accuracy = summary([ROW, wrong], 3.0)
+    assert level.startswith("level: estimate (bounds in plain floating point")
     assert first == "2 inputs in 3 s: 1 certified, 1 misclassified"
     assert "mean 0.5, median 0.5" in radius
     assert "without 1" in radius

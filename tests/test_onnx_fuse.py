@@ -67,7 +67,9 @@ def test_written_out_activations_are_fused(name, tmp_path):
     loaded = load_onnx(saved(model(nodes, ["N", 6], KNOWN), tmp_path))
     ops = loaded.graph.summary()
     assert ops[op] == 1 and not ops.keys() & {"Sigmoid", "Tanh"}
-    assert ops.get("Scale", 0) == {"quick gelu": 2, "x (1 + erf)": 1}.get(name, 0)
+    # Around GELU: its constant 1 / sqrt(2) is rounded in the file, and taken as it is there.
+    scales = {"quick gelu": 2, "x (1 + erf)": 3}.get(name, 2 if op == "Gelu" else 0)
+    assert ops.get("Scale", 0) == scales
     assert_same(loaded)
 
 

@@ -23,7 +23,7 @@ from frown.errors import InvalidInput, OutputError
 from frown.frontends.model import Model
 from frown.graph.simplify import tidy
 from frown.memory import half_of_free
-from frown.prover import LEVELS, Prover
+from frown.prover import ESTIMATES, LEVELS, Prover
 from frown.query.inputs import whole_number
 from frown.query.query import Query
 from frown.results import Row
@@ -71,6 +71,8 @@ class Search:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
+        if self.method in ESTIMATES and (self.level == "checked" or self.certificates is not None):
+            raise InvalidInput(f"bounds of the method {self.method} have no certificates")
         if self.level == "checked" and self.certificates is None:
             raise InvalidInput("the level checked needs a folder for certificates")
         if self.deployed is not None:

@@ -55,6 +55,7 @@ class Batch:
     checked: set[int] = field(default_factory=set)  # places the independent checker accepted
     warm: Warm | None = None  # where FROWN's ascents ended
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
+    covered: Tensor | None = None  # with them: whether the valid range lies within the radius
 
     @property
     def level(self) -> str:
@@ -69,6 +70,12 @@ class Batch:
             radius, margins = self.rigorous[0][k], self.rigorous[1][k]
         known = dict(zip(targets, margins.tolist(), strict=True))
         return float(radius), known if radius > 0 else {}
+
+    def everywhere(self, k: int) -> bool:
+        """Whether the k-th right input's proof is of the whole valid range."""
+        if self.covered is not None:
+            return bool(self.covered[k])
+        return float(self.bracket.proved[k]) >= float(self.whole[k])
 
 
 Pulse = Callable[[Batch], None]  # told of a batch after every radius tried
@@ -181,7 +188,7 @@ class Certifier:
                     radius = min(radius, float(eps[n]))
                 top = float(bracket.failed[k])
                 failed = None if np.isinf(top) else top
-                whole = radius > 0 and float(bracket.proved[k]) >= float(batch.whole[k])
+                whole = radius > 0 and batch.everywhere(k)
                 if radius == 0 and float(bracket.proved[k]) > 0:
                     remark = "rounding errors left nothing of the proof"
                 if broken <= radius:

@@ -19,12 +19,15 @@ from frown.engines.frown import frown
 from frown.engines.plan import Plan
 from frown.frontends.model import Model
 from frown.query.query import Query
+from frown.rigor.curves import NoProof
 from frown.rigor.deployed import straying
 from frown.rigor.guides import optimised
-from frown.rigor.replay import Guide, NoProof, Walk, fixed_rule
-from frown.rigor.rounding import LOOSE, below
+from frown.rigor.region import farthest
+from frown.rigor.replay import Guide, Walk, fixed_rule
+from frown.rigor.rounding import LOOSE, below, keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
+ESTIMATES = ("lp", "milp")  # methods whose bounds are plain floating point
 _SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
 
 
@@ -52,9 +55,11 @@ class Prover:
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
 
-        Without such a proof for an operator or a method, rows stay estimates and say why.
+        Programs have no such proof; where an operator has none, rows stay estimates and say why.
         """
         if not len(batch.right):
+            return
+        if self.certifier.settings.method in ESTIMATES:
             return
         reason = self._unproven()
         if reason is None:
@@ -68,9 +73,8 @@ class Prover:
             batch.remark[n] = _joined(batch.remark.get(n, ""), reason)
 
     def _unproven(self) -> str | None:
-        method = self.certifier.settings.method
-        if method in ("lp", "milp"):
-            return f"bounds of the method {method} are plain floating point"
+        if not keeps_small_numbers():
+            return "denormal numbers are flushed to 0 here (torch.set_flush_denormal)"
         return None
 
     def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
@@ -95,6 +99,8 @@ class Prover:
                     batch.certificate[int(batch.right[waiting[k]])] = file
             waiting = waiting[~good]
         batch.rigorous = (proved, margins)
+        region = batch.query.take(batch.right).region(self.plan.graph)
+        batch.covered = proved >= farthest(region)
 
     def _replayed(self, batch: Batch, which: Tensor, radius: Tensor) -> _Replayed:
         """Proven margins of these samples at these radii, and how."""
@@ -110,7 +116,7 @@ class Prover:
         if self.deployed:
             # Both ends of a difference may stray, each way.
             stray = (spec.coef.abs() @ straying(walk)[:, :, None]).squeeze(-1) * LOOSE
-            margins = below(margins - stray, stray)
+            margins = below(margins - stray)
         return _Replayed(margins, query, walk, recorder)
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:

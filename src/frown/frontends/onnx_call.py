@@ -58,8 +58,8 @@ class Call:
         return tuple(int(n) for n in self.constant(index, what).flatten().tolist())
 
     def number(self, name: str, default: float) -> float:
-        """A float attribute, which must be finite."""
-        # Files store attributes in single precision, and so the standard means its defaults.
+        """A float attribute, which must be finite. Files hold float32 numbers, and so are
+        their defaults."""
         found = float(self.attributes.get(name, np.float32(default)))
         if not isfinite(found):
             raise Unsupported(f"attribute {name}={found}")

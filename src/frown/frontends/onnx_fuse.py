@@ -9,7 +9,8 @@ A is a multiple of t and B is p T(q(t)) + r with T one of Sigmoid, Erf and Tanh:
 
 whatever the order of the operands and wherever the constants stand. Sums, products
 and powers with scalar constants are multiplied out to polynomials in t, and their
-coefficients compared, so nothing is taken for an activation by its look alone.
+coefficients compared, so nothing is taken for an activation by its look alone. Constants
+are stored in float32 and only near those above; what is put in is a GELU with the file's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ Polynomial = dict[int, float]  # power of t -> coefficient
 _DEGREE = 3
 _ROUNDING = 1e-6  # constants are stored in float32
 _TANH = sqrt(2 / pi)
+WRITTEN_GELU = "frown::Gelu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,10 @@ def _activation(
         if steepness != 0 and _is(argument, {1: steepness}) and _is(outer, {1: slope}):
             return "Swish", {"alpha": steepness}, slope
         return None
-    if not _is(outer, {0: slope, 1: slope}):
+    usual = {"Erf": {1: 1 / sqrt(2)}, "Tanh": {1: _TANH, 3: 0.044715 * _TANH}}[gate]
+    if slope == 0 or outer.get(0, 0.0) != slope or not _is(argument, usual):
         return None
-    if gate == "Erf" and _is(argument, {1: 1 / sqrt(2)}):
-        return "Gelu", {"approximate": "none", "written_out": 1}, 2 * slope
-    if gate == "Tanh" and _is(argument, {1: _TANH, 3: 0.044715 * _TANH}):
-        return "Gelu", {"approximate": "tanh", "written_out": 1}, 2 * slope
-    return None
+    return WRITTEN_GELU, {"linear": argument[1], "cubic": argument.get(3, 0.0)}, 2 * slope
 
 
 def fuse_activations(
@@ -208,7 +207,7 @@ def _absorbed(
 
 def _written(found: _Match, last: OnnxNode, factor: float, constants: Constants) -> list[OnnxNode]:
     name = last.outputs[0]
-    if isclose(factor, 1.0, rel_tol=_ROUNDING):
+    if factor == 1:
         return [last.replaced(found.op, (found.source,), (name,), found.attributes)]
     inner, number = f"{name}/{found.op}", f"{name}/factor"
     constants[number] = np.array(factor)

@@ -178,11 +178,12 @@ def batch_normalization(call: Call) -> Value:
         call.constant(i + 1, name).double() for i, name in enumerate(names)
     )
     factor = weight / (variance + call.number("epsilon", 1e-5)).sqrt()
-    offset = bias - mean * factor
     if x.rank < 2 or factor.numel() != x.shape[1]:
         raise Unsupported(f"{factor.numel()} channels for an input of shape {x.shape}")
     per_channel = (-1, *([1] * (x.rank - 2)))
-    return call.build.scale(x, factor.reshape(per_channel), offset.reshape(per_channel))
+    # In two steps, as bias - mean * factor may cancel: so every constant is right to an ulp or two.
+    centred = call.build.scale(x, 1.0, -mean.reshape(per_channel))
+    return call.build.scale(centred, factor.reshape(per_channel), bias.reshape(per_channel))
 
 
 @handles("Upsample", attributes="mode scales")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from math import inf, prod
+from math import inf, prod, sqrt
 
 import torch
 from torch import Tensor
 
 from frown.frontends import arithmetic, matrices
 from frown.frontends.onnx_call import Call, axis_of, handles, without
+from frown.frontends.onnx_fuse import WRITTEN_GELU
 from frown.graph.builder import Operand, Value
 from frown.graph.op import Op, Unsupported, broadcast
 from frown.relax.table import (
@@ -235,22 +236,35 @@ def celu(call: Call) -> Value:
 
 @handles("Selu", attributes="alpha gamma")
 def selu(call: Call) -> Value:
-    alpha, gamma = call.number("alpha", 1.6732632), call.number("gamma", 1.0507010)
+    alpha, gamma = (
+        call.number("alpha", 1.6732631921768188),
+        call.number("gamma", 1.0507010221481323),
+    )
     standard = torch.tensor([1.6732632423543772, 1.0507009873554805])
     if torch.equal(torch.tensor([alpha, gamma]), standard):  # in float32, as files store them
         return call.build.add(Elu(alpha, gamma), call.value())
     return call.build.scale(call.build.add(Elu(alpha), call.value()), gamma)
 
 
-@handles("Gelu", attributes="approximate written_out")
+@handles("Gelu", attributes="approximate")
 def gelu(call: Call) -> Value:
-    # Constants of a written-out GELU are those of the formula to 1e-6.
-    near = 4e-6 if call.flag("written_out") else 0.0
-    forms = {"none": Gelu(near), "tanh": GeluTanh(near)}
+    forms = {"none": Gelu(), "tanh": GeluTanh()}
     form = forms.get(call.text("approximate", "none"))
     if form is None:
         raise call.refuse_attribute("approximate")
     return call.build.add(form, call.value())
+
+
+@handles(WRITTEN_GELU, attributes="linear cubic")
+def written_gelu(call: Call) -> Value:
+    """What `onnx_fuse` makes of a GELU that a file writes out, with the file's own constants."""
+    linear, cubic = float(call.attributes["linear"]), float(call.attributes["cubic"])
+    if cubic != 0:
+        return call.build.add(GeluTanh(linear, cubic), call.value())
+    # t (1 + erf(c t)) / 2 = gelu(a t) / a with a = sqrt(2) c
+    steepness = linear * sqrt(2)
+    inner = call.build.add(Gelu(), call.build.scale(call.value(), steepness))
+    return call.build.scale(inner, 1 / steepness)
 
 
 @handles("Swish", attributes="alpha")

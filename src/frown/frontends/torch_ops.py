@@ -208,8 +208,8 @@ def batch_norm(
     factor = 1.0 / (width + eps).sqrt()
     if weight is not None:
         factor = factor * constant(weight, "weight").double()
-    offset = -centre * factor
-    if bias is not None:
-        offset = offset + constant(bias, "bias").double()
+    offset = torch.zeros_like(factor) if bias is None else constant(bias, "bias").double()
     per_channel = (-1, *([1] * (x.rank - 2)))
-    return b.scale(x, factor.reshape(per_channel), offset.reshape(per_channel)), None, None
+    # In two steps, as bias - mean * factor may cancel: so every constant is right to a few ulps.
+    centred = b.scale(x, 1.0, -centre.reshape(per_channel))
+    return b.scale(centred, factor.reshape(per_channel), offset.reshape(per_channel)), None, None

@@ -154,11 +154,20 @@ class Pad(Affine):
     def shift(self, coef: Tensor) -> Tensor | None:
         if self.value == 0:
             return None
-        rim = coef.flatten(1).sum(1) - self.pull_back(coef)[0].flatten(1).sum(1)
-        return rim * self.value
+        # The rim alone: a difference of sums would carry the rounding of entries inside it.
+        rim = coef.clone()
+        rim[self._window()] = 0
+        return rim.flatten(1).sum(1) * self.value
 
     def spread(self, *radii: Tensor) -> Tensor:
         return F.pad(radii[0], self._flat())
+
+    def _window(self) -> tuple[slice, ...]:
+        inside = (
+            slice(max(0, a), n + a + min(0, b))
+            for n, (a, b) in zip(self.source, self.widths, strict=True)
+        )
+        return (slice(None), *inside)
 
     def _flat(self) -> list[int]:
         return [width for pair in reversed(self.widths) for width in pair]

@@ -7,7 +7,7 @@ inverses have no closed form: a table finds the cell, Newton's method the point.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from math import pi, sqrt
 
@@ -154,9 +154,7 @@ class Silu(Hump):
 
 @dataclass(frozen=True, slots=True)
 class Gelu(Hump):
-    """z Phi(z) with the normal distribution function Phi, or a function within near |z| of it."""
-
-    near: float = field(default=0.0, compare=False)
+    """z Phi(z) with the normal distribution function Phi."""
 
     def value(self, z: Tensor) -> Tensor:
         return z * _normal(z)
@@ -170,25 +168,37 @@ class Gelu(Hump):
 
 @dataclass(frozen=True, slots=True)
 class GeluTanh(Hump):
-    """The tanh form of GELU: z / 2 (1 + tanh(c (z + 0.044715 z^3))), c = sqrt(2 / pi), or a
-    function within near |z| of it."""
+    """The tanh form of GELU: z / 2 (1 + tanh(a z + b z^3)) with a = sqrt(2 / pi) and
+    b = 0.044715 a, or with numbers near them that a file has instead."""
 
-    near: float = field(default=0.0, compare=False)
+    linear: float = sqrt(2 / pi)
+    cubic: float = 0.044715 * sqrt(2 / pi)
+
+    @property
+    def standard(self) -> bool:
+        """Whether the constants stand for the two of the definition."""
+        return self == GeluTanh()
 
     def value(self, z: Tensor) -> Tensor:
         # (1 + tanh y) / 2 = sigmoid(2 y), which keeps small values on the left.
-        return z * torch.sigmoid(2 * _cubic(z))
+        return z * torch.sigmoid(2 * self._inner(z))
 
     def slope(self, z: Tensor) -> Tensor:
-        y = torch.sigmoid(2 * _cubic(z))
-        return y + z * y * torch.sigmoid(-2 * _cubic(z)) * 2 * _cubic_slope(z)
+        y = torch.sigmoid(2 * self._inner(z))
+        return y + z * y * torch.sigmoid(-2 * self._inner(z)) * 2 * self._rate(z)
 
     def second(self, z: Tensor) -> Tensor:
-        y, w = torch.sigmoid(2 * _cubic(z)), torch.sigmoid(-2 * _cubic(z))
-        rate = 2 * _cubic_slope(z)
-        curve = 2 * sqrt(2 / pi) * 6 * 0.044715 * z
+        y, w = torch.sigmoid(2 * self._inner(z)), torch.sigmoid(-2 * self._inner(z))
+        rate = 2 * self._rate(z)
+        curve = 2 * 6 * self.cubic * z
         first = y * w * rate
         return 2 * first + z * (first * (w - y) * rate + y * w * curve)
+
+    def _inner(self, z: Tensor) -> Tensor:
+        return (self.linear + self.cubic * z * z) * z
+
+    def _rate(self, z: Tensor) -> Tensor:
+        return self.linear + 3 * self.cubic * z * z
 
 
 def _normal(z: Tensor) -> Tensor:
@@ -213,11 +223,3 @@ def _rounding(a: Tensor, b: float, product: Tensor) -> Tensor:
 
 def _density(z: Tensor) -> Tensor:
     return torch.exp(-z * z / 2) * (1 / sqrt(2 * pi))
-
-
-def _cubic(z: Tensor) -> Tensor:
-    return (z + 0.044715 * z * z * z) * sqrt(2 / pi)
-
-
-def _cubic_slope(z: Tensor) -> Tensor:
-    return (1 + 3 * 0.044715 * z * z) * sqrt(2 / pi)

@@ -11,7 +11,7 @@ import numpy as np
 
 from frown.report.charts import norm_name
 from frown.report.comparison import display_name
-from frown.results import Certification, Sensitivity
+from frown.results import LEVELS, Certification, Sensitivity
 
 
 def document(sections: Sequence[str], title: str) -> str:
@@ -65,8 +65,7 @@ def reproduce(
 
 
 def _levels(levels: Sequence[str]) -> str:
-    plain = "estimate: bounds in plain floating point, whose rounding errors are not accounted for"
-    return "; ".join(plain if level == "estimate" else level for level in levels)
+    return "; ".join(f"{level}: {LEVELS[level]}" if level in LEVELS else level for level in levels)
 
 
 def _plain(value: Any) -> str:

@@ -89,6 +89,7 @@ def _row(record: dict[str, Any]) -> Row:
         margins={int(k): nan if v is None else v for k, v in record["margins"].items()},
         seconds=float(record["seconds"]),
         level=str(record["level"]),
+        certificate=str(record.get("certificate", "")),
         complete=bool(record["complete"]),
         remark=str(record.get("remark", "")),
         frames=str(record.get("frames", "all")),

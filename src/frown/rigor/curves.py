@@ -24,6 +24,10 @@ from frown.rigor.tables import REACH, Enclosure, Table, around, tabulate
 Series = Any  # flint.arb_series, which has no types
 
 
+class NoProof(Exception):
+    """An operator has no proven lines; the message names it."""
+
+
 def curve_of(op: Elementwise) -> Curve | None:
     """The proven form of an activation, or None where there is none."""
     maker = _MAKERS.get(type(op))
@@ -91,9 +95,18 @@ def _gelu(s: Series) -> Series:
 def _gelu_tanh(s: Series) -> Series:
     import flint
 
-    root = (flint.arb(2) / flint.arb.pi()).sqrt()
-    inner = root * (s + flint.arb("0.044715") * s * s * s)
-    return s / (1 + (-2 * inner).exp())
+    # Not sharper than doubles are: a file may hold these constants rounded to double precision.
+    root = (flint.arb(2) / flint.arb.pi()).sqrt() * flint.arb(1, 4 * UNIT)
+    return _gated(s, root, root * flint.arb("0.044715"))
+
+
+def _gated(s: Series, linear: Any, cubic: Any) -> Series:
+    """z sigmoid(2 y), by the exponential that stays small: wide balls of large ones reach 0."""
+    twice = 2 * (linear * s + cubic * s * s * s)
+    if s[0].mid() > 0:
+        return s / (1 + (-twice).exp())
+    small = twice.exp()
+    return s * small / (1 + small)
 
 
 _SERIES: dict[str, Callable[[Series], Series]] = {
@@ -205,6 +218,65 @@ def _elu(op: Elementwise) -> Curve:
 
 
 def _hump(name: str, inflection: tuple[float, float]) -> Callable[[Elementwise], Curve]:
+    return lambda op: _humped(_table(name), inflection)
+
+
+def _gelu_tanh_curve(op: Elementwise) -> Curve:
+    assert isinstance(op, GeluTanh)
+    if op.standard:
+        return _hump("gelu_tanh", _INFLECTION)(op)
+    return _written_out(op.linear, op.cubic)
+
+
+_INFLECTION = (1.4185040087, 1.4185040088)  # of the tanh form, with its own constants
+_NEAR = 2.0**-19  # how far those of a file may be from them, relatively
+
+
+@lru_cache(maxsize=16)
+def _written_out(linear: float, cubic: float) -> Curve:
+    """The tanh form with a file's constants, which are known to a few ulps.
+
+    For all constants so near to the standard ones f'' changes its sign but once on z > 0, and falls
+    on the way (tests prove it with Arb), so signs at two points place the inflection point.
+    """
+    import flint
+
+    precision = flint.ctx.prec
+    try:
+        flint.ctx.prec = 128
+        root = (flint.arb(2) / flint.arb.pi()).sqrt()
+        standard = (root, root * flint.arb("0.044715"))
+        near = flint.arb(1, _NEAR)
+        balls = [flint.arb(c) * flint.arb(1, 64 * UNIT) for c in (linear, cubic)]
+        if not all((s * near).contains(b) for s, b in zip(standard, balls, strict=True)):
+            raise NoProof(f"a GELU with the constants {linear} and {cubic}")
+
+        def f(s: Series) -> Series:
+            return _gated(s, *balls)
+
+        def second(z: float) -> Any:
+            return f(flint.arb_series([flint.arb(z), 1], 3))[2]
+
+        low, high = SIGN_CHANGE
+        for _ in range(40):
+            middle = (low + high) / 2
+            sign = second(middle)
+            if sign > 0:
+                low = middle
+            elif sign < 0:
+                high = middle
+            else:
+                break
+        assert second(low) > 0 and second(high) < 0
+        return _humped(tabulate(f), (low, high))
+    finally:
+        flint.ctx.prec = precision
+
+
+SIGN_CHANGE = (1.4184, 1.4186)  # here f'' falls through 0, for all constants near the usual ones
+
+
+def _humped(table: Table, inflection: tuple[float, float]) -> Curve:
     """z times a sigmoid: concave, convex around 0, concave."""
     low, high = inflection
     pieces = (
@@ -215,21 +287,16 @@ def _hump(name: str, inflection: tuple[float, float]) -> Callable[[Elementwise],
         Piece(high, inf, "down"),
     )
 
-    def make(op: Elementwise) -> Curve:
-        table = _table(name)
+    def left(z: Tensor) -> Enclosure:
+        # |z| e^-|z| decreases beyond 1.
+        return Enclosure(torch.full_like(z, -41 * _FAINT), torch.zeros_like(z))
 
-        def left(z: Tensor) -> Enclosure:
-            # |z| e^-|z| decreases beyond 1.
-            return Enclosure(torch.full_like(z, -41 * _FAINT), torch.zeros_like(z))
+    def right(z: Tensor) -> Enclosure:
+        return Enclosure(below(z, 41 * _FAINT), z)
 
-        def right(z: Tensor) -> Enclosure:
-            return Enclosure(below(z, 41 * _FAINT), z)
-
-        faint = 64 * _FAINT
-        value = _Tabulated(table, left, right)
-        return Curve(value, _Slope(table, (-faint, faint), (1 - 4 * UNIT, 1 + 4 * UNIT)), pieces)
-
-    return make
+    faint = 64 * _FAINT
+    value = _Tabulated(table, left, right)
+    return Curve(value, _Slope(table, (-faint, faint), (1 - 4 * UNIT, 1 + 4 * UNIT)), pieces)
 
 
 def _hard_swish(op: Elementwise) -> Curve:
@@ -262,5 +329,5 @@ _MAKERS: dict[type[Elementwise], Callable[[Elementwise], Curve]] = {
     # Inflection points: f''(z) = 0 between the two numbers, which tests prove with Arb.
     Silu: _hump("silu", (2.39935728051, 2.39935728052)),
     Gelu: _hump("gelu", (1.414213562373, 1.414213562374)),
-    GeluTanh: _hump("gelu_tanh", (1.4185040087, 1.4185040088)),
+    GeluTanh: _gelu_tanh_curve,
 }

@@ -21,7 +21,8 @@ from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
 from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
-from frown.rigor.replay import NoProof, Walk
+from frown.rigor.curves import NoProof
+from frown.rigor.replay import Walk
 from frown.rigor.rounding import LOOSE
 
 UNIT32 = 2.0**-24

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
-from frown.relax.hump import Gelu, GeluTanh
 from frown.relax.log_sum_exp import LogSumExp
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
@@ -151,8 +150,6 @@ class _Smooth:
             best = torch.minimum(best, self._least(part, slope, below, guesses))
         known = torch.isfinite(slope)
         best = torch.where(known if self.defined is None else known & self.defined, best, torch.nan)
-        if isinstance(self.op, Gelu | GeluTanh) and self.op.near:
-            best = best - self.op.near * self.box.lower.abs().maximum(self.box.upper.abs())
         return torch.where(below, best, -best)
 
     def _least(

@@ -76,6 +76,19 @@ def extremes(region: Region, coef: Tensor) -> Box:
     return Box(below(middle - reach, error), above(middle + reach, error))
 
 
+def farthest(region: Region) -> Tensor:
+    """(N,) a radius at which every ball holds all of the valid range; infinite without one."""
+    if region.lower is None or region.upper is None:
+        return torch.full_like(region.radius, inf)
+    far = (region.centre - region.lower).maximum(region.upper - region.centre)
+    if region.scale is not None:
+        moving = region.scale > 0
+        far = torch.where(moving, far / torch.where(moving, region.scale, 1.0), 0.0)
+    # The norm of p is dual to that of q, and the larger the less p is.
+    q = region.dual if region.p in (1, 2, inf) else region.dual * (1 + 8 * UNIT)
+    return _ball_gain(above(region.balls(far)), q).amax(1)
+
+
 def _dot_below(coef: Tensor, point: Tensor) -> Tensor:
     terms = (coef * point).flatten(1)
     value, count = terms.sum(1), terms.shape[1]
@@ -123,11 +136,13 @@ def _cut_gain(region: Region, coef: Tensor, gain: Tensor) -> Tensor:
     if region.p == 2:
         # sum max (g d - nu d^2 / 2) + nu r^2 / 2, for any nu > 0
         nu = _multiplier(gain, cap, radius)
-        free = gain.square() / (2 * nu)
-        full = gain * cap - nu * cap.square() / 2
+        # No squares of small numbers, which would underflow.
+        free = gain * (gain / (2 * nu))
+        full = gain * cap - (nu * cap) * cap / 2
         terms = torch.where(gain >= nu * cap, full, free)
         size = (whole + free) * (32 * UNIT)  # of what a term may lose, its choice included
-        dual = (terms + size).sum(-1) + nu.squeeze(-1) * radius.squeeze(-1).square() / 2
+        reach = radius.squeeze(-1)
+        dual = (terms + size).sum(-1) + (nu.squeeze(-1) * reach) * reach / 2
         slack = (terms.abs() + size).sum(-1) * gamma(gain.shape[-1]) + TINY
         dual = above(dual, slack * LOOSE)
         return torch.where(torch.isfinite(dual), torch.minimum(best, dual), best)

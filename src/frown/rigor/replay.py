@@ -27,6 +27,7 @@ from frown.graph.selection import Concat
 from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
+from frown.rigor.curves import NoProof
 from frown.rigor.forms import Chosen, Weights, pull_back, terms_of
 from frown.rigor.lines import Proven, prove
 from frown.rigor.region import enclosing, extremes, least
@@ -64,10 +65,6 @@ class Step:
 def fixed_rule(request: Request) -> dict[int, Tensor] | None:
     """CROWN's or Fast-Lin's lines."""
     return None
-
-
-class NoProof(Exception):
-    """An operator has no proven lines; the message names it."""
 
 
 @dataclass
@@ -144,7 +141,8 @@ class Walk:
         fan = sum(self.plan.graph.nodes[j].size for j in node.inputs)
         error = self.weights.terms[i] * (4 * gamma(fan + 8)) + 4 * fan * TINY
         middle = op.apply(*(b.middle for b in boxes))
-        radius = op.spread(*(b.radius for b in boxes)) * LOOSE
+        # TINY before the weights: halving the smallest numbers rounds, and weights may be huge.
+        radius = op.spread(*(b.radius + TINY for b in boxes)) * LOOSE
         self._set(i, Box(below(middle - radius, error), above(middle + radius, error)))
 
     def _nonlinear(self, i: int, box: Box) -> None:

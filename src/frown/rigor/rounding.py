@@ -7,16 +7,24 @@ plus what underflow loses.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 UNIT = 2.0**-53  # half the distance from 1 to the next number
-TINY = 2.0**-1022  # more than an operation can lose by underflow, flushed to 0 or not
+TINY = 2.0**-1022  # more than an operation can lose by underflow
 LOOSE = 1 + 1e-9  # covers the rounding of sums of up to 4 million terms >= 0
 
 
 def gamma(terms: int) -> float:
     """Relative error of a sum of so many products, each and every addition rounded."""
     return 1.001 * (terms + 2) * UNIT
+
+
+def keeps_small_numbers() -> bool:
+    """Whether numbers below 2^-1022 are kept as the standard has it, and not flushed to 0."""
+    small = torch.full((64,), 2.0**-1060, dtype=torch.float64)
+    kept = (small * 0.5 == 2.0**-1061).all() and (small * 2.0**1000 == 2.0**-60).all()
+    return bool(kept)
 
 
 def below(x: Tensor, slack: Tensor | float = 0.0) -> Tensor:

@@ -57,6 +57,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "margins": {str(k): _finite(v) for k, v in row.margins.items()},
         "seconds": round(row.seconds, 6),
         "level": row.level,
+        "certificate": row.certificate,
         "complete": row.complete,
         "remark": row.remark,
         "frames": row.frames,

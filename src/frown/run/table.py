@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from frown.results import Row
+from frown.results import LEVELS, Row
 
 MOST_ROWS = 40
 
@@ -68,6 +68,7 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(
             f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
         )
+    lines += _levels(rows)
     if eps is not None:
         # The status decides: the radius may be eps rounded to another precision.
         shares = {eps: (counts["certified"] + counts["robust"]) / max(1, len(rows))}
@@ -80,6 +81,17 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
     if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
     return lines + remarks(rows)
+
+
+def _levels(rows: Sequence[Row]) -> list[str]:
+    """How the radii were proved."""
+    counts = Counter(row.level for row in rows if row.radius > 0)
+    if not counts:
+        return []
+    if len(counts) == 1:
+        (level,) = counts
+        return [f"level: {level} ({LEVELS.get(level, level)})"]
+    return ["level: " + ", ".join(f"{n} {level}" for level, n in sorted(counts.items()))]
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

@@ -1,0 +1,144 @@
+"""No rigorous bound is false, on networks that plain floating point is wrong about."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flint import fmpq
+
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.graph.builder import Builder
+from frown.graph.selection import Pad
+from frown.query.region import Region
+from frown.query.spec import Spec
+from frown.relax.table import Relu
+from frown.rigor import forms
+from frown.rigor.region import enclosing, extremes, farthest, least
+from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.rounding import keeps_small_numbers
+from rigor.cases import Tally, run
+from rigor.exact import exact, rational
+
+
+def assert_true(tally: Tally) -> None:
+    assert not tally.false, "\n".join([tally.line(), *tally.false[:5]])
+    assert tally.silent < tally.statements / 100  # bounds that say something
+    assert tally.tight > tally.cases / 4  # and are not just wide
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_bound_of_piecewise_linear_networks_holds(seed: int) -> None:
+    assert_true(run(seed, 30, samples=4))
+
+
+def test_every_bound_of_smooth_networks_holds() -> None:
+    assert_true(run(0, 8, samples=3, smooth=True))
+
+
+def test_without_charges_for_rounding_there_are_false_bounds(monkeypatch) -> None:
+    """The networks are hostile enough to tell."""
+    nothing = lambda plan, node, op, here, index, weights: here.new_zeros(len(here))  # noqa: E731
+    monkeypatch.setattr(forms, "_affine_charge", nothing)
+    assert run(5, 20, samples=4).false
+
+
+def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:
+    """The rim's part of a form must not be a difference of sums over all entries."""
+
+    def difference(self: Pad, coef: torch.Tensor) -> torch.Tensor | None:
+        rim = coef.flatten(1).sum(1) - self.pull_back(coef)[0].flatten(1).sum(1)
+        return rim * self.value
+
+    huge = 2.0**80
+    b = Builder()
+    x = b.pad(b.input("x", (2,)), [(0, 1)], value=1.0)
+    graph = b.graph(b.linear(x, torch.tensor([[huge, huge, 3.0], [0.0, 0.0, 0.0]]).double()))
+    region = ball(torch.zeros(2), 2.0**-100)
+    spec = Spec(torch.tensor([[[1.0, -1.0]]]).double())
+
+    def margin() -> float:
+        walk = Walk(Plan(graph), region, Settings(method="crown"), fixed_rule)
+        walk.layers()
+        return float(walk._rows(*row_of(walk, spec)))
+
+    assert 2.9 < margin() <= 3.0
+    monkeypatch.setattr(Pad, "shift", difference)
+    assert margin() < 2.9  # the rim's 3 was absorbed
+
+
+def row_of(walk: Walk, spec: Spec) -> tuple:
+    zero = torch.zeros(1, dtype=torch.long)
+    return walk.plan.graph.output, spec.coef[0], zero, zero, zero, fixed_rule
+
+
+def ball(centre: torch.Tensor, radius: float, p: float = torch.inf, **more) -> Region:
+    return Region(centre.double()[None], torch.tensor([radius], dtype=torch.float64), p, **more)
+
+
+@pytest.mark.parametrize("scale", [2.0**-560, 1.0, 2.0**500])
+@pytest.mark.parametrize("radius", [2.0**-560, 2.0**-1050, 1e-3, 2.0**400])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_minima_over_cut_balls_hold_for_tiny_and_huge_numbers(
+    p: float, radius: float, scale: float
+) -> None:
+    """Squares of such numbers under- or overflow."""
+    coef = scale * torch.tensor([[3.0, -4.0]]).double()
+    far = torch.full((1, 2), 8 * radius, dtype=torch.float64)
+    region = ball(torch.zeros(2), radius, p, lower=-far, upper=far)
+    step = [fmpq(-3, 5), fmpq(4, 5)] if p == 2 else [fmpq(0), fmpq(1)]
+    truth = sum(c * d for c, d in zip(exact(coef[0]), step, strict=True)) * rational(radius)
+    found = float(least(region, coef))
+    box = extremes(region, coef)
+    for bound in (found, float(box.lower), -float(box.upper)):
+        assert rational(bound) <= truth
+        near = float(truth.p) / float(truth.q) if radius * scale > 2.0**-1000 else 0.0
+        assert bound >= 1.001 * near - 1e-300  # and close
+
+
+def test_boxes_hold_for_the_smallest_numbers() -> None:
+    """The middle of [0, 2^-1074] is no number, and weights make its error large."""
+    b = Builder()
+    graph = b.graph(b.linear(b.input("x", (1,)), torch.tensor([[2.0**80]]).double()))
+    lower = torch.zeros(1, 1, dtype=torch.float64)
+    upper = torch.full((1, 1), 2.0**-1074, dtype=torch.float64)
+    region = ball(torch.zeros(1), 1.0, lower=lower, upper=upper)
+    walk = Walk(Plan(graph), region, Settings(method="interval"), fixed_rule)
+    walk.layers()
+    assert float(enclosing(region).upper) == 2.0**-1074
+    assert float(walk.values[1].upper) >= 2.0**-994
+
+
+def test_overflow_proves_nothing() -> None:
+    b = Builder()
+    x = b.linear(b.input("x", (1,)), torch.tensor([[1e200]]).double())
+    x = b.add(Relu(), b.linear(x, torch.tensor([[1e200], [-1e200]]).double()))
+    graph = b.graph(b.linear(x, torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()))
+    walk = Walk(Plan(graph), ball(torch.ones(1), 0.5), Settings(method="crown"), fixed_rule)
+    walk.layers()
+    assert not bool((walk.margins(Spec(torch.tensor([[[1.0, -1.0]]]).double())) > 0).any())
+
+
+def test_a_radius_that_covers_the_range_holds_all_of_it() -> None:
+    """Exactly, where float32 would round the centre away."""
+    centre = torch.tensor([1000.1, 7.3])
+    lower, upper = torch.tensor([[1000.0, 7.0]]).double(), torch.tensor([[1001.0, 9.0]]).double()
+    for p in (1.0, 2.0, 3.0, torch.inf):
+        region = ball(centre, 1.0, p, lower=lower, upper=upper)
+        ends = map(exact, (centre.double(), lower[0], upper[0]))
+        far = [max(u - c, c - low) for c, low, u in zip(*ends, strict=True)]
+        reach = rational(float(farthest(region)))
+        length = max(far) if p == torch.inf else sum(v ** int(p) for v in far)
+        assert (reach if p == torch.inf else reach ** int(p)) >= length
+        assert float(farthest(region)) < 1.001 * float(region.limit())
+    assert torch.isinf(farthest(ball(centre, 1.0))).all()
+
+
+def test_flushed_denormals_are_noticed() -> None:
+    assert keeps_small_numbers()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this machine cannot flush them")
+    try:
+        assert not keeps_small_numbers()
+    finally:
+        torch.set_flush_denormal(False)
