@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -52,7 +50,7 @@ DOMAINS: list[tuple[Relaxation, list[tuple[float, float]], list[tuple[float, flo
 ]
 
 
-@pytest.mark.parametrize("op, inside, outside", DOMAINS)
+@pytest.mark.parametrize(("op", "inside", "outside"), DOMAINS)
 def test_outside_its_domain_a_function_has_no_line(
     op: Relaxation, inside: list[tuple[float, float]], outside: list[tuple[float, float]]
 ) -> None:
@@ -72,7 +70,7 @@ def test_outside_its_domain_a_function_has_no_line(
         assert nothing.any().item() is not known and nothing.all().item() is not known
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE])
+@pytest.mark.parametrize("name", ELEMENTWISE)
 def test_slopes_that_are_no_numbers_have_no_line(name: str) -> None:
     box = Box(torch.tensor([1.0, 1.0, 1.0]).double(), torch.tensor([2.0, 2.0, 2.0]).double())
     proven = prove(ELEMENTWISE[name], box)
@@ -80,8 +78,7 @@ def test_slopes_that_are_no_numbers_have_no_line(name: str) -> None:
     slope = torch.tensor([torch.nan, torch.inf, -torch.inf]).double()
     for below in (True, False):
         line = proven.intercept(slope, torch.full((3,), below))
-        sound = ~torch.isfinite(line)
-        assert sound.all()
+        assert not torch.isfinite(line).any()
 
 
 # -- networks -------------------------------------------------------------------------------
@@ -128,22 +125,22 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("method", ["crown", "frown"])
-@pytest.mark.parametrize("name", NETWORKS)
+SEARCHED = [*((name, "crown") for name in NETWORKS), ("log", "frown"), ("softmax", "frown")]
+
+
+@pytest.mark.parametrize(("name", "method"), SEARCHED)
 def test_networks_of_them_are_proved(name: str, method: str) -> None:
     torch.manual_seed(2)
     module = NETWORKS[name]().eval()
-    width = 6 if name == "attention" else 4
-    x = torch.randn(2, width)
-    model = frown.load(module, x[:1])
+    x = torch.randn(1, 6 if name == "attention" else 4)
+    model = frown.load(module, x)
     norm = 2 if method == "crown" else inf
-    radii = {}
+    radii = []
     for level in ("estimate", "rigorous"):
         result = frown.certify(
-            model, x.double().numpy(), norm=norm, method=method, level=level, attack=False, steps=20
+            model, x.double().numpy(), norm=norm, method=method, level=level, attack=False, steps=5
         )
-        assert [row.level for row in result.rows] == [level] * 2
-        radii[level] = np.array([row.radius for row in result.rows])
-    assert (radii["rigorous"] > 0).all()
-    assert (radii["rigorous"] >= radii["estimate"] * 0.999).all()
-    assert (radii["rigorous"] <= radii["estimate"] * 1.001).all()
+        (row,) = result.rows
+        assert row.level == level, row.remark
+        radii.append(row.radius)
+    assert 0 < radii[1] == pytest.approx(radii[0], rel=1e-3)

@@ -98,9 +98,7 @@ class ProvenWave:
             error = doubt + 8 * UNIT * (turns.abs() + 8)
             first, last = below(place, error), above(place, error)
             possible = (first <= self.box.upper) & (last >= self.box.lower)
-            least = torch.where(
-                rising, last.minimum(self.box.upper), first.maximum(self.box.lower)
-            )
+            least = torch.where(rising, last.minimum(self.box.upper), first.maximum(self.box.lower))
             best = torch.minimum(best, torch.where(possible, _level(depth, t, least), torch.inf))
         best = torch.where(end.abs() <= _FAR, best, _level(depth, t, end))
         return torch.where(t.abs() <= 1, best, torch.inf)
