@@ -62,23 +62,27 @@ class LogSumExp(Relaxation):
         intercept = torch.where(below, under.intercept - slack, over.intercept + slack)
         return Line(intercept, torch.where(below[..., None], under.touch, over.touch))
 
-    def _below(self, slope: Tensor, box: Box) -> Line:
-        """The greatest H(p) + min (p - s) . x over the box: p_j is s_j, or e^(l_j - zeta) or
-        e^(u_j - zeta) where s_j is beyond, at the level of sum 1."""
+    def weights(self, slope: Tensor, box: Box) -> tuple[Tensor, Tensor]:
+        """Weights near the greatest H(p) + min (p - s) . x over the box: the slopes' own, and
+        those with p_j = s_j, or e^(l_j - zeta) or e^(u_j - zeta) where s_j is beyond, at the
+        level of sum 1."""
         ends = [self._present(x) for x in (box.lower, box.upper)]
 
-        def weights(zeta: Tensor) -> Tensor:
+        def shares(zeta: Tensor) -> Tensor:
             low, high = ((x - zeta[..., None]).exp() for x in ends)
-            return self._weigh(slope.maximum(low).minimum(high))
+            return self.weigh(slope.maximum(low).minimum(high))
 
         low, high = self.apply(box.lower), self.apply(box.upper)
         for _ in range(_HALVINGS):
             zeta = (low + high) / 2
-            heavy = weights(zeta).sum(-1) > 1
+            heavy = shares(zeta).sum(-1) > 1
             low, high = torch.where(heavy, zeta, low), torch.where(heavy, high, zeta)
-        middle = self._shares(box.middle)
-        inside, _ = _normalised(weights(high), middle)
-        near, _ = _normalised(self._weigh(slope.clamp(min=0)), inside)
+        inside, _ = _normalised(shares(high), self._shares(box.middle))
+        near, _ = _normalised(self.weigh(slope.clamp(min=0)), inside)
+        return near, inside
+
+    def _below(self, slope: Tensor, box: Box) -> Line:
+        near, inside = self.weights(slope, box)
         first, second = (self._tangent(p, slope, box) for p in (near, inside))
         better = second > first
         p = torch.where(better[..., None], inside, near)
@@ -90,9 +94,9 @@ class LogSumExp(Relaxation):
         least = torch.minimum((p - slope) * box.lower, (p - slope) * box.upper)
         return entropy(p) + least.sum(-1)
 
-    def _above(self, slope: Tensor, box: Box) -> _Over:
-        """The least zeta - 1 + sum_j max(e^(x_j - zeta) - s_j x_j) over both ends of each
-        interval: convex in zeta."""
+    def level(self, slope: Tensor, box: Box) -> Tensor:
+        """zeta near the least zeta - 1 + sum_j max(e^(x_j - zeta) - s_j x_j) over both ends of
+        each interval, which is convex in zeta."""
         levels = _Levels.of(self, box)
         ends = [(self._present(x), slope * x) for x in (box.lower, box.upper)]
         low, high = levels.low, levels.high
@@ -102,13 +106,16 @@ class LogSumExp(Relaxation):
             upper = top - ends[1][1] > bottom - ends[0][1]
             falling = torch.where(upper, top, bottom).sum(-1) > 1
             low, high = torch.where(falling, zeta, low), torch.where(falling, high, zeta)
-        return self._lifted(slope, high, levels, box)
+        return high
+
+    def _above(self, slope: Tensor, box: Box) -> _Over:
+        return self._lifted(slope, self.level(slope, box), _Levels.of(self, box), box)
 
     def _lifted(self, slope: Tensor, zeta: Tensor, levels: _Levels, box: Box) -> _Over:
         low, high = (self._present(x - zeta[..., None]).exp() for x in (box.lower, box.upper))
         ends = torch.maximum(low - slope * box.lower, high - slope * box.upper)
         intercept = zeta - 1 + ends.sum(-1)
-        single = self._single()
+        single = self.single()
         if single is not None:
             rest = single.to(slope) - slope  # f is the one entry left
             exact = torch.maximum(rest * box.lower, rest * box.upper).sum(-1)
@@ -123,7 +130,7 @@ class LogSumExp(Relaxation):
         """More than the rounding of either side: of sums of n terms, and of e^(u - zeta),
         whose exponent is rounded too."""
         count, eps = slope.shape[-1], torch.finfo(slope.dtype).eps
-        reach = self._weigh(anchors.reach)
+        reach = self.weigh(anchors.reach)
         most = reach.amax(-1)
         terms = (slope.abs() * anchors.reach).sum(-1)
         return 8 * count * eps * (terms + (1 + most) * (2 + lifted) + log(count))
@@ -146,10 +153,10 @@ class LogSumExp(Relaxation):
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
         """Below, shares scaled to sum 1; above, all places stand for one level."""
         box, range_ = frame.box, frame.range
-        raw = self._weigh(torch.addcmul(range_.lower.lower, place, _width(range_.lower)))
+        raw = self.weigh(torch.addcmul(range_.lower.lower, place, _width(range_.lower)))
         p, total = _normalised(raw, self._shares(box.middle))
         levels = _Levels.of(self, box)
-        m = self._weigh(place).sum(-1, keepdim=True) / self._count(place)
+        m = self.weigh(place).sum(-1, keepdim=True) / self._count(place)
         slope = torch.addcmul(range_.upper.lower, m, _width(range_.upper))
         depth = (levels.low - levels.high).exp()
         zeta = levels.clip(levels.low - _log(torch.lerp(depth, torch.ones_like(depth), m[..., 0])))
@@ -166,10 +173,10 @@ class LogSumExp(Relaxation):
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
         """Below, what a share gains is lost by the others; above, every place moves all."""
-        gap = self._weigh(z - lines.touch)
+        gap = self.weigh(z - lines.touch)
         centred = gap - (lines.slope * gap).sum(-1, keepdim=True)
         along = (lines.width * gap).sum(-1, keepdim=True) / self._count(gap)
-        return self._weigh(coef * torch.where(coef >= 0, lines.width * centred, along))
+        return self.weigh(coef * torch.where(coef >= 0, lines.width * centred, along))
 
     # -- rules ------------------------------------------------------------------------------
 
@@ -184,7 +191,7 @@ class LogSumExp(Relaxation):
     def _slopes_at(self, levels: _Levels, zeta: Tensor) -> Tensor:
         """The slopes above at a level."""
         slope = levels.chords * (levels.high - zeta).exp()[..., None]
-        single = self._single()
+        single = self.single()
         if single is None:
             return slope
         return torch.where(single.any(-1, keepdim=True), single.to(slope), slope)
@@ -231,7 +238,7 @@ class LogSumExp(Relaxation):
         """-inf where an entry is left out."""
         return x if self.kept is None else torch.where(self.kept, x, -torch.inf)
 
-    def _weigh(self, x: Tensor) -> Tensor:
+    def weigh(self, x: Tensor) -> Tensor:
         """0 where an entry is left out."""
         return x if self.kept is None else torch.where(self.kept, x, 0.0)
 
@@ -239,7 +246,7 @@ class LogSumExp(Relaxation):
         """How many entries are there."""
         return x.shape[-1] if self.kept is None else self.kept.sum(-1, keepdim=True).to(x.dtype)
 
-    def _single(self) -> Tensor | None:
+    def single(self) -> Tensor | None:
         """The entry that is the only one of its sum, if any is."""
         if self.kept is None or not bool((self.kept.sum(-1) == 1).any()):
             return None

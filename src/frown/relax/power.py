@@ -92,8 +92,12 @@ class Power(Elementwise):
         """p z^(p-1) = s: one point on each side of 0 at the most, mirrored by parity."""
         rising = slope if self.exponent > 0 else -slope  # of the sign of z^(p-1)
         if self.whole and not self.odd:
+            if self.exponent < 0:  # rising left of 0, falling right of it
+                left = box.upper < 0
+                size = self._solve(torch.where(left, slope, -slope))
+                return (box.clip(torch.where(left, -size, size)),)
             size = self._solve(slope.abs())
-            return (box.clip(torch.where(rising < 0, -size, size)),)
+            return (box.clip(torch.where(slope < 0, -size, size)),)
         size = self._solve(rising)
         if not self.whole:
             return (box.clip(size),)
@@ -107,7 +111,8 @@ class Power(Elementwise):
         """
         degree = 1 / (self.exponent - 1)
         factor = float(abs(self.exponent) ** -degree)
-        return (slope.double().clamp(min=0).pow(degree) * factor).to(slope.dtype)
+        steep = slope.double().clamp(min=0).abs()  # (-0)^(-1/2) would be -inf
+        return (steep.pow(degree) * factor).to(slope.dtype)
 
     def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
         if self.odd and self.exponent > 0:

@@ -11,38 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.relax.convex import Elu, Softplus
+from frown.relax.convex import Elu, HardSwish, Softplus
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
-from frown.relax.power import Exp
-from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+from frown.relax.power import Exp, Log, Power
+from frown.relax.s_shaped import Arctan, Erf, Sigmoid, Tanh
+from frown.rigor.curve import Curve, Piece
+from frown.rigor.powers import log_curve, power_curve
 from frown.rigor.rounding import UNIT, above, below
-from frown.rigor.tables import REACH, Enclosure, Table, tabulate
+from frown.rigor.tables import REACH, Enclosure, Table, around, tabulate
 
 Series = Any  # flint.arb_series, which has no types
 
 
 class NoProof(Exception):
     """An operator has no proven lines; the message names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Between two points f bends one way: up (convex), down (concave), or is straight. A gap is a
-    short stretch around an inflection point, where it may do anything."""
-
-    start: float
-    end: float
-    bend: str  # "up", "down", "straight" or "gap"
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A function with proven values."""
-
-    value: Callable[[Tensor], Enclosure]
-    slope: Callable[[Tensor], Enclosure]
-    pieces: tuple[Piece, ...]
 
 
 def curve_of(op: Elementwise) -> Curve | None:
@@ -133,6 +116,7 @@ _SERIES: dict[str, Callable[[Series], Series]] = {
     "softplus": lambda s: (1 + s.exp()).log(),
     "exp": lambda s: s.exp(),
     "silu": lambda s: s / (1 + (-s).exp()),
+    "erf": lambda s: s.erf(),
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }
@@ -144,23 +128,26 @@ def _sigmoid(op: Elementwise) -> Curve:
     return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
 
 
-def _tanh(op: Elementwise) -> Curve:
-    table = _table("tanh")
-    near = 1 - 2 * UNIT
-    value = _Tabulated(table, _constant(-1.0, -near), _constant(near, 1.0))
-    return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+def _odd(name: str) -> Callable[[Elementwise], Curve]:
+    """tanh and erf: beyond the table next to -1 and 1."""
+
+    def make(op: Elementwise) -> Curve:
+        table, near = _table(name), 1 - 2 * UNIT
+        value = _Tabulated(table, _constant(-1.0, -near), _constant(near, 1.0))
+        return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+
+    return make
 
 
 def _arctan(op: Elementwise) -> Curve:
-    """The slope is 1 / (1 + z^2). Beyond the table, for z > 0,
-    pi/2 - 1/z < arctan z < pi/2 - 1/z + 1/(3 z^3)."""
+    """The slope is 1 / (1 + z^2). Beyond the table, for z > 0, arctan z = pi/2 - arctan(1/z)."""
     table = _table("arctan")
     half_pi = 1.5707963267948966  # below pi/2, by less than its last place
 
     def right(z: Tensor) -> Enclosure:
-        y = half_pi - 1 / z
-        cubic = 1 / (3 * z * z * z)
-        return Enclosure(below(y), above(y + 4 * UNIT, cubic))
+        rest = table.value(1 / z)
+        slack = 8 * UNIT
+        return Enclosure(below(half_pi - rest.upper, slack), above(half_pi - rest.lower, slack))
 
     def left(z: Tensor) -> Enclosure:
         mirror = right(-z)
@@ -183,7 +170,7 @@ def _softplus(op: Elementwise) -> Curve:
     return Curve(value, _Slope(table, (0.0, _FAINT), (1 - 2 * UNIT, 1.0)), _CONVEX)
 
 
-def _exp_value(z: Tensor) -> Enclosure:
+def exp_value(z: Tensor) -> Enclosure:
     """Beyond the table e^z = (e^(z/16))^16; where even that is too far, unknown."""
     table = _table("exp")
     found = table.value(z)
@@ -200,7 +187,7 @@ def _exp_value(z: Tensor) -> Enclosure:
 
 
 def _exp(op: Elementwise) -> Curve:
-    return Curve(_exp_value, _exp_value, _CONVEX)
+    return Curve(exp_value, exp_value, _CONVEX)
 
 
 def _elu(op: Elementwise) -> Curve:
@@ -209,7 +196,7 @@ def _elu(op: Elementwise) -> Curve:
     scale, bend = op.scale, op.scale * op.alpha
 
     def value(z: Tensor) -> Enclosure:
-        e = _exp_value(z.clamp(max=0))
+        e = exp_value(z.clamp(max=0))
         low, high = below((e.lower - 1) * bend), above((e.upper - 1) * bend)
         if bend < 0:
             low, high = below((e.upper - 1) * bend), above((e.lower - 1) * bend)
@@ -219,7 +206,7 @@ def _elu(op: Elementwise) -> Curve:
         return Enclosure(below(line), above(line)).where(z >= 0, left)
 
     def slope(z: Tensor) -> Enclosure:
-        e = _exp_value(z.clamp(max=0))
+        e = exp_value(z.clamp(max=0))
         ends = (e.lower * bend, e.upper * bend)
         low, high = torch.minimum(*ends), torch.maximum(*ends)
         left = Enclosure(below(low), above(high))
@@ -312,13 +299,33 @@ def _humped(table: Table, inflection: tuple[float, float]) -> Curve:
     return Curve(value, _Slope(table, (-faint, faint), (1 - 4 * UNIT, 1 + 4 * UNIT)), pieces)
 
 
+def _hard_swish(op: Elementwise) -> Curve:
+    """z (z + 3) / 6 on [-3, 3], 0 and z beside it."""
+
+    def value(z: Tensor) -> Enclosure:
+        inner = z.clamp(-3, 3)
+        parabola = around(inner * (inner + 3) / 6)  # at -3 exactly 0
+        return Enclosure(z, z).where(z >= 3, parabola)
+
+    def slope(z: Tensor) -> Enclosure:
+        # 2 z is exact, and 2 z + 3 may cancel.
+        return around((2 * z.clamp(-3, 3) + 3) / 6)
+
+    pieces = (Piece(-inf, -3.0, "straight"), Piece(-3.0, 3.0, "up"), Piece(3.0, inf, "straight"))
+    return Curve(value, slope, pieces)
+
+
 _MAKERS: dict[type[Elementwise], Callable[[Elementwise], Curve]] = {
     Sigmoid: _sigmoid,
-    Tanh: _tanh,
+    Tanh: _odd("tanh"),
+    Erf: _odd("erf"),
     Arctan: _arctan,
     Softplus: _softplus,
     Exp: _exp,
     Elu: _elu,
+    HardSwish: _hard_swish,
+    Log: log_curve,
+    Power: power_curve,
     # Inflection points: f''(z) = 0 between the two numbers, which tests prove with Arb.
     Silu: _hump("silu", (2.39935728051, 2.39935728052)),
     Gelu: _hump("gelu", (1.414213562373, 1.414213562374)),

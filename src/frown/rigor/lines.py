@@ -15,13 +15,18 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
+from frown.relax.log_sum_exp import LogSumExp
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.product import Product
 from frown.relax.relaxation import Anchors, Relaxation
-from frown.rigor.curves import Curve, Piece, curve_of
+from frown.relax.wave import Wave
+from frown.rigor.curve import Curve, Piece
+from frown.rigor.curves import curve_of
+from frown.rigor.log_sum_exp import ProvenLogSumExp
 from frown.rigor.rounding import TINY, UNIT, below
-from frown.rigor.tables import Enclosure
+from frown.rigor.tables import Enclosure, gap
+from frown.rigor.waves import ProvenWave
 
 
 class Proven(Protocol):
@@ -41,6 +46,10 @@ def prove(op: Relaxation, box: Box) -> Proven | None:
     """The proven form of an operator over a box, or None where there is none."""
     if isinstance(op, PiecewiseLinear | Max | Product):
         return _Cornered(op, op.anchors(box))
+    if isinstance(op, LogSumExp):
+        return ProvenLogSumExp(op, box)
+    if isinstance(op, Wave):
+        return ProvenWave.over(op, box)
     if not isinstance(op, Elementwise):
         return None
     curve = curve_of(op)
@@ -97,8 +106,8 @@ class _Part:
             self.first[index],
             self.last[index],
             self.empty[index],
-            Enclosure(self.at_first.lower[index], self.at_first.upper[index]),
-            Enclosure(self.at_last.lower[index], self.at_last.upper[index]),
+            self.at_first.rows(index),
+            self.at_last.rows(index),
         )
 
 
@@ -108,6 +117,7 @@ class _Smooth:
     curve: Curve
     box: Box
     parts: tuple[_Part, ...]
+    defined: Tensor | None  # where f is continuous on the box; elsewhere nothing is known
 
     @classmethod
     def over(cls, op: Elementwise, curve: Curve, box: Box) -> _Smooth:
@@ -120,11 +130,12 @@ class _Smooth:
                 continue
             last = last.maximum(first)
             parts.append(_Part(piece, first, last, empty, curve.value(first), curve.value(last)))
-        return cls(op, curve, box, tuple(parts))
+        return cls(op, curve, box, tuple(parts), op.defined(box))
 
     def rows(self, index: Tensor | slice) -> _Smooth:
         parts = tuple(part.rows(index) for part in self.parts)
-        return _Smooth(self.op, self.curve, self.box.rows(index), parts)
+        defined = None if self.defined is None else self.defined[index]
+        return _Smooth(self.op, self.curve, self.box.rows(index), parts, defined)
 
     def image(self) -> Box:
         zero = torch.zeros_like(self.box.lower)
@@ -137,7 +148,8 @@ class _Smooth:
         best = torch.full_like(slope, torch.inf)
         for part in self.parts:
             best = torch.minimum(best, self._least(part, slope, below, guesses))
-        best = torch.where(torch.isfinite(slope), best, torch.nan)
+        known = torch.isfinite(slope)
+        best = torch.where(known if self.defined is None else known & self.defined, best, torch.nan)
         return torch.where(below, best, -best)
 
     def _least(
@@ -145,8 +157,8 @@ class _Smooth:
     ) -> Tensor:
         """A lower bound of +-(f(z) - s z) over a part; infinite where it is empty."""
         ends = torch.minimum(
-            _gap(part.at_first, slope, part.first, under),
-            _gap(part.at_last, slope, part.last, under),
+            gap(part.at_first, slope, part.first, under),
+            gap(part.at_last, slope, part.last, under),
         )
         bend = part.piece.bend
         if bend == "straight":
@@ -159,7 +171,8 @@ class _Smooth:
             if bool(rises.any()):
                 tangent = torch.full_like(slope, -torch.inf)
                 for z in guesses:
-                    here = z.maximum(part.first).minimum(part.last)
+                    here = z.nan_to_num(nan=0.0).clamp(min=self.curve.start)
+                    here = here.maximum(part.first).minimum(part.last)
                     tangent = torch.maximum(tangent, self._tangent(part, slope, under, here))
                 best = torch.where(rises, tangent, ends)
         return torch.where(part.empty, torch.inf, best)
@@ -169,11 +182,12 @@ class _Smooth:
         value, rate = self.curve.value(z), self.curve.slope(z)
         steep = torch.where(under, rate.lower - slope, slope - rate.upper)
         other = torch.where(under, rate.upper - slope, slope - rate.lower)
-        slack = (rate.upper.abs() + slope.abs()) * (4 * UNIT)
+        size = rate.lower.abs().maximum(rate.upper.abs())
+        slack = (size + slope.abs()) * (4 * UNIT)
         # The derivative of +-(f - s z) lies in [steep - slack, other + slack].
-        right = (slack - steep).clamp(min=0) * (part.last - z)
-        left = (other + slack).clamp(min=0) * (z - part.first)
-        return below(_gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
+        right = _fall((slack - steep).clamp(min=0), part.last - z)
+        left = _fall((other + slack).clamp(min=0), z - part.first)
+        return below(gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
 
     def _short(self, part: _Part, slope: Tensor, under: Tensor, ends: Tensor) -> Tensor:
         """A gap: f' hardly changes over so short a stretch; twice its size at one end, and 1, cover
@@ -183,9 +197,6 @@ class _Smooth:
         return below(ends, steep * (part.last - part.first))
 
 
-def _gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
-    """A lower bound of +-(f(z) - s z)."""
-    f = torch.where(under, value.lower, -value.upper)
-    tilt = torch.where(under, slope, -slope) * z
-    gap = f - tilt
-    return gap - (4 * UNIT * (gap.abs() + tilt.abs()) + TINY)
+def _fall(rate: Tensor, run: Tensor) -> Tensor:
+    """rate run; an infinite rate, too, costs nothing at the point itself."""
+    return torch.where(run == 0, 0.0, rate * run)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from frown.rigor.rounding import UNIT, above, below, gamma
+from frown.rigor.rounding import TINY, UNIT, above, below, gamma
 
 if TYPE_CHECKING:
     Series = Any  # flint.arb_series, which has no types
     Ball = Any
 
+HUGE = 1e308  # less than any value that overflows
 REACH = 40.0  # tables cover [-REACH, REACH]
 _CELL = 2.0**-4
 _DEGREE = 10
@@ -28,11 +29,30 @@ class Enclosure:
     lower: Tensor
     upper: Tensor
 
+    def rows(self, index: Tensor | slice) -> Enclosure:
+        return Enclosure(self.lower[index], self.upper[index])
+
     def where(self, mask: Tensor, other: Enclosure) -> Enclosure:
         """This one where the mask says so, else the other."""
         return Enclosure(
             torch.where(mask, self.lower, other.lower), torch.where(mask, self.upper, other.upper)
         )
+
+
+def gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
+    """A lower bound of +-(f(z) - s z)."""
+    f = torch.where(under, value.lower, -value.upper)
+    tilt = torch.where(under, slope, -slope) * z
+    y = f - tilt
+    return y - (4 * UNIT * (y.abs() + tilt.abs()) + TINY)
+
+
+def around(y: Tensor, ulps: int = 8) -> Enclosure:
+    """Around what was computed as y with fewer than ulps - 2 roundings of half a last place."""
+    slack = y.abs() * (ulps * UNIT) + 64 * TINY
+    return Enclosure(
+        torch.where(y == torch.inf, HUGE, y - slack), torch.where(y == -torch.inf, -HUGE, y + slack)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,8 +135,8 @@ def one_by_one(f: Callable[[Ball], Ball], z: Tensor) -> Enclosure:
     finally:
         ctx.prec = precision
     lower, upper = (torch.tensor(t, dtype=torch.float64).view_as(z) for t in (low, high))
-    # float() rounds to nearest.
-    return Enclosure(below(lower), above(upper))
+    # float() rounds to nearest, and to infinity what is too large.
+    return Enclosure(below(lower.clamp(max=HUGE)), above(upper.clamp(min=-HUGE)))
 
 
 def _size(ball: Ball) -> float:

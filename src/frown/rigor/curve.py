@@ -1,0 +1,34 @@
+"""What a proof needs to know of a function of one variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from torch import Tensor
+
+from frown.rigor.tables import Enclosure
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Between two points f bends one way: up (convex), down (concave), or is straight. A gap is a
+    short stretch around an inflection point, where it may do anything."""
+
+    start: float
+    end: float
+    bend: str  # "up", "down", "straight" or "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A function with proven values.
+
+    Where a kink is the end of a piece that bends, the slope there is that piece's own.
+    """
+
+    value: Callable[[Tensor], Enclosure]
+    slope: Callable[[Tensor], Enclosure]
+    pieces: tuple[Piece, ...]
+    start: float = -inf  # left of it tangents are too steep to be of use
