@@ -64,7 +64,7 @@ def some(model: frown.Model, x: Tensor, y: Tensor, count: int) -> tuple[Array, A
 def line(method: str, result: frown.Certification) -> str:
     brackets = zip(result.radius, result.broken, strict=True)
     shown = " ".join(f"[{low:.3f}, {high:.3f}]" for low, high in brackets)
-    return f"  {method:<18} {shown}  mean proved {result.radius.mean():.4f}"
+    return f"  {method:<20} {shown}  mean proved {result.radius.mean():.4f}"
 
 
 def check(results: Mapping[str, frown.Certification]) -> None:

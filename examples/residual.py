@@ -62,10 +62,10 @@ def main() -> None:
     images, labels = some(model, x, y, IMAGES)
     print(f"\nnorm inf: [proved, broken] of {IMAGES} digits, pixels in [0, 1]")
     results = {}
-    for name, group in (("crown", 1), (f"frown, groups of {CHANNELS}", CHANNELS), ("frown", 1)):
+    for name, group in (("crown", 1), (f"frown (groups of {CHANNELS})", CHANNELS), ("frown", 1)):
         start = time.process_time()
         result = frown.certify(
-            model, images, labels, method=name.split(",")[0], group=group, bounds=(0, 1)
+            model, images, labels, method=name.split()[0], group=group, bounds=(0, 1)
         )
         results[name] = result
         print(f"{line(name, result)}, {time.process_time() - start:.1f} s")

@@ -215,6 +215,8 @@ def test_without_labels_the_prediction_stands_in(net: Path, tmp_path: Path, x: n
     np.save(tmp_path / "y.npy", (y + 1) % CLASSES)
     rows = json_rows(net, tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
     assert {(row["status"], row["radius"]) for row in rows} == {("misclassified", 0.0)}
+    shown = frown("certify", net, tmp_path / "x.npy", "--labels", tmp_path / "y.npy").stdout
+    assert "no input is classified correctly" in shown and "--divide" in shown
 
 
 def test_csv_data(net: Path, tmp_path: Path, x: np.ndarray, y: np.ndarray, data: Path):

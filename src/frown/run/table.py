@@ -79,7 +79,17 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(f"certified accuracy{against}: {text}")
     if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
-    return lines + remarks(rows)
+    return lines + all_wrong(rows) + remarks(rows)
+
+
+def all_wrong(rows: Sequence[Row]) -> list[str]:
+    """Where no answer is right, the inputs are more likely at fault than the model."""
+    if not rows or any(row.status != "misclassified" for row in rows):
+        return []
+    return [
+        "no input is classified correctly: if the model is better than that, it may want other "
+        "units (--divide, --mean, --std), or its classes are counted otherwise than the labels"
+    ]
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
@@ -137,6 +147,7 @@ def describe(model: Any) -> dict[str, Any]:
     """A `frown.frontends.model.Model` as plain values: its sizes and its nodes."""
     from frown.graph.graph import Input
     from frown.graph.op import Nonlinear
+    from frown.relax.elementwise import Elementwise
 
     nodes = []
     for index, node in enumerate(model.graph.nodes):
@@ -145,7 +156,8 @@ def describe(model: Any) -> dict[str, Any]:
         elif isinstance(node.op, Nonlinear):
             # A relaxation's module names its family: piecewise, convex, s_shaped, ...
             family = type(node.op).__module__.rsplit(".", 1)[-1].replace("_", "-")
-            treatment = f"bounded: {family} lines"
+            lines = "lines" if isinstance(node.op, Elementwise) else "planes"
+            treatment = f"bounded: {family} {lines}"
         else:
             treatment = "affine: exact"
         nodes.append(
@@ -182,7 +194,7 @@ def info_table(about: dict[str, Any]) -> Table:
     table.add_column("reads", justify="right")
     table.add_column("shape")
     table.add_column("parameters", justify="right")
-    table.add_column("treatment")
+    table.add_column("treatment", no_wrap=True)
     for node in about["nodes"]:
         table.add_row(
             str(node["node"]),
