@@ -196,7 +196,7 @@ def test_batch_first_layout_and_inferred_size(op: str, direction: str) -> None:
 
 def test_a_layout_that_onnxruntime_lacks_is_refused_with_what_to_do(tmp_path: Path) -> None:
     onnx.save(recurrent("LSTM", layout=1), tmp_path / "model.onnx")
-    with pytest.raises(InvalidModel, match="layout == 1.*put a Transpose"):
+    with pytest.raises(InvalidModel, match=r"layout == 1.*put a Transpose"):
         load_onnx(tmp_path / "model.onnx")
 
 
