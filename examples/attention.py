@@ -50,7 +50,7 @@ class Classifier(nn.Module):
         self.scores = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = F.unfold(x.view(-1, 1, 8, 8), PATCH, stride=PATCH).mT
+        patches = F.unfold(x.view(-1, 1, 8, 8), PATCH, stride=PATCH).transpose(1, 2)
         return self.scores(self.blocks(self.embed(patches) + self.place).mean(1))
 
 

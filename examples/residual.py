@@ -5,7 +5,8 @@
 Two residual blocks, trained in seconds on the digits that come with frown. Batch norm is folded
 into the convolutions; the two ways that meet behind a block are bounded together, so what they
 have in common cancels. In groups, neurons share their slopes: the channels of one position,
-which read the same patch of the image. Writes frown-examples/residual.html.
+which read the same patch of the image. On so small a network that saves no time, and costs
+little; docs/faq.md tells where it pays. Writes frown-examples/residual.html.
 """
 
 from __future__ import annotations
