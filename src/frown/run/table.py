@@ -185,25 +185,31 @@ def describe(model: Any) -> dict[str, Any]:
     }
 
 
+_LONG = 24  # letters of a node's name
+
+
 def info_table(about: dict[str, Any]) -> Table:
-    """The nodes of `describe`, one per line."""
+    """The nodes of `describe`, one per line; of long names the end."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("node", justify="right")
-    table.add_column("name", overflow="fold")
-    table.add_column("operator")
+    table.add_column("name", overflow="fold", min_width=12)
+    table.add_column("operator", no_wrap=True, min_width=8)
     table.add_column("reads", justify="right")
     table.add_column("shape")
-    table.add_column("parameters", justify="right")
-    table.add_column("treatment", no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
+    table.add_column("bounds", no_wrap=True)
     for node in about["nodes"]:
         table.add_row(
             str(node["node"]),
-            Text(node["name"]),
+            Text(node["name"] if len(node["name"]) <= _LONG else "…" + node["name"][1 - _LONG :]),
             node["operator"],
             ",".join(map(str, node["inputs"])),
             _shape(node["shape"]),
             f"{node['parameters']:,}" if node["parameters"] else "",
-            Text(node["treatment"], style="cyan" if "bounded" in node["treatment"] else ""),
+            Text(
+                node["treatment"].rpartition(": ")[2],
+                style="cyan" if "bounded" in node["treatment"] else "",
+            ),
         )
     return table
 
