@@ -10,7 +10,7 @@ from torch import Tensor
 
 from frown.graph.op import Affine, Shape, inner
 
-FEW = 8  # channels; transposed convolutions to fewer are slow with a stride
+FEW = 8  # channels; transposed convolutions to so few are slow with a stride
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class Conv(Affine):
         dims = len(self.source)
         if max(self.stride) > 1 and max(self.dilation) == 1:
             single = max(self.weight.shape[2:]) == 1 and not any(self.padding)
-            if single or self.weight.shape[1] < FEW:
+            if single or self.weight.shape[1] <= FEW:
                 flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
                 back = self._singles(flat) if single else self._phases(flat)
                 return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
