@@ -29,4 +29,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@ $(VENV)/.frown
 
 clean:
-	rm -rf $(VENV) frown-demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) frown-demo frown-examples build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

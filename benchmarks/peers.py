@@ -16,7 +16,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -223,13 +223,7 @@ class Peer:
         if how == "bisection":
             start = bisect(self._bounds("CROWN"), 0.3 * self._guess(), 0.03)
             return bisect(bounds, 1.2 * start, TOL, start).numpy()
-        bracket = self._shared_crown(0.03)
-        bracket = replace(
-            bracket,
-            failed=torch.full_like(bracket.failed, inf),
-            power=bracket.growth(),
-            streak=torch.zeros_like(bracket.streak),
-        )
+        bracket = self._shared_crown(0.03).onwards()
         return search(bracket, bounds, 1.2 * bracket.proved, TOL).proved.numpy()
 
     def _bounds(self, method: str) -> Margins:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import sys
 import time
-from importlib.resources import as_file, files
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frown
+from digits import digits, train
 
 WIDTH, HEADS, PATCH = 12, 2, 4
 IMAGES = 2
@@ -51,27 +50,8 @@ class Classifier(nn.Module):
         self.scores = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = F.unfold(x.view(-1, 1, 8, 8), PATCH, stride=PATCH).mT
+        patches = F.unfold(x.view(-1, 1, 8, 8), PATCH, stride=PATCH).transpose(1, 2)
         return self.scores(self.blocks(self.embed(patches) + self.place).mean(1))
-
-
-def digits() -> tuple[Tensor, Tensor]:
-    with as_file(files("frown") / "assets" / "digits.npz") as path, np.load(path) as data:
-        return torch.tensor(data["x"]).float(), torch.tensor(data["y"]).long()
-
-
-def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 80) -> None:
-    """Adam on images with noise, which keeps answers from hanging on single pixels."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.05)
-    plan = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
-    for _ in range(epochs):
-        for rows in torch.randperm(len(x)).split(40):
-            noisy = (x[rows] + 0.2 * torch.randn_like(x[rows])).clamp(0, 1)
-            optimiser.zero_grad()
-            F.cross_entropy(model(noisy), y[rows]).backward()
-            optimiser.step()
-        plan.step()
-    model.eval()
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 import frown
 from frown.errors import FrownError, InvalidInput
 from frown.frontends.model import Model
+from frown.query.inputs import inputs_of
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +148,16 @@ def test_tensors_are_taken_whatever_tracks_them() -> None:
     )
     with pytest.raises(InvalidInput, match="real numbers"):
         frown.certify(model, np.array([[1j, 0]]), [0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((4, 4), r"reshape the data to \(N, 2, 8\)"),
+        ((8, 2), "axes in another order"),
+        ((17,), "a label among them"),
+    ],
+)
+def test_inputs_of_another_shape_are_told_what_helps(shape: tuple[int, ...], remedy: str) -> None:
+    with pytest.raises(InvalidInput, match=remedy):
+        inputs_of(np.zeros((3, *shape)), (2, 8))

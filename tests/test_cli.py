@@ -215,6 +215,8 @@ def test_without_labels_the_prediction_stands_in(net: Path, tmp_path: Path, x: n
     np.save(tmp_path / "y.npy", (y + 1) % CLASSES)
     rows = json_rows(net, tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
     assert {(row["status"], row["radius"]) for row in rows} == {("misclassified", 0.0)}
+    shown = frown("certify", net, tmp_path / "x.npy", "--labels", tmp_path / "y.npy").stdout
+    assert "no input is classified correctly" in shown and "--divide" in shown
 
 
 def test_csv_data(net: Path, tmp_path: Path, x: np.ndarray, y: np.ndarray, data: Path):
@@ -359,9 +361,11 @@ def test_a_full_disk_ends_with_a_message(
 
 def test_info_shows_each_operator_and_how_it_is_bounded(net: Path):
     shown = frown("info", net).stdout
-    for word in ("Linear", "Relu", "affine: exact", "bounded: piecewise", "(4,)", "sha256"):
+    for word in ("Linear", "Relu", "exact", "piecewise lines", "(4,)", "sha256"):
         assert word in shown
     about = json.loads(frown("info", net, "--json").stdout)
+    treatments = {"input", "affine: exact", "bounded: piecewise lines"}
+    assert {node["treatment"] for node in about["nodes"]} == treatments
     assert about["classes"] == CLASSES
     assert about["neurons"] == 6
     assert about["parameters"] == 6 * FEATURES + 6 + CLASSES * 6 + CLASSES

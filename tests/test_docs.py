@@ -73,3 +73,23 @@ def test_every_relative_link_exists(page: Path) -> None:
         assert target.is_relative_to(ROOT), f"{name(page)}: {link} leads out of the repository"
         if anchor:
             assert anchor in anchors(target), f"{name(page)}: {link}"
+
+
+TABLE = re.compile(r"^\|(.*)\|(.*)\|(.*)\|$", re.M)
+
+
+def named(page: Path, column: int) -> set[str]:
+    """What stands in backticks in a column of a page's tables."""
+    cells = (row[column] for row in TABLE.findall(page.read_text()))
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_the_page_of_operators_names_all_that_are_read_and_no_other() -> None:
+    import frown.frontends.onnx
+    import frown.frontends.torch  # noqa: F401  (both fill the registries)
+    from frown.frontends import onnx_call, torch_ops, torch_shapes
+
+    page = ROOT / "docs" / "operators.md"
+    assert named(page, 1) == set(onnx_call.HANDLERS)
+    aten = {name.partition(".")[0] for name in (*torch_ops.HANDLERS, *torch_shapes.PROBED)}
+    assert named(page, 2) == aten

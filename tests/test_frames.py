@@ -407,6 +407,21 @@ def test_many_frames_go_into_several_tables() -> None:
     assert [len(t.columns) for t in tables] == [2 + ACROSS, 4]
 
 
+def test_one_input_has_its_counterexamples_below_and_several_have_means() -> None:
+    from frown.results import Row
+    from frown.run.table_frames import frames_tables
+
+    rows = [
+        Row(i, 0, 0, None, 2.0, "crown", "certified", 0.1, None, 0.2, {}, 0.0, frames=str(f))
+        for i in range(2)
+        for f in range(3)
+    ]
+    one, two = (next(frames_tables(r, None, None)) for r in (rows[:3], rows))
+    assert list(map(str, one.columns[0].cells)) == ["0", "broken"]
+    assert list(map(str, two.columns[0].cells)) == ["0", "1", "mean proved", "mean broken"]
+    assert str(list(one.columns[3].cells)[1]) == "0.2"
+
+
 def test_the_report_shows_every_radius(folder: Path, tmp_path: Path) -> None:
     given = ("certify", net(folder), folder / "data.npz", "--norm", 2, "--method", "crown", "-q")
     command(*given, "--sensitivity", "--out", tmp_path / "s")

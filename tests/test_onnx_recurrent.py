@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 
+from frown.errors import InvalidModel
 from frown.frontends.model import Model
 from frown.frontends.onnx import load_onnx
 from frown.frontends.onnx_import import Task, import_graph
@@ -191,6 +192,12 @@ def test_batch_first_layout_and_inferred_size(op: str, direction: str) -> None:
         plain = recurrent(op, **given)
         turned = recurrent(op, layout=1, drop=["hidden_size"], **given)
         torch.testing.assert_close(imported(turned).apply(x), imported(plain).apply(x))
+
+
+def test_a_layout_that_onnxruntime_lacks_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    onnx.save(recurrent("LSTM", layout=1), tmp_path / "model.onnx")
+    with pytest.raises(InvalidModel, match=r"layout == 1.*put a Transpose"):
+        load_onnx(tmp_path / "model.onnx")
 
 
 REFUSED: dict[str, tuple[onnx.ModelProto, str]] = {

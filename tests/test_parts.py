@@ -16,7 +16,7 @@ from frown.engines.frown import Warm, frown
 from frown.engines.parts import Patch, parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
-from frown.graph.affine import Conv
+from frown.graph.affine import Conv, Flat
 from frown.graph.builder import Builder, Value
 from frown.graph.crop import Cropper, entries, whole
 from frown.graph.graph import Graph
@@ -238,8 +238,17 @@ def test_patches_change_no_bound_of_frown(name: str, patched: Callable[[bool], N
         found.append(bounds(graph, region, Settings("frown", ascent=Ascent(2, 2))))
     if name == "own slopes":
         # The line above a leaky ReLU touches it at both ends, and rounding decides which one
-        # an ascent hears of; the output's rows, never patches, differ by it.
+        # an ascent hears of: the output's rows, never patches, take other steps from there.
+        # So layers agree, margins agree before the first step, and later ones hold.
+        for _, margins in found:
+            for x in zoo.samples(region, 30):
+                assert (graph.apply(x) >= margins - 1e-9).all()
         found = [(layers, torch.zeros(())) for layers, _ in found]
+        start = []
+        for always in (True, False):
+            patched(always)
+            start.append(bounds(graph, region, Settings("frown", ascent=Ascent(0, 0))))
+        _same(*start)
     _same(*found)
 
 
@@ -295,6 +304,23 @@ def test_groups_are_the_channels_of_one_position(
             for k in range(count):
                 place = part.neurons.flatten()[block == k] % 49
                 assert len(place.unique()) <= positions
+
+
+def test_a_convolution_as_a_matrix_is_the_same_operator() -> None:
+    graph = NETWORKS["stride 3, wide padding"]
+    for node in graph.nodes:
+        if isinstance(node.op, Conv):
+            source = graph.nodes[node.inputs[0]].shape
+            flat = Flat.of(node.op, source)
+            x = torch.rand(4, *source, dtype=graph.dtype) - 0.5
+            coef = torch.rand(4, *node.shape, dtype=graph.dtype) - 0.5
+            assert flat.shape(source) == node.shape
+            assert torch.allclose(flat.apply(x), node.op.apply(x))
+            assert torch.allclose(flat.spread(x.abs()), node.op.spread(x.abs()))
+            assert torch.allclose(flat.pull_back(coef)[0], node.op.pull_back(coef)[0])
+            shifts = flat.shift(coef), node.op.shift(coef)
+            assert shifts[0] is not None and shifts[1] is not None
+            assert torch.allclose(*shifts)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

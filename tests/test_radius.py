@@ -112,6 +112,34 @@ def test_the_limit_is_tried_and_never_passed() -> None:
     assert max(evaluate.asked[0]) == 0.75
 
 
+@pytest.mark.parametrize("name", MARGINS)
+def test_a_search_needs_no_limit(name: str) -> None:
+    margin, root = MARGINS[name]
+    bracket, evaluate = run([margin], 0.3, torch.float64, limit=inf)
+    assert evaluate.asked[0]
+    proved = float(bracket.proved[0])
+    if name == "always positive":
+        assert proved > 1e20
+    elif root == 0:
+        assert proved == 0 and len(evaluate.asked[0]) < 40
+    else:
+        assert root / (1 + TOL) * (1 - 1e-6) <= proved <= root * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("exponent", [1, 1.5, 2, 3])
+@pytest.mark.parametrize("first", [0.1, 0.3, 0.5, 0.9])
+def test_a_power_law_takes_few_evaluations(exponent: float, first: float) -> None:
+    """Two or three radii tell the law, one more proves what it says, the last is beyond."""
+    _, evaluate = run([power(0.37, exponent)], first, torch.float64)
+    assert len(evaluate.asked[0]) <= 5 + (first > 0.5), evaluate.asked[0]
+
+
+def test_a_bend_of_the_law_is_followed() -> None:
+    """The sum of two powers: two radii mislead, the third corrects them."""
+    _, evaluate = run([lambda r: 1 - r - 6 * r**3], 0.1, torch.float64)
+    assert len(evaluate.asked[0]) <= 5, evaluate.asked[0]
+
+
 def test_stopping_keeps_what_was_proved() -> None:
     margin, root = MARGINS["square"]
     for rounds in range(6):

@@ -321,8 +321,16 @@ def test_a_page_from_files_tells_equal_methods_apart(tmp_path):
     ]
     page = parse(report_from_files(directories, tmp_path / "r.html"))
     text = " ".join(page.text)
-    assert "frown (one)" in text and "frown (two)" in text and "CROWN" in text
+    assert "FROWN (one)" in text and "FROWN (two)" in text and "CROWN" in text
     assert "How robust is net.onnx?" in text and "frown certify net.onnx" in text
+
+
+def test_runs_of_one_method_stand_together_the_plain_one_last():
+    made = results(3, ("crown", "frown"))
+    names = ("frown", "mine", "frown (groups of 8)", "crown")
+    comparison = Comparison.of(dict.fromkeys(names, made["crown"]))
+    assert comparison.methods == ("mine", "crown", "frown (groups of 8)", "frown")
+    assert comparison.main == "frown"
 
 
 @pytest.mark.parametrize("content", [None, "not json\n", '{"index": 0}\n', "[1]\n"])

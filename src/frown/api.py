@@ -344,4 +344,8 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         # torch has no one exception for a device that is misspelt, missing or not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
-    return Plan(simplify(model.graph).to(_DTYPES[dtype], where))
+    key = ("plan", dtype, str(where))
+    if key not in model.memo:
+        model.memo[key] = Plan(simplify(model.graph).to(_DTYPES[dtype], where))
+    plan: Plan = model.memo[key]
+    return plan

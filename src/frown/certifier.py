@@ -145,12 +145,7 @@ class Certifier:
         began = monotonic()
         bracket = batch.bracket
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
-        batch.bracket = replace(
-            bracket,
-            failed=torch.full_like(bracket.failed, torch.inf),
-            power=bracket.growth(),
-            streak=torch.zeros_like(bracket.streak),
-        )
+        batch.bracket = bracket.onwards()
         first = batch.limit if eps else bracket.proved * 1.2
         evaluate = self._optimised(batch)
         if method == "lp":
@@ -288,6 +283,8 @@ class Certifier:
         likely = trial.clean - (trial.clean - trial.at_proved) * part[:, None]
         own.at_proved = torch.where(further[:, None], likely, own.at_proved)
         own.power = power
+        every = further.nonzero().flatten()
+        own.suppose(every, own.proved[every], likely[every])
         return torch.where(further, trial.proved, first)
 
     def _programmed(self, batch: Batch) -> Evaluate:

@@ -1,19 +1,24 @@
 """The largest radius that an engine proves, for many samples at once.
 
 Every sample has its own bracket [proved, failed]. What is lost of its margins on the way
-out, D(r) = margin(0) - margin(r), grows nearly like a power of r, so two radii predict
-where a margin reaches 0, and a search takes a handful of evaluations.
+out, D(r) = margin(0) - margin(r), grows nearly like a power of r: log r is a smooth function
+of log D. The last radii tried tell where it reaches log margin(0), and a search takes a
+handful of evaluations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> margins (n, T)
+
+SEEN = 3  # radii that an estimate rests on
+BEND = 0.25  # of the secant's step: how far a third radius may move the estimate
+POWERS = (0.7, 8.0)  # what growth of D is believed
 
 
 @dataclass
@@ -26,23 +31,53 @@ class Bracket:
     failed: Tensor  # (N,) inf while nothing has failed
     at_failed: Tensor  # (N, T)
     limit: Tensor  # (N,) no larger radius is worth a try
-    power: Tensor  # (N,) last estimate of the growth of D
+    power: Tensor  # (N,) the growth of D, where less than two radii tell it
     streak: Tensor  # (N,) how often the same end has moved in a row: + proved, - failed
+    tries: Tensor  # (N,) radii recorded
+    widest: Tensor  # (N,) the largest of them
+    seen: Tensor  # (N, SEEN) the last with finite margins: the latest, then the other end's,
+    at_seen: Tensor  # (N, SEEN, T) margins there                         NaN where none
 
     @classmethod
     def start(cls, clean: Tensor, limit: Tensor, power: float | Tensor = 1.5) -> Bracket:
         count = clean.shape[0]
         zero = clean.new_zeros(count)
-        growth = power if isinstance(power, Tensor) else zero + power
-        return cls(clean, zero, clean, zero + torch.inf, clean, limit, growth, zero)
+        return cls(
+            clean,
+            zero,
+            clean,
+            zero + torch.inf,
+            clean,
+            limit,
+            power if isinstance(power, Tensor) else zero + power,
+            zero,
+            zero,
+            zero,
+            clean.new_full((count, SEEN), torch.nan),
+            clean[:, None].expand(-1, SEEN, -1),
+        )
+
+    def onwards(self) -> Bracket:
+        """For a better method: what is proved stays, what failed may hold, and margins other
+        than the power they fall with tell nothing."""
+        return replace(
+            self,
+            failed=torch.full_like(self.failed, torch.inf),
+            power=self.growth(),
+            streak=torch.zeros_like(self.streak),
+            tries=torch.zeros_like(self.tries),
+            seen=torch.full_like(self.seen, torch.nan),
+        )
 
     def open(self, tol: float) -> Tensor:
         """Indices of the samples not yet decided to `tol`.
 
-        One that fails at next to nothing, compared with the limit, is decided: it is 0.
+        One that fails at next to nothing, compared with the limit (without one: with the
+        largest radius tried), is decided: it is 0.
         """
         top = torch.minimum(self.failed, self.limit)
-        loose = (top > self.proved * (1 + tol)) & (self.failed > 1e-16 * self.limit)
+        far = torch.where(torch.isfinite(self.limit), self.limit, self.widest)
+        loose = (top > self.proved * (1 + tol)) & (self.failed > 1e-16 * far)
         return loose.nonzero().flatten()
 
     def growth(self) -> Tensor:
@@ -52,10 +87,14 @@ class Bracket:
         lost_high = _positive(self.clean - self.at_failed)
         run = torch.log(self.failed / self.proved.clamp(min=1e-30))
         slope = ((torch.log(lost_high) - torch.log(lost_low)) / run[:, None]).amin(1)
-        return torch.where(both, slope.clamp(0.7, 8), self.power)
+        return torch.where(both, slope.clamp(*POWERS), self.power)
 
     def record(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
         """Take in the margins found at these radii; NaN and infinity prove nothing."""
+        finite = torch.isfinite(margins).all(1)
+        self.suppose(index[finite], radius[finite], margins[finite])
+        self.tries = self.tries.index_put((index,), self.tries[index] + 1)
+        self.widest = self.widest.index_put((index,), radius.maximum(self.widest[index]))
         margins = margins.where(torch.isfinite(margins), -torch.inf)
         holds = (margins > 0).all(1)
         streak = self.streak[index]
@@ -69,33 +108,70 @@ class Bracket:
         self.failed = self.failed.index_put((down[lower],), radius[~holds][lower])
         self.at_failed = self.at_failed.index_put((down[lower],), margins[~holds][lower])
 
+    def suppose(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
+        """Let estimates rest on these margins too; nothing is proved by it."""
+        seen, at_seen = self.seen[index], self.at_seen[index]
+        # Between the two ends margins are known best: the other end stands second.
+        other = (margins > 0).all(1)[:, None] != (at_seen > 0).all(2)
+        other &= ~torch.isnan(seen)
+        swap = (~other[:, 0] & other[:, 1])[:, None]
+        order = torch.where(swap, torch.tensor([1, 0]), torch.tensor([0, 1])).to(index.device)
+        every = torch.arange(len(index), device=index.device)[:, None]
+        seen = torch.cat([radius[:, None], seen[every, order]], 1)
+        at_seen = torch.cat([margins[:, None], at_seen[every, order]], 1)
+        self.seen = self.seen.index_put((index,), seen)
+        self.at_seen = self.at_seen.index_put((index,), at_seen)
+
     def propose(self, index: Tensor, tol: float) -> Tensor:
-        """The next radius of each sample: just below where the power law puts the root."""
-        clean = self.clean[index]
+        """The next radius of each sample: just below where margins should reach 0."""
         low, high = self.proved[index], self.failed[index]
-        lost_low = _positive(clean - self.at_proved[index])
-        lost_high = _positive(clean - self.at_failed[index])
+        steps, moved, tries = self.streak[index].abs(), self.streak[index] > 0, self.tries[index]
         both = (low > 0) & torch.isfinite(high)
-        run = torch.log(high / low.clamp(min=1e-30))[:, None]
-        slope = (torch.log(lost_high) - torch.log(lost_low)) / run
-        power = torch.where(both[:, None], slope, self.power[index][:, None]).clamp(0.7, 8)
-        from_low = low[:, None] * (_positive(clean) / lost_low) ** (1 / power)
-        from_high = high[:, None] * (_positive(clean) / lost_high) ** (1 / power)
-        root = torch.where((low > 0)[:, None], from_low, from_high)
-        root = torch.nan_to_num(root, nan=0.0).amin(1)
+        middle = torch.sqrt(low * high)
+        root = self._root(index)
+        root = torch.where(torch.isnan(root), torch.where(both, middle, 0.1 * high), root)
+        # Below the root by less than tol: a little more then fails, and all is decided.
         aim = root * (1 - 0.3 * tol)
         # Never waste an evaluation on a radius that would not change the answer.
         aim = aim.maximum(low * (1 + 0.9 * tol)).minimum(high * (1 - 0.5 * tol))
         # One end moving again and again means that the law does not fit: halve instead.
-        middle = torch.sqrt(low * high)
-        steps = self.streak[index].abs()
-        aim = torch.where(both & (steps >= 3), middle, aim)
-        aim = torch.where(both & (steps == 2), torch.sqrt(aim * middle), aim)
+        closing = moved & (root < low * (1 + tol))
+        stuck = (steps >= torch.where(closing, 5, 3)) | ((tries > 8) & (tries % 2 == 0))
+        aim = torch.where(both & stuck, middle, aim)
         # Without a proved end, go down fast; without a failed one, up at most threefold.
-        down = aim.minimum(0.7 * high).maximum(torch.where(steps >= 3, 0.001, 0.02) * high)
+        most = torch.where(steps >= 4, 0.1, torch.where(steps >= 2, 0.7, 1 - 0.5 * tol))
+        down = aim.minimum(most * high)
+        down = down.maximum(torch.where(steps >= 3, 0.001, 0.02) * high)
         aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, 3 * low)), down)
         top = self.limit[index]
         return torch.where(aim * (1 + tol) >= top, top, aim)
+
+    def _root(self, index: Tensor) -> Tensor:
+        """Where the first margin should reach 0; NaN where nothing has been seen.
+
+        log r as a polynomial of log D through the last radii: of degree 0 (with the power
+        known before), 1 or 2.
+        """
+        clean, radius = self.clean[index], self.seen[index]
+        lost = torch.log(_positive(clean[:, None] - self.at_seen[index]))  # (n, SEEN, T)
+        y, to = torch.log(radius)[:, :, None], torch.log(_positive(clean))
+        flat, steep = 1 / POWERS[1], 1 / POWERS[0]
+        known = (1 / self.power[index])[:, None].expand_as(to)
+
+        def slope(a: int, b: int, otherwise: Tensor) -> Tensor:
+            found = ((y[:, b] - y[:, a]) / (lost[:, b] - lost[:, a])).clamp(flat, steep)
+            return torch.where(torch.isfinite(found), found, otherwise)
+
+        # Far beyond the root margins saturate: two that failed tell less than the power.
+        held = (self.proved[index] > 0)[:, None]
+        first = torch.where(held, slope(0, 1, known), known)
+        second = torch.where(held, slope(1, 2, first), known)
+        step = first * (to - lost[:, 0])
+        bend = (second - first) / (lost[:, 2] - lost[:, 0]) * (to - lost[:, 0]) * (to - lost[:, 1])
+        bend = torch.where(torch.isfinite(bend), bend, 0.0)
+        most = BEND * step.abs()
+        root = torch.exp(y[:, 0] + step + bend.maximum(-most).minimum(most))
+        return torch.where(torch.isnan(radius[:, 0]), torch.nan, root.amin(1))
 
 
 def search(

@@ -25,7 +25,7 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
 
-CHUNK = 256 << 20  # bytes of rows in flight; with more, time goes into moving memory
+CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,14 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
             return box
         if not plan.below(source):
             return affine_box(plan, region, source, settings)
-        sample, neuron = unsettled(plan, source, box)
-        lower, upper = _neuron_bounds(plan, region, source, sample, neuron, frames, settings)
-        return with_entries(box, sample, neuron, lower, upper)
+        # The side nearer to 0 first: what it settles needs no row for the other.
+        near = box.middle.flatten(1).sign()
+        for sign in (torch.where(near > 0, near, -1), torch.where(near > 0, -near, 1)):
+            sample, neuron = unsettled(plan, source, box)
+            signs = sign[sample, neuron]
+            bound = _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
+            box = box.meet(with_entries(box, sample, neuron, signs, bound))
+        return box
 
     return walk(plan, region, tighten, settings)
 
@@ -122,7 +127,7 @@ def fixed_rows(
         index = rounded(piece, coef.device)
         here = sample[index], place[index]
         form = fixed_form(part.plan, part.target, coef[index], part.lines(frames, *here))
-        least = part.region(region, *here).minimise(form.coef).value + form.const
+        least = part.region(region, *here).least(form.coef) + form.const
         bounds.append(least[: piece.stop - piece.start])
     return torch.cat(bounds)
 
@@ -182,11 +187,12 @@ def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def with_entries(box: Box, sample: Tensor, neuron: Tensor, lower: Tensor, upper: Tensor) -> Box:
-    """The box with some entries replaced."""
+def with_entries(box: Box, sample: Tensor, neuron: Tensor, sign: Tensor, least: Tensor) -> Box:
+    """The box with one side of some entries replaced: sign * entry >= least."""
     low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-    low[sample, neuron] = lower
-    high[sample, neuron] = upper
+    below = sign > 0
+    low[sample[below], neuron[below]] = least[below]
+    high[sample[~below], neuron[~below]] = -least[~below]
     return Box(low.view_as(box.lower), high.view_as(box.upper))
 
 
@@ -219,19 +225,17 @@ def _neuron_bounds(
     source: int,
     sample: Tensor,
     neuron: Tensor,
+    sign: Tensor,
     frames: dict[int, Frame],
     settings: Settings,
 ) -> Tensor:
-    """(2, rows) lower and upper bounds of these neurons."""
+    """(rows,) lower bounds of sign * neuron."""
     split = parts(plan, source)
-    bounds = torch.empty(2, len(sample), dtype=plan.graph.dtype, device=plan.graph.device)
+    bounds = torch.empty_like(sign)
     for _, part, rows in split.split(neuron):
-        place, entry = split.place[neuron[rows]], split.entry[neuron[rows]]
         for piece in pieces(part.plan, part.target, len(rows), settings):
-            for side, sign in enumerate((1.0, -1.0)):
-                here = rows[piece]
-                signs = bounds.new_full((len(here),), sign)
-                coef = one_hot(entry[piece], signs, part.neurons.shape[1], part.shape)
-                least = fixed_rows(part, region, coef, sample[here], place[piece], frames, settings)
-                bounds[side, here] = sign * least
+            here = rows[piece]
+            place, entry = split.place[neuron[here]], split.entry[neuron[here]]
+            coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
+            bounds[here] = fixed_rows(part, region, coef, sample[here], place, frames, settings)
     return bounds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -17,15 +17,18 @@ import torch
 from torch import Tensor
 
 from frown.engines.plan import Plan
-from frown.graph.affine import Conv
+from frown.graph.affine import Conv, Flat
 from frown.graph.box import Box
 from frown.graph.crop import Cropper, Needs, entries, whole
+from frown.graph.graph import Graph, Node
 from frown.graph.op import Window
 from frown.query.region import Region
 from frown.relax.relaxation import Anchors, Frame, Lines, SlopeRange, Slopes
 
 CALL = 20_000  # numbers passed in the time that one operator of another shape takes up
 GAIN = 0.75  # patches must spare a quarter of the work
+FLAT = 1 << 18  # entries of a matrix that may stand for a convolution of a patch
+ZEROS = 16  # entries of it per weight that the convolution applies, at most
 
 
 class Part(ABC):
@@ -338,7 +341,7 @@ def _size(window: Window) -> int:
 
 def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patch:
     graph, where = cropper.crop(each[0])
-    local = Plan(graph)
+    local = Plan(_flattened(graph))
     device = plan.graph.device
 
     def stacked(i: int, windows: Iterable[Window]) -> Tensor:
@@ -363,6 +366,22 @@ def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patc
     neurons = stacked(target, (n.windows[target] for n in each))
     positions = prod(local.graph.nodes[where[target]].shape[-_spatial(plan, target) :])
     return Patch(local, where[target], neurons, positions, views, inputs, slots)
+
+
+def _flattened(graph: Graph) -> Graph:
+    """Small convolutions as matrices: nothing is prepared anew for every number of rows."""
+
+    def flat(node: Node) -> Node:
+        if not isinstance(node.op, Conv):
+            return node
+        source = graph.nodes[node.inputs[0]].shape
+        size = node.size * prod(source)
+        taps = node.size * node.op.weight[0].numel()
+        if size > min(FLAT, ZEROS * taps):
+            return node
+        return replace(node, op=Flat.of(node.op, source))
+
+    return replace(graph, nodes=tuple(map(flat, graph.nodes)))
 
 
 def shared(sample: Tensor) -> Tensor | slice:

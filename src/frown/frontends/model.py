@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -48,6 +49,11 @@ class Model:
     @property
     def classes(self) -> int:
         return self.graph.output_size
+
+    @cached_property
+    def memo(self) -> dict[tuple[str, ...], Any]:
+        """What follows from the graph alone and is costly to work out again."""
+        return {}
 
     def normalised(self, mean: object, std: object) -> Self:
         """The same network behind (x - mean) / std, so that radii are in x's units.

@@ -59,7 +59,11 @@ class OnnxRuntime:
         try:
             session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no base class
-            raise InvalidModel(f"{model}: onnxruntime refuses it: {_sentence(error)}") from error
+            reason = _sentence(error)
+            remedy = ""
+            if "layout == 1" in reason:
+                remedy = " What helps: put a Transpose around the operator, and use layout 0"
+            raise InvalidModel(f"{model}: onnxruntime refuses it: {reason}{remedy}") from error
         if port.is_batched and port.batch is not None:
             return OnnxRuntime(session, port, model, port.batch)
         alone = OnnxRuntime(session, port, model, 1)

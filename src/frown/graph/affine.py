@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from frown.graph.op import Affine, Shape, inner
 
-FEW = 8  # channels; transposed convolutions to fewer are slow with a stride
+FEW = 8  # channels; transposed convolutions to so few are slow with a stride
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ class Conv(Affine):
         dims = len(self.source)
         if max(self.stride) > 1 and max(self.dilation) == 1:
             single = max(self.weight.shape[2:]) == 1 and not any(self.padding)
-            if single or self.weight.shape[1] < FEW:
+            if single or self.weight.shape[1] <= FEW:
                 flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
                 back = self._singles(flat) if single else self._phases(flat)
                 return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
@@ -157,6 +158,41 @@ class Conv(Affine):
         flat = x.reshape(-1, *x.shape[-dims - 1 :])
         y = forward(flat, weight, bias, self.stride, self.padding, self.dilation, self.groups)
         return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat(Affine):
+    """y = J x + b between tensors of any shape, J as a matrix of their flat entries."""
+
+    weight: Tensor  # (entries of y, entries of x)
+    bias: Tensor  # (entries of y,)
+    source: Shape
+    target: Shape
+
+    @classmethod
+    def of(cls, op: Affine, source: Shape) -> Flat:
+        """The matrix of an operator that reads a tensor of this shape."""
+        target = op.shape(source)
+        like = next(iter(op.tensors().values()))
+        unit = torch.eye(prod(target), dtype=like.dtype, device=like.device)
+        (rows,) = op.pull_back(unit.view(-1, *target))
+        offset = op.apply(torch.zeros(1, *source, dtype=like.dtype, device=like.device))
+        return cls(rows.reshape(len(unit), -1), offset.flatten(), source, target)
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return self.target
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return F.linear(xs[0].flatten(1), self.weight, self.bias).view(-1, *self.target)
+
+    def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
+        return ((coef.flatten(1) @ self.weight).view(-1, *self.source),)
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        return coef.flatten(1) @ self.bias
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return F.linear(radii[0].flatten(1), self.weight.abs()).view(-1, *self.target)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,6 +53,11 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
             remedy = ""
             if sorted(axes) == sorted(wanted):
                 remedy = "; are the axes in another order? Transpose the inputs"
+            elif prod(axes) == prod(wanted):
+                remedy = (
+                    "; as many numbers: if one input's lie in the model's order, reshape the data "
+                    f"to (N, {', '.join(map(str, shape))})"
+                )
             elif prod(axes) == prod(wanted) + 1 and len(axes) == 1:
                 remedy = "; one number too many: is a label among them (--label-column)?"
             raise InvalidInput(

@@ -124,6 +124,17 @@ class Region:
             return self._minimise_clipped(coef)
         return self._minimise_ball(coef)
 
+    def least(self, coef: Tensor) -> Tensor:
+        """(rows,) the value of `minimise` alone, which for plain boxes is cheaper."""
+        if self.p != inf or self.clipped:
+            return self.minimise(coef).value
+        if len(self.centre) == 1:
+            middle = coef.flatten(1) @ self.centre.flatten()
+        else:
+            middle = _dot(coef, self.centre)
+        reach = coef if self.scale is None else coef * self.scale
+        return middle - self.radius * reach.abs().flatten(1).sum(1)
+
     def gain(self, coef: Tensor) -> Tensor:
         """(rows,) how far coef . x can fall per unit of radius, the range left aside."""
         scaled = coef if self.scale is None else coef * self.scale

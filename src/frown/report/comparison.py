@@ -146,13 +146,17 @@ class Comparison:
 
 
 def display_name(method: str) -> str:
-    return NAMES.get(method, method)
+    """For people; what stands in brackets behind a method tells two runs of it apart."""
+    base, bracket, run = method.partition(" (")
+    return NAMES.get(base, base) + bracket + run
 
 
-def _rank(method: str) -> tuple[int, str]:
-    """Unknown names come first, so that what people came for stays the last."""
+def _rank(method: str) -> tuple[int, bool, str]:
+    """Unknown names come first, so that what people came for stays the last; so does a
+    method among runs of it with other settings."""
+    base, bracket, _ = method.partition(" (")
     order = list(NAMES)
-    return (order.index(method) if method in NAMES else -1, method)
+    return (order.index(base) if base in NAMES else -1, not bracket, method)
 
 
 def _entry(index: int, rows: dict[str, Row]) -> Entry:

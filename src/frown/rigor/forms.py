@@ -135,4 +135,4 @@ def _affine_charge(
 
 def _inner(coef: Tensor, size: Tensor) -> Tensor:
     """|coef| . size for every row."""
-    return (coef.abs() * size).flatten(1).sum(1)
+    return (coef.abs() * size)[..., None].flatten(1).sum(1)  # a lone number has no axis

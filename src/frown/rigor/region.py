@@ -101,7 +101,7 @@ def _ball_gain(gain: Tensor, p: float) -> Tensor:
     if p == 1:
         return gain.amax(-1)
     if p == inf:
-        return gain.sum(-1) * LOOSE
+        return gain.sum(-1) * (1 + gamma(gain.shape[-1]) + 4 * UNIT)
     largest = gain.amax(-1, keepdim=True)
     share = gain / torch.where(largest > 0, largest, 1.0)  # squares stay in range
     if p == 2:

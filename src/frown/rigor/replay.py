@@ -127,7 +127,7 @@ class Walk:
         self.values[node] = box
         size = box.lower.abs().maximum(box.upper.abs())
         self.weights.value[node] = size
-        self.weights.total[node] = size.flatten(1).sum(1) * LOOSE
+        self.weights.total[node] = size.reshape(len(size), -1).sum(1) * LOOSE
 
     def _affine(self, i: int) -> None:
         node = self.plan.graph.nodes[i]

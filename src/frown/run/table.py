@@ -80,7 +80,17 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(f"certified accuracy{against}: {text}")
     if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
-    return lines + remarks(rows)
+    return lines + all_wrong(rows) + remarks(rows)
+
+
+def all_wrong(rows: Sequence[Row]) -> list[str]:
+    """Where no answer is right, the inputs are more likely at fault than the model."""
+    if not rows or any(row.status != "misclassified" for row in rows):
+        return []
+    return [
+        "no input is classified correctly: if the model is better than that, it may want other "
+        "units (--divide, --mean, --std), or its classes are counted otherwise than the labels"
+    ]
 
 
 def _levels(rows: Sequence[Row]) -> list[str]:
@@ -149,6 +159,7 @@ def describe(model: Any) -> dict[str, Any]:
     """A `frown.frontends.model.Model` as plain values: its sizes and its nodes."""
     from frown.graph.graph import Input
     from frown.graph.op import Nonlinear
+    from frown.relax.elementwise import Elementwise
 
     nodes = []
     for index, node in enumerate(model.graph.nodes):
@@ -157,7 +168,8 @@ def describe(model: Any) -> dict[str, Any]:
         elif isinstance(node.op, Nonlinear):
             # A relaxation's module names its family: piecewise, convex, s_shaped, ...
             family = type(node.op).__module__.rsplit(".", 1)[-1].replace("_", "-")
-            treatment = f"bounded: {family} lines"
+            lines = "lines" if isinstance(node.op, Elementwise) else "planes"
+            treatment = f"bounded: {family} {lines}"
         else:
             treatment = "affine: exact"
         nodes.append(
@@ -185,25 +197,31 @@ def describe(model: Any) -> dict[str, Any]:
     }
 
 
+_LONG = 24  # letters of a node's name
+
+
 def info_table(about: dict[str, Any]) -> Table:
-    """The nodes of `describe`, one per line."""
+    """The nodes of `describe`, one per line; of long names the end."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("node", justify="right")
-    table.add_column("name", overflow="fold")
-    table.add_column("operator")
+    table.add_column("name", overflow="fold", min_width=12)
+    table.add_column("operator", no_wrap=True, min_width=8)
     table.add_column("reads", justify="right")
     table.add_column("shape")
-    table.add_column("parameters", justify="right")
-    table.add_column("treatment")
+    table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
+    table.add_column("bounds", no_wrap=True)
     for node in about["nodes"]:
         table.add_row(
             str(node["node"]),
-            Text(node["name"]),
+            Text(node["name"] if len(node["name"]) <= _LONG else "…" + node["name"][1 - _LONG :]),
             node["operator"],
             ",".join(map(str, node["inputs"])),
             _shape(node["shape"]),
             f"{node['parameters']:,}" if node["parameters"] else "",
-            Text(node["treatment"], style="cyan" if "bounded" in node["treatment"] else ""),
+            Text(
+                node["treatment"].rpartition(": ")[2],
+                style="cyan" if "bounded" in node["treatment"] else "",
+            ),
         )
     return table
 

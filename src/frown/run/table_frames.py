@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frown.results import Row
-from frown.run.table import duration, ended_early, inputs, remarks
+from frown.run.table import all_wrong, duration, ended_early, inputs, remarks
 
 ACROSS = 7  # frames side by side; more go into further tables
 
@@ -38,15 +38,17 @@ def _table(
             for f in frames
         ]
         table.add_row(str(index), str(next(iter(held.values())).label), *cells)
-    if len(by_input) > 1 and eps is None:
+    if eps is None:
         limited = [
             {f: r for f, r in held.items() if r.status not in ("misclassified", "robust")}
             for held in by_input.values()
         ]
         columns = [[held[f] for held in limited if f in held] for f in frames]
-        table.add_row("mean proved", "", *(_mean(r.radius for r in c) for c in columns))
+        mean_of = "mean " if len(by_input) > 1 else ""
+        if mean_of:
+            table.add_row("mean proved", "", *(_mean(r.radius for r in c) for c in columns))
         if any(r.broken is not None for c in columns for r in c):
-            table.add_row("mean broken", "", *(_mean(r.broken for r in c) for c in columns))
+            table.add_row(f"{mean_of}broken", "", *(_mean(r.broken for r in c) for c in columns))
     return table
 
 
@@ -74,7 +76,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None
         lines.append("any: proved for the whole valid range of that frame")
     if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
-    return lines + remarks(rows)
+    return lines + all_wrong(rows) + remarks(rows)
 
 
 def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:
