@@ -21,6 +21,7 @@ from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.graph.simplify import simplify
+from frown.relax.fuse import fuse
 from frown.memory import half_of_free
 from frown.query.inputs import (
     indices_of,
@@ -264,7 +265,10 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         # torch has no one exception for a device that is misspelt, missing or not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
-    return Plan(simplify(model.graph).to(_DTYPES[dtype], where))
+    import os
+    g = simplify(model.graph)
+    if os.environ.get('FUSE','1')=='1': g = simplify(fuse(g))
+    return Plan(g.to(_DTYPES[dtype], where))
 
 
 def _batch_size(plan: Plan, settings: Settings, count: int) -> int:

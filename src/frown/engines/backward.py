@@ -57,9 +57,12 @@ def walk(
             values[i] = spread_box(node.op, *(values[j] for j in node.inputs))
         else:
             op, source = plan.relaxation(i), plan.sources[i]
-            if source not in done and plan.needs_rows(source):
-                values[source] = values[source].meet(tighten(source, values[source], frames))
-            done.add(source)
+            for origin in plan.origins(source):
+                if origin not in done and plan.needs_rows(origin):
+                    values[origin] = values[origin].meet(tighten(origin, values[origin], frames))
+                done.add(origin)
+            if source not in done:  # it stands beside others there
+                values[source] = plan.moved(source, {j: values[j] for j in plan.origins(source)})
             box = plan.carry(i, values[source])
             if settings.method != "interval":
                 frames[i] = frame(op, box, settings)
@@ -176,6 +179,10 @@ def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
         if plan.sources[i] == source:
             loose = ~plan.relaxation(i).settled(plan.carry(i, box))
             wanted |= plan.carry_back(i, loose)
+        elif source in plan.origins(plan.sources[i]):
+            (j,) = plan.graph.nodes[i].inputs
+            read = torch.ones(1, *plan.graph.nodes[j].shape, dtype=torch.bool, device=wanted.device)
+            wanted |= plan.carry_back(i, read, source)
     wanted &= plan.loose(source)
     pairs = wanted.flatten(1).nonzero()
     return pairs[:, 0], pairs[:, 1]
