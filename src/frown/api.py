@@ -21,7 +21,6 @@ from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.graph.simplify import simplify
-from frown.relax.fuse import fuse
 from frown.memory import half_of_free
 from frown.query.inputs import (
     indices_of,
@@ -35,6 +34,7 @@ from frown.query.inputs import (
     whole_number,
 )
 from frown.query.query import Query
+from frown.relax.fuse import fuse
 from frown.results import Certification, Row
 from frown.version import __version__
 
@@ -265,10 +265,8 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         # torch has no one exception for a device that is misspelt, missing or not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
-    import os
-    g = simplify(model.graph)
-    if os.environ.get('FUSE','1')=='1': g = simplify(fuse(g))
-    return Plan(g.to(_DTYPES[dtype], where))
+    graph = simplify(fuse(simplify(model.graph)))
+    return Plan(graph.to(_DTYPES[dtype], where))
 
 
 def _batch_size(plan: Plan, settings: Settings, count: int) -> int:

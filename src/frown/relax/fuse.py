@@ -1,10 +1,11 @@
-"""Gates found in a graph: products of a sigmoid become one function of two variables."""
+"""Gates found in a graph: the product of a sigmoid and what it lets through."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from frown.graph.affine import Scale
 from frown.graph.graph import Graph, Node
@@ -16,47 +17,64 @@ from frown.relax.s_shaped import Sigmoid, Tanh
 
 
 def fuse(graph: Graph) -> Graph:
-    """The same function with gates in place of products of gates."""
-    nodes: list[Node] = []
-    place: list[int] = []  # where each old node stands now
-
-    def add(name: str, op: Op, *inputs: int) -> int:
-        shape = op.shape(*(nodes[j].shape for j in inputs))
-        nodes.append(Node(name, op, inputs, shape))
-        return len(nodes) - 1
-
-    def behind(factor: int) -> tuple[Op, int, list[Op]]:
-        """The operator that computes a factor, and the selections after it."""
-        moves: list[Op] = []
-        while isinstance(nodes[factor].op, Selection):
-            moves.append(nodes[factor].op)
-            (factor,) = nodes[factor].inputs
-        return nodes[factor].op, factor, moves[::-1]
-
+    """The same function, with sigmoid(x) tanh(y), sigmoid(x) y and (1 - sigmoid(x)) y as one
+    operator each. Operators that only move entries may stand in between. Nodes that nothing
+    reads any more stay, for `simplify` to drop."""
+    work = _Rewriting([], [])
     for node in graph.nodes:
-        inputs = tuple(place[j] for j in node.inputs)
-        pair = nodes[inputs[0]] if isinstance(node.op, Product) else None
-        if pair is not None and isinstance(pair.op, Concat) and pair.op.sizes == (1, 1):
-            found = [behind(j) for j in pair.inputs]
-            if not isinstance(found[0][0], Sigmoid):
-                found.reverse()
-                sides = pair.inputs[::-1]
-            else:
-                sides = pair.inputs
-            (op, gate, moves), (other, state, others) = found
-            if isinstance(op, Sigmoid) and not isinstance(other, Sigmoid):
-                (x,) = nodes[gate].inputs
-                for move in moves:
-                    x = add(node.name, move, x)
-                y = sides[1]
-                if isinstance(other, Tanh):
-                    (y,) = nodes[state].inputs
-                    for move in others:
-                        y = add(node.name, move, y)
-                both = add(node.name, pair.op, x, y)
-                place.append(add(node.name, GatedTanh() if isinstance(other, Tanh) else GatedState(), both))
+        inputs = tuple(work.place[j] for j in node.inputs)
+        found = work.gate(node, inputs[0]) if isinstance(node.op, Product) else None
+        if found is None:
+            work.nodes.append(replace(node, inputs=inputs))
+            found = len(work.nodes) - 1
+        work.place.append(found)
+    return Graph(tuple(work.nodes), graph.dtype, graph.device)
+
+
+@dataclass(frozen=True)
+class _Rewriting:
+    """The new nodes so far, and where each old one stands among them."""
+
+    nodes: list[Node]
+    place: list[int]
+
+    def gate(self, node: Node, pair: int) -> int | None:
+        """The product of a pair as a gate, if it is one."""
+        both = self.nodes[pair]
+        if not (isinstance(both.op, Concat) and both.op.sizes == (1, 1)):
+            return None
+        for first, second in (both.inputs, both.inputs[::-1]):
+            x = self.behind(first, Sigmoid)
+            if x is None:
                 continue
-        nodes.append(replace(node, inputs=inputs))
-        place.append(len(nodes) - 1)
-    from frown.graph.simplify import _reachable
-    return Graph(_reachable(nodes, place[-1]), graph.dtype, graph.device)
+            y = self.behind(second, Tanh)
+            op: Gate = GatedState() if y is None else GatedTanh()
+            stacked = self.add(node.name, both.op, x, second if y is None else y)
+            return self.add(node.name, op, stacked)
+        return None
+
+    def behind(self, factor: int, activation: type[Op]) -> int | None:
+        """What the activation that computes a factor reads, its entries moved likewise."""
+        node = self.nodes[factor]
+        if isinstance(node.op, activation):
+            return node.inputs[0]
+        op: Op | None = node.op if isinstance(node.op, Selection) else None
+        if activation is Sigmoid and isinstance(node.op, Scale) and _is(node.op, -1.0, 1.0):
+            # 1 - sigmoid(x) = sigmoid(-x)
+            op = Scale(node.op.factor, torch.zeros_like(node.op.offset))
+        if op is None:
+            return None
+        inner = self.behind(node.inputs[0], activation)
+        return None if inner is None else self.add(node.name, op, inner)
+
+    def add(self, name: str, op: Op, *inputs: int) -> int:
+        shape = op.shape(*(self.nodes[j].shape for j in inputs))
+        self.nodes.append(Node(name, op, inputs, shape))
+        return len(self.nodes) - 1
+
+
+def _is(op: Scale, factor: float, offset: float) -> bool:
+    def all_are(values: Tensor, number: float) -> bool:
+        return bool((values == number).all())
+
+    return all_are(op.factor, factor) and all_are(op.offset, offset)

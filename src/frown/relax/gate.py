@@ -1,10 +1,10 @@
-"""Gates of recurrent networks, sigmoid(x) tanh(y) and sigmoid(x) y, as one function of two
-variables.
+"""Gates of recurrent networks, sigmoid(x) tanh(y) and sigmoid(x) y, each as one function of
+two variables.
 
 The conjugate idea again: for any slopes (p, q) the tightest intercepts are the extremes of
-f(x, y) - p x - q y over the box, and the places where they can be are few: corners, a point
-on each edge, and for tanh one point inside, the root of a concave equation. f is odd in y, so
-a plane above f is one below it over the mirrored box.
+f(x, y) - p x - q y over the box. They lie on its edges, where one variable is left and the
+extreme is known in closed form, or for tanh at one point inside, the root of a concave
+equation. docs/mathematics.md derives it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from frown.relax.relaxation import (
     Relaxation,
     SlopeRange,
     Slopes,
-    Within,
 )
 from frown.relax.s_shaped import Sigmoid, Tanh
 
 _SIGMOID, _TANH = Sigmoid(), Tanh()
-_NEWTON = 8
+_NEWTON = 6  # steps towards the point inside; what is left to the root is made up for
 
-Place = tuple[Tensor, Tensor, Tensor | None]  # x, y, and how much less f - p x - q y may be nearby
+Point = tuple[Tensor, Tensor, Tensor]  # x, y and f(x, y)
 
 
 class Gate(Relaxation):
-    """sigmoid(x) g(y) over the last axis, which holds x and y and disappears; g is odd."""
+    """sigmoid(x) g(y) over the last axis, which holds x and y and disappears.
+
+    g is odd and rises. Planes above f are planes below it over the box mirrored in y.
+    """
 
     __slots__ = ()
 
@@ -46,12 +48,22 @@ class Gate(Relaxation):
         """g(y)."""
 
     @abstractmethod
-    def inner(self, p: Tensor, q: Tensor, xs: Box, ys: Box) -> Iterator[Place]:
-        """Where f - p x - q y can be least, edges of fixed y apart."""
+    def bends(self, ys: Box) -> SlopeRange:
+        """Slopes of the tightest lines of g."""
 
     @abstractmethod
-    def carried_lines(self, ys: Box) -> tuple[Slopes, SlopeRange]:
-        """Slopes of lines below and above g: the fixed rule's and the tightest ones."""
+    def leaning(self, ys: Box) -> Slopes:
+        """Slopes of the fixed rule's lines of g."""
+
+    @abstractmethod
+    def across(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Iterator[Point]:
+        """Where f - p x - q y can be extreme on the edges of fixed x, corners apart."""
+
+    @abstractmethod
+    def inside(self, slope: Tensor, below: Tensor, anchors: Anchors, line: Line) -> Line:
+        """The line, corrected where f - p x - q y is extreme inside the box."""
+
+    # -- what follows -------------------------------------------------------------
 
     def shape(self, *inputs: Shape) -> Shape:
         return inputs[0][:-1]
@@ -60,45 +72,124 @@ class Gate(Relaxation):
         return torch.sigmoid(xs[0][..., 0]) * self.carried(xs[0][..., 1])
 
     def anchors(self, box: Box) -> Anchors:
-        return Anchors.of(box)
+        """Both ends of x and of y, with sigmoid and g there."""
+        x, y = _parts(box)
+        gates = tuple((end, torch.sigmoid(end)) for end in (x.lower, x.upper))
+        states = tuple((end, self.carried(end)) for end in (y.lower, y.upper))
+        return Anchors.of(box, (*gates, *states))
 
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
-        # Above: max f(x, y) - p x - q y = -min f(x, -y) + p x - q (-y).
-        turn = torch.where(below, 1.0, -1.0).to(slope)
-        xs, straight = _parts(anchors.box)
-        ys = Box(
-            torch.where(below, straight.lower, -straight.upper),
-            torch.where(below, straight.upper, -straight.lower),
-        )
-        p, q = slope[..., 0] * turn, slope[..., 1]
+        p, q = slope.unbind(-1)
         best = x0 = y0 = None
-        for x, y, slack in self._places(p, q, xs, ys):
-            value = torch.sigmoid(x) * self.carried(y) - p * x - q * y
-            value = value if slack is None else value - slack
+        for x, y, f in (*self._along(p, below, anchors), *self.across(slope, below, anchors)):
+            value = torch.addcmul(torch.addcmul(f, p, x, value=-1), q, y, value=-1)
             if best is None or x0 is None or y0 is None:
                 best, x0, y0 = value, x, y
                 continue
-            better = value < best
+            better = (value < best) == below
             best = torch.where(better, value, best)
             x0, y0 = torch.where(better, x, x0), torch.where(better, y, y0)
         assert best is not None and x0 is not None and y0 is not None
+        line = self.inside(slope, below, anchors, Line(best, torch.stack([x0, y0], -1)))
         info = torch.finfo(slope.dtype)
         reach_x, reach_y = anchors.reach.unbind(-1)
         size = self.carried(reach_y) + p.abs() * reach_x + q.abs() * reach_y
-        least = best - (10 * info.eps * size + (1 + reach_y) * info.tiny)
-        return Line(least * turn, torch.stack([x0, y0 * turn], -1))
+        slack = 10 * info.eps * size + (1 + reach_y) * info.tiny  # tiny: sigmoid may underflow
+        return Line(torch.where(below, line.intercept - slack, line.intercept + slack), line.touch)
 
-    def _places(self, p: Tensor, q: Tensor, xs: Box, ys: Box) -> Iterator[Place]:
-        """All points where f - p x - q y can be least."""
-        tiny = torch.finfo(p.dtype).tiny
-        for y in (ys.lower, ys.upper):
-            yield xs.lower, y, None
-            yield xs.upper, y, None
-            # g(y) sigmoid(x) - p x is convex left of 0 or, if g(y) < 0, right of it.
-            g = self.carried(y)
-            away = _SIGMOID.touching(p / torch.where(g == 0, tiny, g))
-            yield xs.clip(torch.where(g > 0, -away, away)), y, None
-        yield from self.inner(p, q, xs, ys)
+    def _along(self, p: Tensor, below: Tensor, anchors: Anchors) -> Iterator[Point]:
+        """Extremes of f - p x on the edges of fixed y.
+
+        g(y) sigmoid(x) is convex on one side of 0: an extreme lies there, where its derivative
+        is p, or at the far end of the other side.
+        """
+        (x_low, s_low), (x_high, s_high), *states = anchors.points
+        for y, g in states:
+            away = _SIGMOID.touching(p / _nonzero(g))
+            left = (g > 0) == below
+            x = torch.where(left, -away, away).maximum(x_low).minimum(x_high)
+            yield x, y, g * torch.sigmoid(x)
+            yield torch.where(left, x_high, x_low), y, g * torch.where(left, s_high, s_low)
+
+    def tightest(self, box: Box) -> SlopeRange:
+        """Slopes of tightest lines of both factors, put into McCormick's planes."""
+        x, y = _parts(box)
+        gate, state = _SIGMOID.tightest(x), self.bends(y)
+        s_low, s_high = torch.sigmoid(x.lower), torch.sigmoid(x.upper)
+        sides = []
+        for q, same, other in (
+            (state.lower, gate.lower, gate.upper),
+            (state.upper, gate.upper, gate.lower),
+        ):
+            ends = []
+            for g in (self.carried(y.lower), self.carried(y.upper)):
+                low = torch.where(g >= 0, same.lower, other.lower)
+                high = torch.where(g >= 0, same.upper, other.upper)
+                ends += [g * low, g * high]
+            p = torch.stack(ends)
+            sides.append(
+                Box(
+                    torch.stack([p.amin(0), s_low * q.lower], -1),
+                    torch.stack([p.amax(0), s_high * q.upper], -1),
+                )
+            )
+        return SlopeRange(*sides)
+
+    def crown(self, box: Box) -> Slopes:
+        """CROWN's lines of both factors in one of McCormick's planes.
+
+        Those lie equally far from the product in the middle of the box. At one end they lean
+        least on the state; further on, while g may be 0, they lean as much less on the gate.
+        Half-way there is the choice.
+        """
+        _, y = _parts(box)
+        low, high = self.carried(y.lower), self.carried(y.upper)
+        width = (high - low).clamp(min=torch.finfo(low.dtype).tiny)
+        return self._composed(box, *((end / width).clamp(0, 1) / 2 for end in (-low, high)))
+
+    def parallel(self, box: Box) -> Slopes:
+        """The chords of both factors in the middle plane."""
+        x, y = _parts(box)
+        gate = _SIGMOID.chord(x) * (self.carried(y.lower) + self.carried(y.upper)) / 2
+        rise = (self.bends(y).lower.lower + self.bends(y).lower.upper) / 2
+        state = rise * (torch.sigmoid(x.lower) + torch.sigmoid(x.upper)) / 2
+        slope = torch.stack([gate, state], -1)
+        return Slopes(slope, slope)
+
+    def family(self, frame: Frame, count: int) -> Family:
+        """The fixed rule's planes and those at both ends of McCormick's segments."""
+        rule = frame.lines.slopes
+        if count == 1:
+            return Family((rule.lower,), (rule.upper,))
+        zero = torch.zeros_like(frame.box.lower[..., 0])
+        ends = [self._composed(frame.box, m, m) for m in (zero, zero + 1)]
+        if count > 2:
+            ends.append(rule)
+        return Family(tuple(s.lower for s in ends), tuple(s.upper for s in ends))
+
+    def _composed(self, box: Box, lower: Tensor, upper: Tensor) -> Slopes:
+        """Lines of both factors in McCormick's planes at these places of their segments."""
+        x, y = _parts(box)
+        gate, state = _SIGMOID.crown(x), self.leaning(y)
+        low, high = self.carried(y.lower), self.carried(y.upper)
+        s_low, s_high = torch.sigmoid(x.lower), torch.sigmoid(x.upper)
+        g = torch.lerp(low, high, lower)
+        below = torch.stack(
+            [
+                g * torch.where(g >= 0, gate.lower, gate.upper),
+                torch.lerp(s_low, s_high, lower) * state.lower,
+            ],
+            -1,
+        )
+        g = torch.lerp(high, low, upper)
+        above = torch.stack(
+            [
+                g * torch.where(g >= 0, gate.upper, gate.lower),
+                torch.lerp(s_low, s_high, upper) * state.upper,
+            ],
+            -1,
+        )
+        return Slopes(below, above)
 
     def image(self, box: Box) -> Box:
         """Planes of slope 0 touch f at its least and greatest value."""
@@ -119,76 +210,27 @@ class Gate(Relaxation):
     def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
         return (slope * z).sum(-1) + intercept
 
-    def composed(self, box: Box, m: float, kind: str) -> Slopes:
-        """Slopes of lines of sigmoid and g put into one of McCormick's planes of the product."""
-        xs, ys = _parts(box)
-        a, b = Box(torch.sigmoid(xs.lower), torch.sigmoid(xs.upper)), Box(self.carried(ys.lower), self.carried(ys.upper))
-        crown, rng = _SIGMOID.crown(xs), _SIGMOID.tightest(xs)
-        sig = {'c': crown, 'l': Slopes(rng.lower.lower, rng.upper.lower), 'h': Slopes(rng.lower.upper, rng.upper.upper)}[kind[0]]
-        crown, rng = self.carried_lines(ys)
-        tan = {'c': crown, 'l': Slopes(rng.lower.lower, rng.upper.lower), 'h': Slopes(rng.lower.upper, rng.upper.upper)}[kind[1]]
-        alpha, beta = torch.lerp(b.lower, b.upper, m), torch.lerp(a.lower, a.upper, m)
-        low = torch.stack([alpha * torch.where(alpha >= 0, sig.lower, sig.upper), beta * tan.lower], -1)
-        alpha = torch.lerp(b.upper, b.lower, m)
-        up = torch.stack([alpha * torch.where(alpha >= 0, sig.upper, sig.lower), beta * tan.upper], -1)
-        return Slopes(low, up)
-
-    def tightest(self, box: Box) -> SlopeRange:
-        import os
-        if os.environ.get('NOR'): return SlopeRange(box, box)
-        every = [self.composed(box, m, k) for m in (0.0, 1.0) for k in ('ll', 'lh', 'hl', 'hh')]
-        low, up = torch.stack([s.lower for s in every]), torch.stack([s.upper for s in every])
-        return SlopeRange(Box(low.amin(0), low.amax(0)), Box(up.amin(0), up.amax(0)))
-
-    def crown(self, box: Box) -> Slopes:
-        import os
-        rule = os.environ.get('RULE', '00')
-        if rule[0] == 'k':
-            xs, ys = _parts(box)
-            lo, hi = self.carried(ys.lower), self.carried(ys.upper)
-            k = float(rule[1:])
-            w = (hi - lo).clamp(min=1e-30)
-            return Slopes(self.composed(box, k * (-lo / w).clamp(0, 1), 'cc').lower, self.composed(box, k * (hi / w).clamp(0, 1), 'cc').upper)
-        if rule == 'best':
-            anchors = self.anchors(box)
-            mid = box.middle
-            below = torch.ones(mid.shape[:-1], dtype=torch.bool)
-            out = []
-            for side, mask in (('lower', below), ('upper', ~below)):
-                best = None
-                for m in map(float, os.environ.get('MS', '0,1').split(',')):
-                    sl = getattr(self.composed(box, m, 'cc'), side)
-                    v = self.along(sl, mid, self.line(sl, mask, anchors).intercept)
-                    v = v if side == 'lower' else -v
-                    if best is None: best, bs = v, sl
-                    else:
-                        bs = torch.where((v > best + float(os.environ.get('TIE', '0')) * v.abs())[..., None], sl, bs); best = torch.maximum(best, v)
-                out.append(bs)
-            return Slopes(*out)
-        return Slopes(self.composed(box, float(rule[0]), 'cc').lower, self.composed(box, float(rule[1]), 'cc').upper)
-
-    def parallel(self, box: Box) -> Slopes:
-        return self.composed(box, .5, 'cc')
-
-    def family(self, frame: Frame, count: int) -> Family:
-        raise NotImplementedError
-
-RULE = 0.0
 
 @dataclass(frozen=True, slots=True)
 class GatedState(Gate):
-    """sigmoid(x) y."""
+    """sigmoid(x) y: linear in y, so all extremes lie on the edges of fixed y."""
 
     def carried(self, y: Tensor) -> Tensor:
         return y
 
-    def inner(self, p: Tensor, q: Tensor, xs: Box, ys: Box) -> Iterator[Place]:
-        """Nowhere: f is linear in y."""
+    def bends(self, ys: Box) -> SlopeRange:
+        one = torch.ones_like(ys.lower)
+        return SlopeRange(Box(one, one), Box(one, one))
+
+    def leaning(self, ys: Box) -> Slopes:
+        one = torch.ones_like(ys.lower)
+        return Slopes(one, one)
+
+    def across(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Iterator[Point]:
         yield from ()
 
-    def carried_lines(self, ys: Box) -> tuple[Slopes, SlopeRange]:
-        one = torch.ones_like(ys.lower)
-        return Slopes(one, one), SlopeRange(Box(one, one), Box(one, one))
+    def inside(self, slope: Tensor, below: Tensor, anchors: Anchors, line: Line) -> Line:
+        return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,44 +240,79 @@ class GatedTanh(Gate):
     def carried(self, y: Tensor) -> Tensor:
         return torch.tanh(y)
 
-    def carried_lines(self, ys: Box) -> tuple[Slopes, SlopeRange]:
-        return _TANH.crown(ys), _TANH.tightest(ys)
+    def bends(self, ys: Box) -> SlopeRange:
+        return _TANH.tightest(ys)
 
-    def inner(self, p: Tensor, q: Tensor, xs: Box, ys: Box) -> Iterator[Place]:
-        """The edges of fixed x, where a tanh(y) - q y is convex below 0, and one point inside.
+    def leaning(self, ys: Box) -> Slopes:
+        return _TANH.crown(ys)
 
-        With a = 1 - c = sigmoid(x) and b = tanh(y) the gradient vanishes where
-        a c b = p and a (1 - b^2) = q, so c sqrt((1 - q - c)(1 - c)) = -p. The left side is
-        concave in c, and f has a minimum there only where it rises.
+    def across(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Iterator[Point]:
+        """Where sigmoid(x) tanh'(y) = q, left of 0 below and right of it above."""
+        low, high = anchors.box.lower[..., 1], anchors.box.upper[..., 1]
+        for x, s in anchors.points[:2]:
+            y = _crest(slope[..., 1], s, below, low, high)
+            yield x, y, s * torch.tanh(y)
+
+    def inside(self, slope: Tensor, below: Tensor, anchors: Anchors, line: Line) -> Line:
+        """Below: with a = 1 - c = sigmoid(x), b = tanh(y), the gradient is 0 where a c b = p
+        and a (1 - b^2) = q, that is b < 0 and
+
+            h(c) = c sqrt((1 - q - c) (1 - c)) = -p.
+
+        h is concave, and f has a minimum there only where h rises, so there is one such c at
+        most. Newton's steps from the left never pass it. Along the y that are best for each x,
+        f - p x - q y changes by at most -p - h(c) per step in x from there to the minimum.
         """
-        for x in (xs.lower, xs.upper):
-            yield x, self._lowest(q, torch.sigmoid(x), ys), None
-        tiny, eps = torch.finfo(p.dtype).tiny, torch.finfo(p.dtype).eps
-        rest = (1 - q).clamp(0, 1)
-        # The top of the left side is a zero of 4 c^2 - (6 - 3 q) c + 2 (1 - q), the lesser.
-        high = 6 - 3 * q
-        top = (4 * rest / (high + (high.square() - 32 * rest).clamp(min=0).sqrt())).clamp(0, 0.5)
-        level = -p
-        peak = top * ((rest - top).clamp(min=0) * (1 - top)).sqrt()
-        here = (level > 0) & (rest > 0) & (rest < 1) & (level <= peak * (1 + 16 * eps))
-        c = (level / rest.clamp(min=tiny).sqrt()).minimum(top)
+        p, q = slope.unbind(-1)
+        (x_low, _), (x_high, s_high), (y_low, g_low), (y_high, g_high) = anchors.points
+        level = torch.where(below, -p, p)
+        depth = torch.where(below, -g_low, g_high)
+        may = (level > 0) & (level <= depth / 4) & (q > 0) & (q < s_high) & (x_high > 0)
+        if not bool(may.any()):
+            return line
+        p, q, level, under, x_low, x_high, y_low, y_high = (
+            t.expand_as(may)[may] for t in (p, q, level, below, x_low, x_high, y_low, y_high)
+        )
+        info = torch.finfo(p.dtype)
+        rest = 1 - q
+        # h is greatest at the lesser zero of 4 c^2 - (6 - 3 q) c + 2 (1 - q).
+        top = 4 * rest / (6 - 3 * q + (4 - 4 * q + 9 * q.square()).sqrt())
+        c = (level / rest.sqrt()).minimum(top)
         for _ in range(_NEWTON):
-            left = (rest - c).clamp(min=0)
-            root = (left * (1 - c)).sqrt().clamp(min=tiny)
+            left = (rest - c).clamp(min=info.tiny)
+            root = (left * (1 - c)).sqrt()
             rise = root - c * (left + 1 - c) / (2 * root)
             gap = (level - c * root).clamp(min=0)
-            c = torch.where(rise > 0, c + gap / rise.clamp(min=tiny), c).minimum(top)
-        short = (level - c * ((rest - c).clamp(min=0) * (1 - c)).sqrt()).abs()
-        c = c.clamp(min=tiny)
-        x = torch.where(here, xs.clip(torch.log((1 - c) / c)), xs.lower)
-        width = xs.upper - xs.lower
-        slack = torch.where(here, short * width, 0.0)
-        yield x, self._lowest(q, torch.sigmoid(x), ys), slack
+            c = torch.where(rise > 0, c + gap / rise, c).minimum(top)
+        short = level - c * ((rest - c).clamp(min=0) * (1 - c)).sqrt()
+        peak = top * ((rest - top).clamp(min=0) * (1 - top)).sqrt()
+        c = c.clamp(min=info.tiny)
+        x = torch.log((1 - c) / c)
+        there = (level <= peak * (1 + 16 * info.eps)) & (x >= x_low)
+        x = x.maximum(x_low).minimum(x_high)
+        s = torch.sigmoid(x)
+        y = _crest(q, s, under, y_low, y_high)
+        value = s * torch.tanh(y) - p * x - q * y
+        missed = short.clamp(min=0) * (x - x_low.clamp(min=0)).clamp(min=0)
+        value = torch.where(under, value - missed, value + missed)
+        old = line.intercept[may]
+        better = there & ((value < old) == under)
+        intercept, touch = line.intercept.clone(), line.touch.clone()
+        intercept[may] = torch.where(better, value, old)
+        touch[may] = torch.where(better[:, None], torch.stack([x, y], -1), touch[may])
+        return Line(intercept, touch)
 
-    def _lowest(self, q: Tensor, a: Tensor, ys: Box) -> Tensor:
-        """Where a tanh(y) - q y is least beside the ends."""
-        tiny = torch.finfo(q.dtype).tiny
-        return ys.clip(-_TANH.touching(q / a.clamp(min=tiny)))
+
+def _crest(q: Tensor, s: Tensor, below: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Where s tanh(y) - q y is least or greatest, far ends of the box apart."""
+    away = _TANH.touching(q / _nonzero(s))
+    return torch.where(below, -away, away).maximum(low).minimum(high)
+
+
+def _nonzero(t: Tensor) -> Tensor:
+    """A number to divide by: the least one of full precision stands for smaller ones."""
+    tiny = torch.finfo(t.dtype).tiny
+    return torch.where(t.abs() < tiny, tiny, t)
 
 
 def _parts(box: Box) -> tuple[Box, Box]:
