@@ -27,7 +27,7 @@ from frown.relax.relaxation import (
     SlopeRange,
     Slopes,
 )
-from frown.relax.s_shaped import Sigmoid, Tanh
+from frown.relax.s_shaped import Sigmoid, SShaped, Tanh
 
 _SIGMOID, _TANH = Sigmoid(), Tanh()
 _NEWTON = 6  # steps towards the point inside; what is left to the root is made up for
@@ -94,7 +94,8 @@ class Gate(Relaxation):
         info = torch.finfo(slope.dtype)
         reach_x, reach_y = anchors.reach.unbind(-1)
         size = self.carried(reach_y) + p.abs() * reach_x + q.abs() * reach_y
-        slack = 10 * info.eps * size + (1 + reach_y) * info.tiny  # tiny: sigmoid may underflow
+        # What underflows is less than tiny; it may be a slope or be multiplied by y.
+        slack = 10 * info.eps * size + (1 + reach_x) * (1 + reach_y) * info.tiny
         return Line(torch.where(below, line.intercept - slack, line.intercept + slack), line.touch)
 
     def _along(self, p: Tensor, below: Tensor, anchors: Anchors) -> Iterator[Point]:
@@ -105,8 +106,8 @@ class Gate(Relaxation):
         """
         (x_low, s_low), (x_high, s_high), *states = anchors.points
         for y, g in states:
-            away = _SIGMOID.touching(p / _nonzero(g))
-            left = (g > 0) == below
+            away = _touching(_SIGMOID, p, g)
+            left = g.signbit() != below
             x = torch.where(left, -away, away).maximum(x_low).minimum(x_high)
             yield x, y, g * torch.sigmoid(x)
             yield torch.where(left, x_high, x_low), y, g * torch.where(left, s_high, s_low)
@@ -305,14 +306,15 @@ class GatedTanh(Gate):
 
 def _crest(q: Tensor, s: Tensor, below: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Where s tanh(y) - q y is least or greatest, far ends of the box apart."""
-    away = _TANH.touching(q / _nonzero(s))
+    away = _touching(_TANH, q, s)
     return torch.where(below, -away, away).maximum(low).minimum(high)
 
 
-def _nonzero(t: Tensor) -> Tensor:
-    """A number to divide by: the least one of full precision stands for smaller ones."""
-    tiny = torch.finfo(t.dtype).tiny
-    return torch.where(t.abs() < tiny, tiny, t)
+def _touching(f: SShaped, slope: Tensor, factor: Tensor) -> Tensor:
+    """The z >= 0 with factor f'(z) = slope; infinite where f is too flat for that."""
+    tiny = torch.finfo(slope.dtype).tiny
+    ratio = slope / factor.abs().clamp(min=tiny).copysign(factor)
+    return torch.where(ratio <= tiny, torch.inf, f.touching(ratio))
 
 
 def _parts(box: Box) -> tuple[Box, Box]:
