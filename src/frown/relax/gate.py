@@ -265,14 +265,14 @@ class GatedTanh(Gate):
         f - p x - q y changes by at most -p - h(c) per step in x from there to the minimum.
         """
         p, q = slope.unbind(-1)
-        (x_low, _), (x_high, s_high), (y_low, g_low), (y_high, g_high) = anchors.points
+        (x_low, _), (x_high, _), (y_low, _), (y_high, _) = anchors.points
         level = torch.where(below, -p, p)
-        depth = torch.where(below, -g_low, g_high)
-        may = (level > 0) & (level <= depth / 4) & (q > 0) & (q < s_high) & (x_high > 0)
-        if not bool(may.any()):
+        may = (level > 0) & _bowl(level, q, below, anchors)
+        at = may.nonzero(as_tuple=True)
+        if not len(at[0]):
             return line
         p, q, level, under, x_low, x_high, y_low, y_high = (
-            t.expand_as(may)[may] for t in (p, q, level, below, x_low, x_high, y_low, y_high)
+            t.expand_as(may)[at] for t in (p, q, level, below, x_low, x_high, y_low, y_high)
         )
         info = torch.finfo(p.dtype)
         rest = 1 - q
@@ -296,12 +296,38 @@ class GatedTanh(Gate):
         value = s * torch.tanh(y) - p * x - q * y
         missed = short.clamp(min=0) * (x - x_low.clamp(min=0)).clamp(min=0)
         value = torch.where(under, value - missed, value + missed)
-        old = line.intercept[may]
+        old = line.intercept[at]
         better = there & ((value < old) == under)
         intercept, touch = line.intercept.clone(), line.touch.clone()
-        intercept[may] = torch.where(better, value, old)
-        touch[may] = torch.where(better[:, None], torch.stack([x, y], -1), touch[may])
+        intercept[at] = torch.where(better, value, old)
+        touch[at] = torch.where(better[:, None], torch.stack([x, y], -1), touch[at])
         return Line(intercept, touch)
+
+
+def _bowl(level: Tensor, q: Tensor, below: Tensor, anchors: Anchors) -> Tensor:
+    """Mask of the slopes that f can have inside the box where it is convex (below) or concave.
+
+    Below, f is convex where a >= 1/2, b <= 0 and 2 b^2 (2 a - 1) >= (1 - a) (1 - b^2), or
+    b^2 >= (1 - a) / (3 a - 1). There -p = a (1 - a) |b| and q = a (1 - b^2).
+    """
+    (_, s_low), (_, s_high), (_, g_low), (_, g_high) = anchors.points
+    first = s_low.clamp(min=0.5)
+    last = torch.maximum(first, s_high)
+    ease = 1 + 1e-3  # for rounding
+    least = (1 - last) / (3 * last - 1)  # of b^2
+    masks = []
+    for depth in (-g_low, g_high):
+        square = depth.clamp(min=0).square()
+        masks.append(
+            (s_high >= 0.5)
+            & (least <= ease * square)
+            & (level <= ease * first * (1 - first) * square.sqrt())
+            & (ease * level >= last * (1 - last) * least.sqrt())
+            & (ease * q >= first * (1 - square))
+            & (q <= ease * last * (1 - least))
+            & (q < 1)
+        )
+    return torch.where(below, masks[0], masks[1])
 
 
 def _crest(q: Tensor, s: Tensor, below: Tensor, low: Tensor, high: Tensor) -> Tensor:
