@@ -208,7 +208,8 @@ def test_gates_are_found_in_graphs() -> None:
     rest = build.scale(gate, -1.0, torch.ones(8, dtype=torch.float64))
     half = build.scale(gate, 0.5)
     graph = _graph(build, build.add(Product(), build.pair(state, gate)))
-    assert graph.summary() == {"Concat": 1, "GatedTanh": 1, "Linear": 1, "Reshape": 2}
+    assert graph.summary()["GatedTanh"] == 1
+    assert not {"Sigmoid", "Tanh", "Product"} & graph.summary().keys()
     graph = _graph(build, build.add(Product(), build.pair(rest, h)))
     assert graph.summary()["GatedState"] == 1 and "Sigmoid" not in graph.summary()
     graph = _graph(build, build.add(Product(), build.pair(half, h)))
