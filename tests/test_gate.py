@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-import frown
 from frown.engines.frame import frame
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -222,33 +221,3 @@ def test_gates_are_found_in_graphs() -> None:
         "Reshape": 3,
         "Sigmoid": 1,
     }
-
-
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
-def test_networks_gain_from_gates(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tighter than the products of their parts, for CROWN and FROWN."""
-    torch.manual_seed(3)
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.out = layer(3, 4, batch_first=True), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            scores: Tensor = self.out(self.layer(x)[0][:, -1])
-            return scores
-
-    x = torch.randn(4, 4, 3)
-    model = frown.load(Net().eval(), x)
-
-    def widths() -> dict[str, float]:
-        found = {}
-        for method in ("crown", "frown"):
-            bounds = frown.bound(model, x, 0.3, method=method)
-            found[method] = float((bounds.upper - bounds.lower).mean())
-        return found
-
-    joint = widths()
-    monkeypatch.setattr("frown.api.fuse", lambda graph: graph)
-    apart = widths()
-    assert joint["crown"] < apart["crown"] and joint["frown"] < apart["frown"]
