@@ -89,7 +89,7 @@ def main() -> None:
     args = _arguments()
     torch.set_num_threads(1)
     shared = shared_folder(args.shared)
-    peer = f"auto_LiRPA {_lirpa().__version__}" if _installed() else "auto_LiRPA not installed"
+    peer = f"auto_LiRPA {lirpa().__version__}" if _installed() else "auto_LiRPA not installed"
     print(f"frown {__version__}, {peer}; {circumstances()}")
     if args.single:
         print(f"one sample at a time, the first {args.single}; median of {args.repeat}")
@@ -202,8 +202,8 @@ class Peer:
         # With the default fix_interm_bounds=True only the last layer would be optimised and
         # the radii would fall short; learning rate and schedule are the library's own.
         options = {"iteration": ITERATIONS, "fix_interm_bounds": False}
-        with _quiet():
-            module = _lirpa().BoundedModule(
+        with quiet():
+            module = lirpa().BoundedModule(
                 network,
                 torch.zeros_like(x),
                 bound_opts={"optimize_bound_args": options},
@@ -233,12 +233,12 @@ class Peer:
         return search(bracket, bounds, 1.2 * bracket.proved, TOL).proved.numpy()
 
     def _bounds(self, method: str) -> Margins:
-        lirpa = _lirpa()
+        library = lirpa()
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            ball = lirpa.perturbations.PerturbationLpNorm(norm=self.p, eps=radius[:, None])
-            x = lirpa.BoundedTensor(self.x[sample], ball)
-            with torch.set_grad_enabled(method != "CROWN"), _quiet():
+            ball = library.perturbations.PerturbationLpNorm(norm=self.p, eps=radius[:, None])
+            x = library.BoundedTensor(self.x[sample], ball)
+            with torch.set_grad_enabled(method != "CROWN"), quiet():
                 lower, _ = self.module.compute_bounds(
                     x=(x,), C=self.margin[sample], method=method, bound_upper=False
                 )
@@ -250,7 +250,7 @@ class Peer:
         guess = self._guess()
         with torch.no_grad():
             clean = (self.margin @ self.module(self.x)[:, :, None]).squeeze(-1)
-        bracket = Bracket.start(clean, torch.full_like(guess, inf))
+        bracket = Bracket.start(clean, 1e6 * guess)
         return search(bracket, self._bounds("CROWN"), 0.3 * guess, tol)
 
     def _guess(self) -> Tensor:
@@ -299,15 +299,15 @@ def _installed() -> bool:
     return find_spec("auto_LiRPA") is not None
 
 
-def _lirpa() -> Any:
-    with _quiet():
+def lirpa() -> Any:
+    with quiet():
         import auto_LiRPA
         import auto_LiRPA.perturbations
     return auto_LiRPA
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

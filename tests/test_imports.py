@@ -17,7 +17,7 @@ LAYERS = (
     ("demo", "bench"),
     ("run", "report"),
     ("api",),
-    ("certifier", "bounding"),
+    ("certifier", "bounding", "batches"),
     ("radius", "engines", "attacks"),
     ("frontends",),
     ("relax", "query"),

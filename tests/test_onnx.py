@@ -100,6 +100,10 @@ AFFINE = [
     turned("MatMul", (1, 6, 3), W(6)),
     turned("MatMul", (6,), W(4, 6)),
     turned("MatMul", (6,), W(1, 4, 6)),
+    case("MatMul", (1, 2, 3, 6), W(2, 6, 4)),
+    case("Einsum", (1, 3, 4), W(5, 4), equation="bij,kj->bki"),
+    turned("Einsum", (1, 3, 4), W(3, 2), equation="ik,bij->bjk"),
+    case("Einsum", (1, 3, 4), equation="bij->jb"),
     case("Conv", (1, 3, 9), W(5, 3, 4), W(5), strides=[2], pads=[3, 1]),
     case("Conv", (1, 4, 9), W(6, 2, 3), group=2, strides=[2], auto_pad="SAME_UPPER"),
     case("Conv", IMAGE, W(3, 4, 3, 2), W(3)),
@@ -299,6 +303,34 @@ NONLINEAR = [
     case("Pow", ROW, np.float32(-2)),
     turned("Pow", ROW, np.array([0.5, 1, 2, 1.5, 3, 0.1], np.float32)),
     case("Reciprocal", ROW),
+    case("Erf", ROW),
+    case("Softmax", ROW),
+    case("Softmax", IMAGE, axis=2),
+    case("Softmax", IMAGE, axis=2, opset=11),
+    case("Softmax", (1, 3, 4), opset=8),
+    case("Softmax", (1, 3, 2)),
+    case("LogSoftmax", ROW, axis=1),
+    case("LogSoftmax", IMAGE, axis=-3),
+    case("LogSoftmax", (1, 3, 4), opset=11),
+    case("LayerNormalization", (1, 3, 6), W(6), W(6, seed=1), opset=17),
+    case("LayerNormalization", (1, 3, 6), W(3, 6), opset=17, axis=1, epsilon=0.1),
+    case("InstanceNormalization", IMAGE, W(4), W(4, seed=1)),
+    case("GroupNormalization", IMAGE, W(2), W(2, seed=1), num_groups=2, opset=18),
+    case("GroupNormalization", IMAGE, W(4), W(4, seed=1), num_groups=2, opset=21),
+    case("ReduceLogSumExp", IMAGE, axes=[1, -1]),
+    case("ReduceLogSumExp", IMAGE, N(2), keepdims=0, opset=18),
+    case("ReduceLogSumExp", IMAGE),
+    case("ReduceSumSquare", IMAGE, axes=[1]),
+    case("ReduceL1", IMAGE, axes=[1], keepdims=0),
+    case("ReduceL2", IMAGE, axes=[2, 3]),
+    case("MatMul", (1, 3, 3), "x"),
+    case("MatMul", (1, 2, 3, 3), "x"),
+    case("MatMul", (6,), "x"),
+    case("Einsum", (1, 3, 4), "x", equation="bij,bkj->bik"),
+    case("Einsum", (1, 3, 4), "x", equation="bij, bkj -> kib"),
+    case("Einsum", (1, 3, 3), "x", equation="bij,bjk"),
+    case("Einsum", (1, 3, 4), "x", equation="bij,bkl->bjk"),
+    case("Div", (1, 6), "x"),
     turned("Div", ROW, W(6)),
     turned("Div", ROW, W(3, 1)),
 ]
@@ -383,6 +415,24 @@ def test_maxima_and_minima_of_several_tensors(tmp_path):
     ]
     known = {"w": weights(6, 6), "tall": integers(6, 1), "c": weights(6), "one": number(0.5)}
     assert_same(load_onnx(saved(model(nodes, ROW, known), tmp_path)), rows=20)
+
+
+@pytest.mark.parametrize("how", ["where", "add", "lowest"])
+def test_masked_scores_count_for_nothing(how, tmp_path):
+    """Attention that looks back only: -inf by Where or Add, or the lowest number there is."""
+    lowest = -np.inf if how != "lowest" else np.finfo(np.float32).min
+    back = np.tril(np.ones((4, 4), bool))
+    nodes = [
+        node("MatMul", "x w", "k"),
+        node("Transpose", "k", "t", perm=[0, 2, 1]),
+        node("MatMul", "x t", "s"),
+        node("Where", "back s low", "m") if how == "where" else node("Add", "s mask", "m"),
+        node("Softmax", "m", "p", axis=-1),
+        node("MatMul", "p x", "y"),
+    ]
+    known = {"w": weights(3, 3), "back": back, "low": number(lowest)}
+    known["mask"] = np.where(back, 0, lowest).astype(np.float32)
+    assert_same(load_onnx(saved(model(nodes, (1, 4, 3), known), tmp_path)), rows=20)
 
 
 @pytest.mark.parametrize("opset", [*range(8, 21), 21])

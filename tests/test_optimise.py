@@ -116,7 +116,8 @@ def test_a_fresh_start_is_crowns_bound(name: str) -> None:
     fresh = unvisited(plan, rows, len(rows.coef))
     found = optimise(plan, rows, fresh, Ascent(), 0)
     every = torch.arange(len(rows.coef))
-    form = fixed_form(plan, graph.output, rows.coef, every, rows.frames)
+    lines = {i: frame.lines.rows(every) for i, frame in rows.frames.items()}
+    form = fixed_form(plan, graph.output, rows.coef, lines)
     crown = rows.region.minimise(form.coef).value + form.const
     assert torch.allclose(found.bound, crown, atol=1e-9)
 

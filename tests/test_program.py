@@ -44,8 +44,8 @@ def assert_feasible(problem: Constraints, v: np.ndarray) -> None:
     assert (value <= problem.high + slack).all()
     assert (v >= problem.least - 1e-9 * (1 + np.abs(v))).all()
     assert (v <= problem.most + 1e-9 * (1 + np.abs(v))).all()
-    if problem.cone:
-        assert np.linalg.norm(v[: problem.cone]) <= problem.radius * (1 + 1e-9)
+    for cone in problem.cones:
+        assert np.linalg.norm(v[cone]) <= problem.radius * (1 + 1e-9)
 
 
 @every_network

@@ -17,6 +17,7 @@ from frown.engines.forms import Chosen, pull_back
 from frown.engines.frown import Frowned, Warm, frown, gather_rows
 from frown.engines.lp import Workers, lp
 from frown.engines.optimise import optimise
+from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.query.region import Region
@@ -146,8 +147,9 @@ def test_on_relu_frown_converges_to_the_linear_programs(p: float, seed: int) -> 
 def best_lines(plan: Plan, region: Region, coef: Tensor, frames: Frames) -> Tensor:
     """FROWN's bound of every row over given boxes, long optimised."""
     rows = torch.arange(len(coef))
+    (part,) = parts(plan, plan.graph.output, 0).parts
     chosen, _ = gather_rows(
-        plan, region, plan.graph.output, coef, 0 * rows, rows, frames, grouped=False, wide=False
+        part, region, coef, 0 * rows, 0 * rows, rows, frames, grouped=False, wide=False
     )
     slots = plan.slots(plan.graph.output)[1]
     start = coef.new_full((len(coef), chosen.lanes, slots), torch.nan)

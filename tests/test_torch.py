@@ -98,6 +98,7 @@ def test_nodes_are_named_after_the_module() -> None:
     assert any(name.startswith("0.") for name in names)
 
 
+@pytest.mark.filterwarnings("ignore:var\\(\\)")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_bounds_is_refused_by_name(case: str) -> None:
     make, words = REFUSED[case]
@@ -126,25 +127,22 @@ def test_all_faults_are_listed_at_once() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+            self.body = nn.Sequential(nn.Linear(6, 4), nn.Softsign(), nn.Linear(4, 3))
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.sinh(torch.erf(self.body(x)).relu())
+            return torch.sinh(torch.digamma(self.body(x)).sort(1)[0].relu())
 
     with pytest.raises(UnsupportedModel) as caught:
         load_torch(Net(), torch.randn(1, 6), name="net")
     message = str(caught.value)
     assert message.startswith("cannot certify net: 3 operators have no bounds yet\n")
-    for line in ("aten.layer_norm  at body.1.layer_norm  (1, 4)", "aten.erf ", "aten.sinh "):
+    for line in ("aten.digamma  at digamma  (1, 3)", "aten.sort ", "aten.sinh "):
         assert line in message
     assert "docs/extending.md" in message
 
 
 def test_logarithms_and_roots_are_compared_where_they_have_values() -> None:
-    module = Fn(lambda x, w, c: torch.log(x) @ w + x.sqrt() / (1 + x.sum(1, keepdim=True)))
-    with pytest.raises(UnsupportedModel, match="division of one computed"):
-        load_torch(module, torch.ones(1, 6))
-    module = Fn(lambda x, w, c: torch.log(x) @ w + x.sqrt() - c / x)
+    module = Fn(lambda x, w, c: torch.log(x) @ w + x.sqrt() / (1 + x.sum(1, keepdim=True)) - c / x)
     model = load_torch(module, torch.ones(1, 6))
     x = np.random.default_rng(0).uniform(0.5, 2, (3, 6))
     ours = model.graph.apply(torch.from_numpy(x))

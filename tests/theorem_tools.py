@@ -19,6 +19,7 @@ from frown.engines.backward import fixed_rows
 from frown.engines.forms import one_hot
 from frown.engines.frame import frame
 from frown.engines.lp import dual_rows
+from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.program import Program
 from frown.engines.settings import Settings
@@ -92,7 +93,8 @@ def rows_of(graph: Graph) -> Tensor:
 def closed_form(plan: Plan, region: Region, target: int, coef: Tensor, frames: Frames) -> Tensor:
     """CROWN's bounds of coef . target with the frames' lines, one sample."""
     sample = torch.zeros(len(coef), dtype=torch.long)
-    return fixed_rows(plan, region, target, coef, sample, frames, CROWN)
+    (part,) = parts(plan, target, 0).parts
+    return fixed_rows(part, region, coef, sample, sample, frames, CROWN)
 
 
 def closed_box(plan: Plan, region: Region, target: int, frames: Frames) -> Box:

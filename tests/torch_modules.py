@@ -43,6 +43,20 @@ class Residual(nn.Module):
         return self.head(y.view(y.size(0), -1))
 
 
+class Attended(nn.Module):
+    """Attention of a sequence to itself."""
+
+    def __init__(self, causal: bool, need_weights: bool) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.causal, self.need_weights = causal, need_weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(3) if self.causal else None
+        y, _ = self.inner(x, x, x, attn_mask=mask, need_weights=self.need_weights)
+        return y.mean(1)
+
+
 class TwoPaths(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -84,9 +98,37 @@ def trained(*layers: nn.Module) -> nn.Sequential:
 
 
 FLAT, LINE, IMAGE, VOLUME = (6,), (2, 9), (2, 6, 6), (2, 4, 5, 6)
+TOKENS = (3, 4)
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), FLAT),
+    "attention": (lambda: Attended(False, True), TOKENS),
+    "fast attention": (lambda: Attended(False, False), TOKENS),
+    "causal attention": (lambda: Attended(True, True), TOKENS),
+    "fast causal attention": (lambda: Attended(True, False), TOKENS),
+    "encoder": (
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True),
+            2,
+            nn.LayerNorm(4),
+            enable_nested_tensor=False,
+        ),
+        TOKENS,
+    ),
+    "encoder layer": (
+        lambda: nn.TransformerEncoderLayer(4, 1, 8, activation="gelu", batch_first=True),
+        TOKENS,
+    ),
+    "layer norm": (lambda: nn.LayerNorm(4), TOKENS),
+    "layer norm of matrices": (lambda: nn.LayerNorm((3, 4), eps=0.1, bias=False), TOKENS),
+    "root mean square": (lambda: nn.RMSNorm(4), TOKENS),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3)),
+    "instance norm": (lambda: nn.InstanceNorm2d(2, affine=True), IMAGE),
+    "instance norm with statistics": (
+        lambda: nn.InstanceNorm1d(2, track_running_stats=True),
+        LINE,
+    ),
+    "gated linear unit": (lambda: nn.GLU(), FLAT),
     "mlp without bias": (lambda: nn.Linear(6, 3, bias=False), FLAT),
     "linear on the last axis": (lambda: nn.Linear(9, 3), LINE),
     "conv 1d": (lambda: nn.Conv1d(2, 4, 3, stride=2, padding=1), LINE),
@@ -189,6 +231,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanhshrink": nn.Tanhshrink(),
     "threshold": nn.Threshold(0.2, 0.2),
     "hardswish": nn.Hardswish(),
+    "erf": torch.erf,
     "exp": torch.exp,
     "exp2": torch.exp2,
     "expm1": torch.expm1,
@@ -285,6 +328,49 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], object], tuple[int
     "tuple of one": (lambda x, w, c: (x @ w,), FLAT),
     "dict of one": (lambda x, w, c: {"logits": x @ w}, FLAT),
     "constant answer": (lambda x, w, c: c[None] * 2, FLAT),
+    "products of computed": (lambda x, w, c: x @ x.mT, IMAGE),
+    "computed vectors": (lambda x, w, c: torch.stack([x[0] @ (w @ x[0]), x[0].dot(x[0])]), FLAT),
+    "row by matrix": (lambda x, w, c: x[:, 0] @ x[0].mT, LINE),
+    "sum of products": (lambda x, w, c: torch.einsum("bij,bkj->bik", x, x + 1), LINE),
+    "quotient": (lambda x, w, c: x / (1 + x.exp()) + (x @ w) / (2 + x.tanh()[:, :1]), FLAT),
+    "softmax": (lambda x, w, c: x.softmax(1) + (x @ w).softmax(-1), FLAT),
+    "softmax of images": (lambda x, w, c: x.softmax(2) + x.softmax(1) + F.softmin(x, 3), IMAGE),
+    "softmax of one": (lambda x, w, c: x + x[:, :1].softmax(1), FLAT),
+    "softmax by hand": (lambda x, w, c: x.exp() / x.exp().sum(1, keepdim=True), FLAT),
+    "log softmax": (lambda x, w, c: x.log_softmax(1) + F.logsigmoid(x), FLAT),
+    "log sum exp": (
+        lambda x, w, c: x.logsumexp((1, 3)) + x.logsumexp(1, True).logsumexp((1, 2, 3)),
+        IMAGE,
+    ),
+    "masked softmax": (lambda x, w, c: torch.where(c > 0, x, -torch.inf).softmax(1), FLAT),
+    "masked pairs": (
+        lambda x, w, c: torch.where(w[:, :2] > 0.3, x[0, :, None], -1e38).softmax(0),
+        FLAT,
+    ),
+    "variance": (lambda x, w, c: x.var((2, 3)) + x.var(unbiased=False) + x.std(1).sum(), IMAGE),
+    "norms": (
+        lambda x, w, c: F.normalize(x + 3, dim=1) + x.norm(1, dim=1, keepdim=True) + x.abs().max(),
+        FLAT,
+    ),
+    "vector norm": (lambda x, w, c: torch.linalg.vector_norm(x, torch.inf, (1, 2)), IMAGE),
+    "attention": (
+        lambda x, w, c: F.scaled_dot_product_attention(x, 2 * x, x.flip(2), scale=0.3),
+        IMAGE,
+    ),
+    "causal attention": (
+        lambda x, w, c: F.scaled_dot_product_attention(x, 2 * x, x, is_causal=True),
+        IMAGE,
+    ),
+    "grouped heads": (
+        lambda x, w, c: F.scaled_dot_product_attention(
+            torch.cat([x, 2 * x], 1),
+            x,
+            x,
+            attn_mask=torch.ones(6, 6).tril().bool(),
+            enable_gqa=True,
+        ),
+        IMAGE,
+    ),
     "one by one": (lambda x, w, c: w @ x.flatten(), FLAT),
     "normalised over the batch": (lambda x, w, c: x - x.mean(0) + c, FLAT),
 }
@@ -304,16 +390,26 @@ def branching(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "branch on values": (lambda: Fn(branching), "values, at `return x if x.sum() > 0 else -x`"),
-    "softmax": (lambda: nn.Softmax(1), "scores before it"),
-    "layer norm": (lambda: nn.LayerNorm(6), "standard deviation"),
+    "all scores masked": (
+        lambda: Fn(lambda x, w, c: torch.where(c > 99, x, -torch.inf).softmax(1)),
+        "all of whose scores are masked",
+    ),
+    "random attention": (
+        lambda: Fn(lambda x, w, c: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
+        "dropout",
+    ),
+    "variance of one": (lambda: Fn(lambda x, w, c: x[:, :1].var(1)), "a variance of 1 entries"),
+    "odd norm": (lambda: Fn(lambda x, w, c: x.norm(3, dim=1)), "the norm of order 3"),
     "batch statistics": (
         lambda: nn.Sequential(
             nn.Unflatten(1, (2, 3)), nn.BatchNorm1d(2, affine=False, track_running_stats=False)
         ),
         "statistics",
     ),
-    "matrix product": (lambda: Fn(lambda x, w, c: x @ x.T), "two computed tensors"),
-    "division": (lambda: Fn(lambda x, w, c: x / x.exp()), "division of one computed"),
+    "huge matrix product": (
+        lambda: Fn(lambda x, w, c: (x.mT @ x).repeat(20, 20) @ (x.mT @ x).repeat(20, 20)),
+        "at most 1,048,576",
+    ),
     "power": (lambda: Fn(lambda x, w, c: x.exp() ** x), "a power of one computed"),
     "many exponents": (lambda: Fn(lambda x, w, c: x.exp() ** c), "not one finite number"),
     "negative base": (lambda: Fn(lambda x, w, c: (-2.0) ** x), "that is not positive"),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
+from frown.frontends import arithmetic, attention
 from frown.graph.box import Box
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
@@ -59,6 +60,7 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "sigmoid": special.expit,
     "tanh": np.tanh,
     "arctan": np.arctan,
+    "erf": special.erf,
     "softplus": lambda z: np.logaddexp(z, 0),
     "elu": _elu(1.0),
     "elu_steep": _elu(2.5),
@@ -245,7 +247,7 @@ def mlp(op: Relaxation, widths: tuple[int, ...] = (4, 6, 6, 5, 3), seed: int = 0
     return b.graph(x)
 
 
-def _head(b: Builder, x: Value, weights: Weights, classes: int = 3) -> Graph:
+def head(b: Builder, x: Value, weights: Weights, classes: int = 3) -> Graph:
     flat = b.reshape(x, (1, int(np.prod(x.shape))))
     return b.graph(b.linear(flat, weights(classes, flat.shape[1]), weights(classes)))
 
@@ -262,7 +264,7 @@ def conv_max(seed: int = 1) -> Graph:
     x = b.add(Relu(), _conv(b, x, weights, 2))
     x = b.add(Max(), b.windows(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False))
     x = b.add(Tanh(), _conv(b, x, weights, 2))
-    return _head(b, x, weights)
+    return head(b, x, weights)
 
 
 def max_first(seed: int = 2) -> Graph:
@@ -271,21 +273,21 @@ def max_first(seed: int = 2) -> Graph:
     x = _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2)
     x = b.add(Max(), b.windows(x, (2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), False))
     x = b.add(Relu(), _conv(b, x, weights, 2, stride=2))
-    return _head(b, x, weights)
+    return head(b, x, weights)
 
 
 def max_on_input(seed: int = 3) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.input("x", (1, 1, 4, 4))
     x = b.add(Max(), b.windows(x, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1), False))
-    return _head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
+    return head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
 
 
 def average_pool(seed: int = 4) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.add(Relu(), _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2))
     x = b.average_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False, False)
-    return _head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
+    return head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
 
 
 def residual(op: Relaxation, seed: int = 5) -> Graph:
@@ -294,7 +296,7 @@ def residual(op: Relaxation, seed: int = 5) -> Graph:
     for _ in range(2):
         inner = b.linear(b.add(op, b.linear(x, weights(5, 5), weights(5))), weights(5, 5))
         x = b.add(op, _value(b.combine(x, inner, 1.0)))
-    return _head(b, x, weights)
+    return head(b, x, weights)
 
 
 def branches(seed: int = 6) -> Graph:
@@ -306,7 +308,7 @@ def branches(seed: int = 6) -> Graph:
     gap = _value(b.combine(left, right, -1.0))
     joined = _value(b.concat([b.add(Relu(), gap), b.add(Tanh(), gap), x], 1))
     hidden = b.add(Relu(), b.linear(joined, weights(5, 12), weights(5)))
-    return _head(b, hidden, weights)
+    return head(b, hidden, weights)
 
 
 def sliced(seed: int = 7) -> Graph:
@@ -316,7 +318,7 @@ def sliced(seed: int = 7) -> Graph:
     first = b.add(Relu(), b.slice(h, 1, 0, 4))
     second = b.add(Tanh(), b.gather(h, 1, torch.tensor([5, 3, 3, 4])))
     mixed = b.linear(_value(b.combine(first, second, 1.0)), weights(5, 4), weights(5))
-    return _head(b, b.add(Relu(), b.add(Relu(), mixed)), weights)
+    return head(b, b.add(Relu(), b.add(Relu(), mixed)), weights)
 
 
 def product(seed: int = 9) -> Graph:
@@ -327,7 +329,7 @@ def product(seed: int = 9) -> Graph:
     plain = b.add(Product(), b.pair(left, right))
     mixed = b.add(Product(), b.pair(b.add(Relu(), left), plain))
     again = b.add(Product(), b.pair(mixed, b.add(Tanh(), right)))
-    return _head(b, b.add(Tanh(), b.linear(again, weights(5, 4), weights(5))), weights)
+    return head(b, b.add(Tanh(), b.linear(again, weights(5, 4), weights(5))), weights)
 
 
 def lstm(seed: int = 10, frames: int = 3, features: int = 2, hidden: int = 3) -> Graph:
@@ -348,7 +350,47 @@ def lstm(seed: int = 10, frames: int = 3, features: int = 2, hidden: int = 3) ->
         c = new
         h = b.add(Product(), b.pair(b.add(Sigmoid(), o), b.add(Tanh(), c)))
     assert h is not None
-    return _head(b, h, weights)
+    return head(b, h, weights)
+
+
+def quotient(seed: int = 11) -> Graph:
+    """A computed tensor over another, and over a sum of squares."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 4))
+    left, right = (b.linear(x, weights(4, 4), weights(4)) for _ in range(2))
+    above = b.scale(b.add(Exp(), right), 1.0, 0.5)
+    share = _value(arithmetic.divide(b, left, above))
+    total = b.scale(b.sum(b.add(Power(2.0), left), (1,), keepdim=True), 1.0, 1.0)
+    again = _value(arithmetic.divide(b, share, total))
+    return head(b, b.add(Tanh(), again), weights)
+
+
+def softmax(seed: int = 12, count: int = 4) -> Graph:
+    """Shares of affine functions, and their logarithms."""
+    weights, b = Weights.seeded(seed), Builder()
+    h = b.linear(b.input("x", (1, 4)), 2 * weights(count, 4), weights(count))
+    shares = attention.softmax(b, h)
+    logs = attention.log_softmax(b, b.linear(_value(shares), 3 * weights(3, count)))
+    return head(b, _value(logs), weights)
+
+
+def layer_norm(seed: int = 13) -> Graph:
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, 2, 3))
+    for _ in range(2):
+        x = b.linear(x, weights(3, 3), weights(3))
+        x = _value(attention.layer_norm(b, x, 2, 1 + weights(3) / 3, weights(3), 0.1))
+    return head(b, x, weights)
+
+
+def attend(seed: int = 14, causal: bool = False, tokens: int = 3, width: int = 2) -> Graph:
+    """Attention between tokens, added to what it reads, and a relu."""
+    weights, b = Weights.seeded(seed), Builder()
+    x = b.input("x", (1, tokens, width))
+    query, key, value = (b.linear(x, weights(width, width), weights(width)) for _ in range(3))
+    mixed = attention.attention(b, query, key, value, causal=causal)
+    x = _value(b.combine(x, mixed, 1.0))
+    return head(b, b.add(Relu(), b.linear(x, weights(3, width), weights(3))), weights)
 
 
 def _value(x: object) -> Value:
@@ -368,6 +410,11 @@ NETWORKS: dict[str, Graph] = {
     "sliced": sliced(),
     "product": product(),
     "lstm": lstm(),
+    "quotient": quotient(),
+    "softmax": softmax(),
+    "layer_norm": layer_norm(),
+    "attention": attend(),
+    "causal attention": attend(15, causal=True),
 }
 
 NORMS = (1.0, 2.0, 3.0, inf)

@@ -9,20 +9,24 @@ __all__ = [
     "FrownError",
     "Model",
     "Row",
+    "Sensitivity",
     "__version__",
     "bound",
     "certify",
     "load",
+    "sensitivity",
 ]
 
 _HOMES = {
     "load": "frown.api",
     "certify": "frown.api",
+    "sensitivity": "frown.api",
     "bound": "frown.api",
     "Bounded": "frown.bounding",
     "Model": "frown.frontends.model",
     "Certification": "frown.results",
     "Row": "frown.results",
+    "Sensitivity": "frown.results",
 }
 
 

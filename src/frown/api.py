@@ -1,9 +1,9 @@
-"""The Python interface: load, certify, bound."""
+"""The Python interface: load, certify, sensitivity, bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown.attacks.pgd import Attack
+from frown.batches import Progress, Question, Search, answered
 from frown.bounding import Bounded, bounded
-from frown.certifier import SEARCHED, Batch, Certifier
-from frown.engines.clock import Clock
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
-from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.graph.simplify import simplify
-from frown.memory import half_of_free
+from frown.query.frames import apart_of, frames_of
 from frown.query.inputs import (
     indices_of,
     inputs_of,
@@ -31,27 +29,17 @@ from frown.query.inputs import (
     range_of,
     scale_of,
     targets_of,
-    whole_number,
 )
 from frown.query.query import Query
-from frown.relax.fuse import fuse
-from frown.results import Certification, Row
+from frown.results import Certification, Row, Sensitivity
 from frown.version import __version__
 
 if TYPE_CHECKING:
     from torch import nn
 
+__all__ = ["Progress", "Search", "bound", "certify", "load", "plan_for", "sensitivity"]
+
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a long call has come."""
-
-    done: int
-    total: int
-    proved_mean: float  # of the inputs done
-    stage: str
 
 
 def load(source: str | Path | nn.Module, example: Any = None) -> Model:
@@ -87,6 +75,8 @@ def certify(
     bounds: object = None,
     eps: ArrayLike | None = None,
     scale: object = None,
+    frames: object = "all",
+    frame_axis: int = 0,
     tol: float = 0.01,
     group: int = 1,
     wide: bool = False,
@@ -113,6 +103,8 @@ def certify(
     a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
     valid input range. With `eps` one radius is checked instead of searched for. `scale`
     gives features their own radius: eps * scale, 0 for features that may not move.
+    `frames` are slices of an input along `frame_axis`, as of a sequence in time: "all" share
+    one ball, "each" has its own, and 3, "0:3", [0, 2] or "each of 0:3" alone may move.
     Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers` and `hot` are
     options of lp (see `frown.engines.settings.Settings`).
 
@@ -120,66 +112,103 @@ def certify(
     counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
-    p = norm_of(norm)
-    numbers = None if indices is None else indices_of(indices, np.shape(x)[0] if np.ndim(x) else 0)
-    inputs = inputs_of(x, model.input_shape, numbers)
-    answers = model.run(inputs).argmax(1) if y is None else y
-    label = labels_of(answers, len(inputs), model.classes, numbers=numbers)
-    if model.classes < 2:
-        raise InvalidInput("the model has one output; a classifier has at least two classes")
-    query = Query(
-        inputs,
-        label,
-        targets_of(target, label, model.classes, numbers),
-        p,
-        range_of(bounds, inputs, numbers),
-        scale_of(scale, model.input_shape),
-    )
-    radii = None if eps is None else radii_of(eps, len(inputs))
-    if not 0 < tol < 1:
-        raise InvalidInput(f"tol must lie between 0 and 1, not {tol}")
-    if time_limit is not None and not time_limit > 0:
-        raise InvalidInput(f"time_limit (--time-limit) must be positive, not {time_limit}")
-    if batch is not None:
-        batch = whole_number(batch, "batch")
-    plan = plan_for(model, dtype, device)
-    settings = Settings(
+    question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
+    search = Search(
         method=method,
+        tol=tol,
         group=group,
         wide=wide,
         rule=rule,
-        ascent=_ascent(steps),
-        memory=memory or half_of_free(device),
-        tangents=whole_number(tangents, "tangents"),
+        steps=steps,
+        tangents=tangents,
         boxes=boxes,
-        workers=whole_number(workers, "workers"),
+        workers=workers,
         hot=hot,
+        dtype=dtype,
+        device=device,
+        memory=memory,
+        time_limit=time_limit,
+        attack=attack,
+        batch=batch,
     )
-    search = Attack() if attack is True else attack or None
-    check_program(plan, settings, p)
-    clock = Clock.lasting(time_limit)
-    size = batch or _batch_size(plan, settings, len(inputs))
-    if numbers is None:
-        numbers = np.arange(len(inputs))
-    with torch.no_grad(), crew_of(settings) as crew:
-        certifier = Certifier(model, plan, settings, tol, search, clock, crew)
-        run = _Run(certifier, query, radii, numbers, size, progress, on_rows)
-        run.all(anytime=time_limit is not None)
-    options = {
-        "norm": p,
-        "target": "all" if query.target is None else "given",
-        "bounds": None if bounds is None else "given",
-        "eps": None if eps is None else "given",
-        "scale": None if scale is None else "given",
-        "tol": tol,
-        "dtype": dtype,
-        "device": device,
-        "time_limit": time_limit,
-        "attack": None if search is None else asdict(search),
-        **asdict(settings),
-    }
+    plan = plan_for(model, dtype, device)
+    run, options = answered(model, plan, question, search, progress, on_rows)
+    options["scale"] = None if scale is None else "given"
     return Certification(
         tuple(run.rows), run.counterexamples, model.name, model.digest, options, __version__
+    )
+
+
+def sensitivity(
+    model: Model,
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    frames: object = "all",
+    frame_axis: int = 0,
+    norm: str | float = "inf",
+    target: object = None,
+    bounds: object = None,
+    eps: ArrayLike | None = None,
+    scale: object = None,
+    indices: ArrayLike | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    on_rows: Callable[[list[Row], dict[tuple[int, int], NDArray[np.float64]]], None] | None = None,
+    **options: Any,
+) -> Sensitivity:
+    """The largest radius at which each frame alone may move, all others staying as they are:
+    a small one tells a frame on which the answer hangs.
+
+    `frames` are those to ask about; everything else, `options` too, is as for `certify`. All
+    pairs of input and frame share batches. `progress` counts pairs, and counterexamples go
+    by input and frame.
+    """
+    asked = _question(model, x, y, norm, target, bounds, eps, scale, "all", 0, indices)
+    shape = model.input_shape
+    chosen = apart_of(frames, frame_axis, shape)
+    whole, count = asked.query, len(chosen.chosen)
+    masks = chosen.apart(shape) * (1.0 if whole.scale is None else whole.scale)
+    stuck = [f for f, m in zip(chosen.chosen, masks, strict=True) if not m.any()]
+    if stuck:
+        raise InvalidInput(f"scale leaves frames {', '.join(map(str, stuck))} nowhere to move")
+    pairs = np.repeat(np.arange(len(whole)), count)
+    query = replace(whole.take(pairs), scale=np.tile(masks, (len(whole), *[1] * len(shape))))
+    radii = None if asked.radii is None else asked.radii[pairs]
+
+    def named(rows: list[Row]) -> list[Row]:
+        return [
+            replace(
+                row,
+                index=int(asked.numbers[row.index // count]),
+                frames=str(chosen.chosen[row.index % count]),
+            )
+            for row in rows
+        ]
+
+    def keyed(found: dict[int, NDArray[np.float64]]) -> dict[tuple[int, int], NDArray[np.float64]]:
+        return {
+            (int(asked.numbers[k // count]), chosen.chosen[k % count]): point
+            for k, point in found.items()
+        }
+
+    def finished(rows: list[Row], found: dict[int, NDArray[np.float64]]) -> None:
+        if on_rows is not None:
+            on_rows(named(rows), keyed(found))
+
+    question = Question(query, radii, np.arange(len(query)))
+    search = Search(**options)
+    plan = plan_for(model, search.dtype, search.device)
+    run, settings = answered(model, plan, question, search, progress, finished)
+    settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
+    settings["scale"] = None if scale is None else "given"
+    return Sensitivity(
+        tuple(named(run.rows)),
+        chosen.chosen,
+        keyed(run.counterexamples),
+        model.name,
+        model.digest,
+        settings,
+        __version__,
     )
 
 
@@ -193,6 +222,8 @@ def bound(
     coef: ArrayLike | None = None,
     bounds: object = None,
     scale: object = None,
+    frames: object = "all",
+    frame_axis: int = 0,
     group: int = 1,
     wide: bool = False,
     rule: str = "area",
@@ -213,27 +244,21 @@ def bound(
     """
     inputs = inputs_of(x, model.input_shape)
     none = np.zeros(len(inputs), dtype=np.int64)
-    query = Query(
-        inputs,
-        none,
-        None,
-        norm_of(norm),
-        range_of(bounds, inputs),
-        scale_of(scale, model.input_shape),
-    )
+    query = _query(model, inputs, none, None, norm, bounds, scale, frames, frame_axis, None)
     plan = plan_for(model, dtype, device)
-    settings = Settings(
+    settings = Search(
         method=method,
         group=group,
         wide=wide,
         rule=rule,
-        ascent=_ascent(30 if steps is None else steps),
-        memory=memory or half_of_free(device),
-        tangents=whole_number(tangents, "tangents"),
+        steps=30 if steps is None else steps,
+        tangents=tangents,
         boxes=boxes,
-        workers=whole_number(workers, "workers"),
+        workers=workers,
         hot=hot,
-    )
+        device=device,
+        memory=memory,
+    ).settings()
     graph = plan.graph
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
@@ -247,11 +272,54 @@ def bound(
             return bounded(plan, ball, functions, settings, model.input_shape, crew)
 
 
-def _ascent(steps: int | None) -> Ascent:
-    if steps is None:
-        return Ascent()
-    steps = whole_number(steps, "steps")
-    return Ascent(steps=steps, more=steps)
+def _question(
+    model: Model,
+    x: ArrayLike,
+    y: ArrayLike | None,
+    norm: str | float,
+    target: object,
+    bounds: object,
+    eps: ArrayLike | None,
+    scale: object,
+    frames: object,
+    frame_axis: int,
+    indices: ArrayLike | None,
+) -> Question:
+    norm_of(norm)
+    numbers = None if indices is None else indices_of(indices, np.shape(x)[0] if np.ndim(x) else 0)
+    inputs = inputs_of(x, model.input_shape, numbers)
+    answers = model.run(inputs).argmax(1) if y is None else y
+    label = labels_of(answers, len(inputs), model.classes, numbers=numbers)
+    if model.classes < 2:
+        raise InvalidInput("the model has one output; a classifier has at least two classes")
+    wrong = targets_of(target, label, model.classes, numbers)
+    query = _query(model, inputs, label, wrong, norm, bounds, scale, frames, frame_axis, numbers)
+    radii = None if eps is None else radii_of(eps, len(inputs))
+    return Question(query, radii, np.arange(len(inputs)) if numbers is None else numbers)
+
+
+def _query(
+    model: Model,
+    inputs: NDArray[np.float64],
+    label: NDArray[np.int64],
+    target: NDArray[np.int64] | None,
+    norm: str | float,
+    bounds: object,
+    scale: object,
+    frames: object,
+    frame_axis: int,
+    numbers: NDArray[np.int64] | None,
+) -> Query:
+    shape = model.input_shape
+    moving = frames_of(frames, frame_axis, shape)
+    factor = scale_of(scale, shape)
+    mask = None if moving is None else moving.mask(shape)
+    if mask is not None:
+        factor = mask if factor is None else factor * mask
+        if not factor.any():
+            raise InvalidInput(f"scale is 0 in all frames that may move ({frames})")
+    valid = range_of(bounds, inputs, numbers)
+    return Query(inputs, label, target, norm_of(norm), valid, factor, moving)
 
 
 def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
@@ -265,98 +333,4 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         # torch has no one exception for a device that is misspelt, missing or not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
-    graph = simplify(fuse(simplify(model.graph)))
-    return Plan(graph.to(_DTYPES[dtype], where))
-
-
-def _batch_size(plan: Plan, settings: Settings, count: int) -> int:
-    """As many inputs at once as memory for their slopes allows, 64 at most."""
-    if settings.method in ("lp", "milp"):
-        return 1  # programs are solved input by input
-    kept = 1
-    if settings.method == "frown":
-        for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
-            groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
-            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
-    return int(max(1, min(64, count, settings.memory // (2 * kept))))
-
-
-class _Run:
-    """Batches in order; rows are handed over as they are finished."""
-
-    def __init__(
-        self,
-        certifier: Certifier,
-        query: Query,
-        eps: NDArray[np.float64] | None,
-        numbers: NDArray[np.int64],
-        size: int,
-        progress: Callable[[Progress], None] | None,
-        on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
-    ) -> None:
-        self.certifier, self.query, self.eps, self.numbers = certifier, query, eps, numbers
-        self.size, self.progress, self.on_rows = size, progress, on_rows
-        self.rows: list[Row] = []
-        self.counterexamples: dict[int, NDArray[np.float64]] = {}
-        self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
-
-    def all(self, anytime: bool) -> None:
-        """With `anytime`, every input gets its cheap radius before any is optimised.
-
-        An interrupt hands over what the batches under way have proved.
-        """
-        waiting: list[tuple[NDArray[np.int64], Batch]] = []
-        first = self.parts if anytime and self.certifier.settings.method in SEARCHED else []
-        try:
-            for part in first:
-                self._begin(part, waiting)
-            for k, part in enumerate(self.parts):
-                if not first:
-                    self._begin(part, waiting)
-                self._tell(self.certifier.settings.method)
-                certifier = self.certifier
-                if certifier.settings.method in ("lp", "milp"):
-                    # Programs may take any time: each batch gets its part of what is left.
-                    clock = certifier.clock.share(len(self.parts) - k)
-                    certifier = replace(certifier, clock=clock)
-                certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
-                self._hand_over(*waiting.pop(0))
-        except KeyboardInterrupt:
-            for part, batch in waiting:
-                batch.complete = False
-                self._hand_over(part, batch)
-            raise
-
-    def _begin(
-        self, part: NDArray[np.int64], waiting: list[tuple[NDArray[np.int64], Batch]]
-    ) -> None:
-        """Attack and cheap radii of one more batch."""
-        batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
-        waiting.append((part, batch))
-        self._tell("crown" if self.certifier.settings.method in SEARCHED else "search")
-        self.certifier.bracket(batch, self.eps is not None, self._pulse)
-
-    def _pulse(self, batch: Batch) -> None:
-        """A sign of life after every radius: the mean proved so far, this batch included."""
-        if self.progress is not None:
-            proved = [r.radius for r in self.rows] + batch.bracket.proved.tolist()
-            mean = sum(proved) / max(1, len(proved))
-            stage = self.certifier.settings.method
-            self.progress(Progress(len(self.rows), len(self.query), mean, stage))
-
-    def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
-        rows = self.certifier.rows(batch, self._eps(part))
-        found = {int(batch.index[n]): point for n, point in batch.counterexample.items()}
-        self.rows += rows
-        self.counterexamples |= found
-        if self.on_rows is not None:
-            self.on_rows(rows, found)
-        self._tell("done")
-
-    def _eps(self, part: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return None if self.eps is None else self.eps[part]
-
-    def _tell(self, stage: str) -> None:
-        if self.progress is not None:
-            mean = float(np.mean([r.radius for r in self.rows])) if self.rows else 0.0
-            self.progress(Progress(len(self.rows), len(self.query), mean, stage))
+    return Plan(simplify(model.graph).to(_DTYPES[dtype], where))

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.engines.backward import Layers, fixed_form, fixed_layers, fixed_margins, shared, walk
+from frown.engines.backward import Layers, fixed_form, fixed_layers, fixed_margins, walk
 from frown.engines.forms import LinearForm, one_hot
 from frown.engines.frown import Warm, frown, gather_rows
 from frown.engines.lp import Tally, Workers, lp
 from frown.engines.optimise import replay
+from frown.engines.parts import Part, parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.errors import InvalidInput
@@ -209,23 +210,16 @@ class _Work:
         coef = spec.coef.reshape(count * conditions, *plan.graph.nodes[target].shape)
         row = torch.arange(count * conditions, device=coef.device)
         wide = self.settings.wide
-        if self.settings.method == "frown" and target in self.warm.theta:
+        (part,) = parts(plan, target, 0).parts
+        sample, place, frames = row // conditions, torch.zeros_like(row), self.layers.frames
+        if self.settings.method == "frown" and (target, 0) in self.warm.theta:
             rows, keys = gather_rows(
-                plan,
-                self.region,
-                target,
-                coef,
-                row // conditions,
-                row,
-                self.layers.frames,
-                False,
-                wide,
+                part, self.region, coef, sample, place, row, frames, False, wide
             )
-            form, lines = replay(plan, rows, self.warm.theta[target][keys])
+            form, lines = replay(plan, rows, self.warm.theta[target, 0][keys])
             slopes = {i: c.slope for i, c in lines.items()}
         else:
-            index = shared(row // conditions)
-            form = fixed_form(plan, target, coef, index, self.layers.frames)
+            form = fixed_form(plan, target, coef, part.lines(frames, sample, place))
             slopes = {}
         folded = LinearForm(
             form.coef.reshape(count, conditions, *self.shape), form.const.view(count, conditions)
@@ -238,43 +232,62 @@ class _Work:
     def neuron_rows(self, layer: str) -> NeuronRows:
         node = self.node(layer)
         source = self.plan.sources[node]
-        if source not in self.warm.theta:
+        if not any(target == source for target, _ in self.warm.theta):
             raise InvalidInput(
                 f"layer {layer!r} has no optimised rows: its bounds are exact, or the method is "
                 f"{self.settings.method}"
             )
-        target = self.plan.graph.nodes[source]
-        table = self.warm.theta[source]  # (N * 2 * blocks, lanes, slots)
-        per = self.settings.group or target.size
-        blocks = -(-target.size // per)
+        split = parts(self.plan, source, self.settings.group)
+        found = [
+            self._part_rows(source, k, part)
+            for k, part in enumerate(split.parts)
+            if (source, k) in self.warm.theta
+        ]
+        return NeuronRows(
+            np.concatenate([f.sample for f in found]),
+            np.concatenate([f.neuron for f in found]),
+            np.concatenate([f.sign for f in found]),
+            np.concatenate([f.bound for f in found]),
+            {name: np.concatenate([f.slopes[name] for f in found]) for name in found[0].slopes},
+        )
+
+    def _part_rows(self, source: int, number: int, part: Part) -> NeuronRows:
+        """The rows of one part of a layer, replayed in the whole network."""
+        table = self.warm.theta[source, number]  # (N * 2 * blocks, lanes, slots)
+        places, size = part.neurons.shape
+        every = torch.arange(places * size, device=table.device)
+        block, blocks = part.blocks(every // size, every % size, self.settings.group)
         tried = ~torch.isnan(table).flatten(1).any(1).view(-1, 2 * blocks)
-        neuron = torch.arange(target.size, device=table.device)
-        first, second = (tried[:, place * blocks + neuron // per].nonzero() for place in (0, 1))
-        pairs = torch.cat([first, second])  # (rows, 2): sample, neuron
+        first, second = (tried[:, side * blocks + block].nonzero() for side in (0, 1))
+        pairs = torch.cat([first, second])  # (rows, 2): sample, place and entry
         sample, which = pairs[:, 0], pairs[:, 1]
         side = torch.cat([torch.zeros_like(first[:, 0]), torch.ones_like(second[:, 0])])
-        slot = side * blocks + which // per
-        key = sample * (2 * blocks) + slot
+        key = sample * (2 * blocks) + side * blocks + block[which]
         order = torch.argsort(key, stable=True)
         sample, which, side, key = (t[order] for t in (sample, which, side, key))
         sign = 1.0 - 2.0 * side.to(table.dtype)
-        coef = one_hot(which, sign, target.size, target.shape)
+        neuron = part.neurons.flatten()[which]
+        target = self.plan.graph.nodes[source]
+        coef = one_hot(neuron, sign, target.size, target.shape)
+        (entire,) = parts(self.plan, source, 0).parts
         rows, keys = gather_rows(
-            self.plan,
+            entire,
             self.region,
-            source,
             coef,
             sample,
+            torch.zeros_like(sample),
             key,
             self.layers.frames,
             grouped=self.settings.group != 1,
             wide=self.settings.wide,
         )
-        form, lines = replay(self.plan, rows, table[keys])
+        place = keys % blocks // (blocks // places)
+        theta = part.spread(table[keys], place, self.plan.slots(source)[1])
+        form, lines = replay(self.plan, rows, theta)
         bound = rows.region.minimise(form.coef).value + form.const
         return NeuronRows(
             sample.cpu().numpy(),
-            which.cpu().numpy(),
+            neuron.cpu().numpy(),
             _numpy(sign),
             _numpy(bound),
             {self.name(i): self.tidy(c.slope) for i, c in lines.items()},

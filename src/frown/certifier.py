@@ -186,6 +186,7 @@ class Certifier:
                     seconds=share,
                     complete=batch.complete,
                     remark=batch.remark.get(n, ""),
+                    frames="all" if query.frames is None else query.frames.name,
                 )
             )
         return rows
@@ -326,10 +327,9 @@ class Certifier:
             x = region.centre.detach().requires_grad_()
             worst = _conditions(spec, self.plan.graph.apply(x).flatten(1)).amin(1)
             (slope,) = torch.autograd.grad(worst.sum(), x)
-        gain = slope if region.scale is None else slope * region.scale
-        norm = torch.linalg.vector_norm(gain.flatten(1), ord=region.dual, dim=1)
-        tiny = torch.finfo(norm.dtype).tiny
-        return torch.minimum(worst.detach() / norm.clamp(min=tiny), batch.limit)
+        gain = region.gain(slope)
+        tiny = torch.finfo(gain.dtype).tiny
+        return torch.minimum(worst.detach() / gain.clamp(min=tiny), batch.limit)
 
     def _attack(self, batch: Batch, region: Region, spec: Spec, fixed: bool) -> None:
         """The nearest counterexamples, replayed in the original runtime."""
@@ -364,17 +364,12 @@ class Certifier:
         """Record the point if the original model errs on it."""
         query = batch.query
         label = int(query.label[n])
-        still = np.zeros(query.x[n].shape, bool) if query.scale is None else query.scale[0] == 0
-        point = np.where(still, query.x[n], point)
+        point = np.where(query.still(n), query.x[n], point)
         output = self.model.run(point[None])[0]
         rival = np.delete(output, label).max() if query.target is None else output[query.target[n]]
         if not output[label] <= rival:
             return False
-        step = point - query.x[n]
-        if query.scale is not None:
-            step = step / np.where(still, 1.0, query.scale[0])
-        size = max(float(np.abs(step).max()), np.finfo(np.float64).tiny)  # or powers underflow
-        distance = size * float(np.linalg.norm(step.ravel() / size, ord=query.p))
+        distance = query.distance(n, point)
         if fixed and distance > float(batch.limit[k]):
             return False
         if distance < batch.broken[n]:

@@ -134,6 +134,24 @@ def certify(
     norm: Annotated[
         str, typer.Option(help="inf, 1, 2 or any p >= 1.", rich_help_panel=_SEARCH)
     ] = "inf",
+    frames: Annotated[
+        str,
+        typer.Option(
+            metavar="3|0:3|0,2|each|all",
+            help="Which frames of a sequence move; each: a ball for each, 'each of 0:3'.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = "all",
+    frame_axis: Annotated[
+        int,
+        typer.Option(help="The frames' axis, from 0, the batch aside.", rich_help_panel=_SEARCH),
+    ] = 0,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity", help="A radius for every frame alone.", rich_help_panel=_SEARCH
+        ),
+    ] = False,
     method: Annotated[
         str,
         typer.Option(help="interval, fastlin, crown, frown, lp or milp.", rich_help_panel=_SEARCH),
@@ -250,6 +268,9 @@ def certify(
             bounds=bounds,
             scale=scale,
             norm=norm,
+            frames=frames,
+            frame_axis=frame_axis,
+            sensitivity=sensitivity,
             method=method,
             target=target,
             eps=eps,

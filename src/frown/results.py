@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,7 @@ class Row:
     level: str = "estimate"  # how it was checked: plain floating point
     complete: bool = True  # False: the time limit or an interrupt ended the search early
     remark: str = ""  # what else a reader must know, as of a solver that gave up
+    frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,52 @@ class Certification:
     def __repr__(self) -> str:
         mean = float(np.mean(self.radius)) if self.rows else float("nan")
         return f"<Certification of {len(self.rows)} inputs, mean radius {mean:.4g}>"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The radius of every frame on its own: one row per input and frame, each row's `frames`
+    naming the one that moves."""
+
+    rows: tuple[Row, ...]
+    frames: tuple[int, ...]
+    # By row index and frame.
+    counterexamples: dict[tuple[int, int], NDArray[np.float64]] = field(default_factory=dict)
+    model: str = ""
+    digest: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+
+    @property
+    def index(self) -> list[int]:
+        """The inputs' numbers, in the order of the tables' rows."""
+        return list(dict.fromkeys(row.index for row in self.rows))
+
+    @property
+    def radius(self) -> NDArray[np.float64]:
+        """(N, frames) proved; NaN where a run ended before its row."""
+        return self._table(lambda row: row.radius)
+
+    @property
+    def broken(self) -> NDArray[np.float64]:
+        """(N, frames) distance of the nearest counterexample found, inf where there is none."""
+        return self._table(lambda row: np.inf if row.broken is None else row.broken)
+
+    def row(self, index: int, frame: int) -> Row | None:
+        """The answer for one frame of an input."""
+        found = (r for r in self.rows if r.index == index and r.frames == str(frame))
+        return next(found, None)
+
+    def _table(self, value: Callable[[Row], float]) -> NDArray[np.float64]:
+        held = {(row.index, row.frames): value(row) for row in self.rows}
+        return np.array(
+            [[held.get((i, str(f)), np.nan) for f in self.frames] for i in self.index]
+        ).reshape(-1, len(self.frames))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        mean = np.nanmean(self.radius, axis=0) if self.rows else np.full(len(self.frames), np.nan)
+        shown = ", ".join(f"{r:.3g}" for r in mean)
+        return f"<Sensitivity of {len(self)} inputs, mean radius by frame {shown}>"

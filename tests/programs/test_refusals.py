@@ -70,10 +70,10 @@ def test_a_missing_solver_says_what_to_install(
 ) -> None:
     genuine = importlib.import_module
 
-    def without(name: str, *rest: Any) -> Any:
+    def without(name: str, *rest: Any, **more: Any) -> Any:
         if name == missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return genuine(name, *rest)
+        return genuine(name, *rest, **more)
 
     graph = frown.load(net)
     monkeypatch.setattr(importlib, "import_module", without)

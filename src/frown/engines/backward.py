@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.forms import Chosen, LinearForm, one_hot, pull_back
+from frown.engines.forms import LinearForm, Partial, descend, form_of, one_hot
 from frown.engines.frame import frame
+from frown.engines.parts import Part, parts
 from frown.engines.plan import Plan, spread_box
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -22,7 +23,7 @@ from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.query.region import Region
 from frown.query.spec import Spec
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Frame, Lines
 
 CHUNK = 256 << 20  # bytes of rows in flight; with more, time goes into moving memory
 
@@ -57,12 +58,9 @@ def walk(
             values[i] = spread_box(node.op, *(values[j] for j in node.inputs))
         else:
             op, source = plan.relaxation(i), plan.sources[i]
-            for origin in plan.origins(source):
-                if origin not in done and plan.needs_rows(origin):
-                    values[origin] = values[origin].meet(tighten(origin, values[origin], frames))
-                done.add(origin)
-            if source not in done:  # it stands beside others there
-                values[source] = plan.moved(source, {j: values[j] for j in plan.origins(source)})
+            if source not in done and plan.needs_rows(source):
+                values[source] = values[source].meet(tighten(source, values[source], frames))
+            done.add(source)
             box = plan.carry(i, values[source])
             if settings.method != "interval":
                 frames[i] = frame(op, box, settings)
@@ -82,18 +80,7 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
         if not plan.below(source):
             return affine_box(plan, region, source, settings)
         sample, neuron = unsettled(plan, source, box)
-        sign = torch.ones(len(sample), dtype=plan.graph.dtype, device=plan.graph.device)
-        both = _neuron_bounds(
-            plan,
-            region,
-            source,
-            sample.repeat(2),
-            neuron.repeat(2),
-            torch.cat([sign, -sign]),
-            frames,
-            settings,
-        )
-        lower, upper = both[: len(sample)], -both[len(sample) :]
+        lower, upper = _neuron_bounds(plan, region, source, sample, neuron, frames, settings)
         return with_entries(box, sample, neuron, lower, upper)
 
     return walk(plan, region, tighten, settings)
@@ -114,62 +101,73 @@ def fixed_margins(
         return plain
     coef = spec.coef.reshape(count * conditions, *shape)
     sample = torch.arange(count, device=coef.device).repeat_interleave(conditions)
-    target = plan.graph.output
-    bounds = fixed_rows(plan, region, target, coef, sample, layers.frames, settings)
+    (part,) = parts(plan, plan.graph.output, 0).parts
+    place = torch.zeros_like(sample)
+    bounds = fixed_rows(part, region, coef, sample, place, layers.frames, settings)
     return torch.fmax(bounds.view(count, conditions), plain)
 
 
 def fixed_rows(
-    plan: Plan,
+    part: Part,
     region: Region,
-    target: int,
     coef: Tensor,
     sample: Tensor,
+    place: Tensor,
     frames: dict[int, Frame],
     settings: Settings,
 ) -> Tensor:
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
-    parts = [coef.new_zeros(0)]
-    for piece in pieces(plan, target, len(sample), settings):
-        index = shared(sample[piece])
-        form = fixed_form(plan, target, coef[piece], index, frames)
-        parts.append(region.rows(index).minimise(form.coef).value + form.const)
-    return torch.cat(parts)
+    bounds = [coef.new_zeros(0)]
+    for piece in pieces(part.plan, part.target, len(sample), settings):
+        index = rounded(piece, coef.device)
+        here = sample[index], place[index]
+        form = fixed_form(part.plan, part.target, coef[index], part.lines(frames, *here))
+        least = part.region(region, *here).minimise(form.coef).value + form.const
+        bounds.append(least[: piece.stop - piece.start])
+    return torch.cat(bounds)
 
 
-def fixed_form(
-    plan: Plan, target: int, coef: Tensor, index: Tensor | slice, frames: dict[int, Frame]
-) -> LinearForm:
-    """The form at the input that bounds coef . target below; `index` is each row's sample."""
-    gathered = {i: frames[i].lines.rows(index) for i in plan.below(target)}
+def fixed_form(plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines]) -> LinearForm:
+    """The form at the input that bounds coef . target below with these lines, of every row."""
 
-    def choose(i: int, here: Tensor) -> Chosen:
-        here_lines, below = gathered[i], here >= 0
-        slopes, laid = here_lines.slopes, plan.relaxation(i).expand(below)
-        return Chosen(
-            torch.where(laid, slopes.lower, slopes.upper),
-            torch.where(below, here_lines.lower, here_lines.upper),
-        )
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        own, op = lines[i], plan.relaxation(i)
+        slopes = own.slopes
+        if len(here) > 1 and len(own.lower) == 1:
+            # c line = c upper + max(c, 0) (lower - upper), in fewer passes for shared lines
+            positive = here.clamp(min=0)
+            gain = here.flatten(1) @ own.upper.flatten()
+            gain += positive.flatten(1) @ (own.lower - own.upper).flatten()
+            back = op.expand(here) * slopes.upper
+            return gain, back.addcmul_(op.expand(positive), slopes.lower - slopes.upper)
+        below = here >= 0
+        gain = (here * torch.where(below, own.lower, own.upper)).flatten(1).sum(1)
+        return gain, op.expand(here) * torch.where(op.expand(below), slopes.lower, slopes.upper)
 
-    return pull_back(plan, target, coef, choose)
+    start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
+    return form_of(plan, descend(plan, target, start, through))
 
 
 def affine_box(plan: Plan, region: Region, source: int, settings: Settings) -> Box:
     """Exact bounds of an affine function of the input; its rows serve all samples."""
-    node = plan.graph.nodes[source]
-    neuron = torch.arange(node.size, device=plan.graph.device)
-    sign = torch.ones(node.size, dtype=plan.graph.dtype, device=plan.graph.device)
-    lower, upper = [], []
-    for piece in pieces(plan, source, node.size, settings):
-        coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
-        form = fixed_form(plan, source, coef, slice(0, 0), {})
-        box = region.extremes(form.coef)
-        lower.append(box.lower + form.const)
-        upper.append(box.upper + form.const)
-    return Box(
-        torch.cat(lower, 1).view(-1, *node.shape),
-        torch.cat(upper, 1).view(-1, *node.shape),
-    )
+    node, device = plan.graph.nodes[source], plan.graph.device
+    samples = len(region.radius)
+    lower = torch.empty(samples, node.size, dtype=plan.graph.dtype, device=device)
+    upper = torch.empty_like(lower)
+    for part in parts(plan, source).parts:
+        places, size = part.neurons.shape
+        every = torch.arange(samples * places, device=device)
+        balls = part.region(region, every // places, every % places)
+        sign = torch.ones(size, dtype=plan.graph.dtype, device=device)
+        entry = torch.arange(size, device=device)
+        for piece in pieces(part.plan, part.target, size, settings):
+            coef = one_hot(entry[piece], sign[piece], size, part.shape)
+            form = fixed_form(part.plan, part.target, coef, {})
+            box = balls.extremes(form.coef)
+            at = part.neurons[:, piece].flatten()
+            lower[:, at] = (box.lower + form.const).view(samples, -1)
+            upper[:, at] = (box.upper + form.const).view(samples, -1)
+    return Box(lower.view(-1, *node.shape), upper.view(-1, *node.shape))
 
 
 def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
@@ -179,10 +177,6 @@ def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
         if plan.sources[i] == source:
             loose = ~plan.relaxation(i).settled(plan.carry(i, box))
             wanted |= plan.carry_back(i, loose)
-        elif source in plan.origins(plan.sources[i]):
-            (j,) = plan.graph.nodes[i].inputs
-            read = torch.ones(1, *plan.graph.nodes[j].shape, dtype=torch.bool, device=wanted.device)
-            wanted |= plan.carry_back(i, read, source)
     wanted &= plan.loose(source)
     pairs = wanted.flatten(1).nonzero()
     return pairs[:, 0], pairs[:, 1]
@@ -207,11 +201,16 @@ def pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[s
     return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
 
 
-def shared(sample: Tensor) -> Tensor | slice:
-    """Rows of one sample alone broadcast instead of being gathered."""
-    if len(sample) and bool((sample == sample[0]).all()):
-        return slice(int(sample[0]), int(sample[0]) + 1)
-    return sample
+def rounded(piece: slice, device: torch.device) -> Tensor:
+    """Indices of a chunk whose last row is repeated until their number is round.
+
+    Convolutions are prepared for every new shape, which costs more than some rows too many.
+    """
+    size = 1
+    while size < piece.stop - piece.start:
+        size = size * 3 // 2 if size % 2 == 0 and size.bit_count() == 1 else -(-size * 4 // 3)
+    index = torch.arange(piece.start, piece.start + size, device=device)
+    return index.clamp(max=piece.stop - 1)
 
 
 def _neuron_bounds(
@@ -220,14 +219,19 @@ def _neuron_bounds(
     source: int,
     sample: Tensor,
     neuron: Tensor,
-    sign: Tensor,
     frames: dict[int, Frame],
     settings: Settings,
 ) -> Tensor:
-    """Lower bounds of sign * neuron."""
-    node = plan.graph.nodes[source]
-    parts = [sign.new_zeros(0)]
-    for piece in pieces(plan, source, len(sample), settings):
-        coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
-        parts.append(fixed_rows(plan, region, source, coef, sample[piece], frames, settings))
-    return torch.cat(parts)
+    """(2, rows) lower and upper bounds of these neurons."""
+    split = parts(plan, source)
+    bounds = torch.empty(2, len(sample), dtype=plan.graph.dtype, device=plan.graph.device)
+    for _, part, rows in split.split(neuron):
+        place, entry = split.place[neuron[rows]], split.entry[neuron[rows]]
+        for piece in pieces(part.plan, part.target, len(rows), settings):
+            for side, sign in enumerate((1.0, -1.0)):
+                here = rows[piece]
+                signs = bounds.new_full((len(here),), sign)
+                coef = one_hot(entry[piece], signs, part.neurons.shape[1], part.shape)
+                least = fixed_rows(part, region, coef, sample[here], place[piece], frames, settings)
+                bounds[side, here] = sign * least
+    return bounds

@@ -88,6 +88,7 @@ def descend(plan: Plan, target: int, start: Partial, through: Through | None) ->
     (rows,) and the coefficients of the node's input.
     """
     const, pending = start.const, dict(start.pending)
+    own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
     for step in plan.route(target):
         if step.node > start.stop or step.node not in pending:
             continue
@@ -96,6 +97,9 @@ def descend(plan: Plan, target: int, start: Partial, through: Through | None) ->
             shift = step.affine.shift(here)
             if shift is not None:
                 const = const + shift
+            first = step.inputs[0]
+            if first in own and step.affine.add_back(here, pending[first]):
+                continue
             back = step.affine.pull_back(here)
         elif through is None:
             return Partial(pending, const, step.node)
@@ -104,7 +108,11 @@ def descend(plan: Plan, target: int, start: Partial, through: Through | None) ->
             const = const + gain
             back = (below,)
         for j, part in zip(step.inputs, back, strict=True):
-            pending[j] = part if j not in pending else pending[j] + part
+            if j in pending:
+                pending[j] = pending[j] + part
+                own.add(j)
+            else:
+                pending[j] = part
     return Partial(pending, const, 0)
 
 

@@ -13,13 +13,14 @@ from frown.engines.backward import (
     fixed_layers,
     fixed_margins,
     pieces,
-    shared,
+    rounded,
     unsettled,
     walk,
 )
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.optimise import Rows, optimise
+from frown.engines.parts import Part, parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -27,25 +28,27 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Frame
 
+Key = tuple[int, int]  # a node, the number of its part
+
 
 @dataclass
 class Warm:
     """Where ascents ended, for the next radius to start from.
 
-    Per bounded node a table (samples * groups, lanes, slots) of theta, NaN where nothing
-    has been tried; of the last node, the output, one group per condition.
+    Per bounded node and part of it a table (samples * groups, lanes, slots) of theta, NaN
+    where nothing has been tried; of the last node, the output, one group per condition.
     """
 
     samples: int
     rounds: int = 0  # radii tried so far
-    theta: dict[int, Tensor] = field(default_factory=dict)
+    theta: dict[Key, Tensor] = field(default_factory=dict)
     tight: Warm | None = None  # of the narrow search that a wide one builds on
 
-    def table(self, target: int, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
-        if target not in self.theta:
+    def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
+        if key not in self.theta:
             shape = (self.samples * groups, lanes, slots)
-            self.theta[target] = like.new_full(shape, torch.nan)
-        return self.theta[target]
+            self.theta[key] = like.new_full(shape, torch.nan)
+        return self.theta[key]
 
 
 @dataclass(frozen=True)
@@ -92,36 +95,35 @@ def frown(
 
 
 def gather_rows(
-    plan: Plan,
+    part: Part,
     region: Region,
-    target: int,
     coef: Tensor,
     sample: Tensor,
+    place: Tensor,
     key: Tensor,
     frames: dict[int, Frame],
     grouped: bool,
     wide: bool,
 ) -> tuple[Rows, Tensor]:
-    """Rows of these samples with what they need, and their keys in order.
+    """Rows of these samples and places with what they need, and their keys in order.
 
     If `grouped`, rows of one key, which stand together, share their slopes.
     """
-    index = shared(sample)
-    keys, group = torch.unique_consecutive(key, return_inverse=True)
+    keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     rows = Rows(
-        target,
+        part.target,
         coef,
-        region.rows(index),
-        {i: frames[i].rows(index) for i in plan.below(target)},
-        group if grouped else None,
+        part.region(region, sample, place),
+        part.frames(frames, sample, place),
+        group,
         wide,
     )
     return rows, keys
 
 
-def _continue(theta: Tensor, tight: Warm, target: int, keys: Tensor) -> Tensor:
+def _continue(theta: Tensor, tight: Warm, key: Key, keys: Tensor) -> Tensor:
     """A wide search starts where the narrow one ended, with nothing beyond the range."""
-    narrow = tight.theta[target][keys]
+    narrow = tight.theta[key][keys]
     start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
     return torch.where(torch.isnan(theta), start, theta)
 
@@ -137,35 +139,39 @@ class _Engine:
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by optimised rows."""
-        node = self.plan.graph.nodes[source]
         sample, neuron = unsettled(self.plan, source, box)
-        if not len(sample):
-            return box
-        per = self.settings.group or node.size
-        blocks = -(-node.size // per)
-        # Rows in order of sample, side and block, so that a group stands together.
-        sample, neuron = sample.repeat(2), neuron.repeat(2)
-        side = torch.arange(2, device=neuron.device).repeat_interleave(len(neuron) // 2)
-        slot = side * blocks + neuron // per
-        order = torch.argsort(sample * (2 * blocks) + slot, stable=True)
-        sample, neuron, side, slot = (t[order] for t in (sample, neuron, side, slot))
-        sign = 1.0 - 2.0 * side.to(box.lower.dtype)
-        bound = torch.empty_like(sign)
-        for piece in self._whole_groups(source, sample, slot):
-            coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
-            bound[piece] = self._rows(
-                source,
-                coef,
-                sample[piece],
-                slot[piece],
-                2 * blocks,
-                frames,
-                grouped=self.settings.group != 1,
-            )
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-        below = side == 0
-        low[sample[below], neuron[below]] = bound[below]
-        high[sample[~below], neuron[~below]] = -bound[~below]
+        split = parts(self.plan, source, self.settings.group)
+        for k, part, rows in split.split(neuron):
+            here, own = sample[rows], neuron[rows]
+            place, entry = split.place[own], split.entry[own]
+            block, blocks = part.blocks(place, entry, self.settings.group)
+            # Rows in order of sample, side and block, so that a group stands together.
+            here, own, place, entry = (t.repeat(2) for t in (here, own, place, entry))
+            side = torch.arange(2, device=own.device).repeat_interleave(len(rows))
+            slot = side * blocks + block.repeat(2)
+            order = torch.argsort(here * (2 * blocks) + slot, stable=True)
+            here, own, place, entry, side, slot = (
+                t[order] for t in (here, own, place, entry, side, slot)
+            )
+            sign = 1.0 - 2.0 * side.to(box.lower.dtype)
+            bound = torch.empty_like(sign)
+            for piece in self._whole_groups(part, here, slot):
+                coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
+                bound[piece] = self._rows(
+                    part,
+                    (source, k),
+                    coef,
+                    here[piece],
+                    place[piece],
+                    slot[piece],
+                    2 * blocks,
+                    frames,
+                    grouped=self.settings.group != 1,
+                )
+            below = side == 0
+            low[here[below], own[below]] = bound[below]
+            high[here[~below], own[~below]] = -bound[~below]
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
     def margins(self, spec: Spec, frames: dict[int, Frame], floor: Tensor) -> Tensor:
@@ -176,11 +182,14 @@ class _Engine:
         every = torch.arange(count * conditions, device=coef.device)
         sample, slot = every // conditions, every % conditions
         best = floor.flatten().clone()
+        (part,) = parts(self.plan, target, 0).parts
         for piece in pieces(self.plan, target, len(every), self.settings):
             found = self._rows(
-                target,
+                part,
+                (target, 0),
                 coef[piece],
                 sample[piece],
+                torch.zeros_like(sample[piece]),
                 slot[piece],
                 conditions,
                 frames,
@@ -191,35 +200,43 @@ class _Engine:
 
     def _rows(
         self,
-        target: int,
+        part: Part,
+        table: Key,
         coef: Tensor,
         sample: Tensor,
+        place: Tensor,
         slot: Tensor,
         slots: int,
         frames: dict[int, Frame],
         grouped: bool,
     ) -> Tensor:
         """Optimise rows, starting from and saving to the warm table."""
+        count = len(sample)
+        if not grouped:
+            index = rounded(slice(0, count), coef.device)
+            coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
         rows, keys = gather_rows(
-            self.plan, self.region, target, coef, sample, key, frames, grouped, self.settings.wide
+            part, self.region, coef, sample, place, key, frames, grouped, self.settings.wide
         )
-        flat = self.warm.table(target, slots, rows.lanes, self.plan.slots(target)[1], coef)
+        width = part.plan.slots(part.target)[1]
+        flat = self.warm.table(table, slots, rows.lanes, width, coef)
         theta = flat[keys]
         if self.warm.tight is not None:
-            theta = _continue(theta, self.warm.tight, target, keys)
+            theta = _continue(theta, self.warm.tight, table, keys)
         ascent = self.settings.ascent
         steps = ascent.more if self.warm.rounds else ascent.steps
-        found = optimise(self.plan, rows, theta, ascent, steps, self.clock)
-        flat[keys] = found.theta
-        return found.bound
+        found = optimise(part.plan, rows, theta, ascent, steps, self.clock)
+        kept = len(keys) if grouped else count
+        flat[keys[:kept]] = found.theta[:kept]
+        return found.bound[:count]
 
-    def _whole_groups(self, source: int, sample: Tensor, slot: Tensor) -> list[slice]:
+    def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:
         """Chunks under the memory budget that end where a group ends."""
         starts = torch.ones_like(sample, dtype=torch.bool)
         starts[1:] = (sample[1:] != sample[:-1]) | (slot[1:] != slot[:-1])
         edges = [*starts.nonzero().flatten().tolist(), len(sample)]
-        most = at_once(self.plan, source, self.settings)
+        most = at_once(part.plan, part.target, self.settings)
         chunks, first = [], 0
         for edge, after in zip(edges[1:], [*edges[2:], None], strict=True):
             if after is None or after - first > most:

@@ -211,22 +211,18 @@ class _Hunt:
         return (self.spec.coef[0] @ self.plan.graph.apply(x).flatten()).numpy()
 
     def _distance(self, x: Tensor) -> float:
-        step = (x - self.region.centre).flatten()
-        if self.region.scale is not None:
-            scale = self.region.scale.flatten()
-            step = torch.where(scale > 0, step / torch.where(scale > 0, scale, 1.0), 0.0)
-        return float(torch.linalg.vector_norm(step, ord=self.region.p))
+        return float(self.region.distance(x))
 
 
 def _double(region: Region) -> Region:
     def cast(t: Tensor | None) -> Tensor | None:
         return None if t is None else t.double().cpu()
 
-    return Region(
-        region.centre.double().cpu(),
-        region.radius.double().cpu(),
-        region.p,
-        cast(region.scale),
-        cast(region.lower),
-        cast(region.upper),
+    return replace(
+        region,
+        centre=region.centre.double().cpu(),
+        radius=region.radius.double().cpu(),
+        scale=cast(region.scale),
+        lower=cast(region.lower),
+        upper=cast(region.upper),
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.engines.plan import Plan
-from frown.engines.program import Program
+from frown.engines.program import Program, widened
 from frown.engines.solvers import Constraints, highs_problem, needed, quiet_highs
 from frown.query.region import Region
 from frown.relax.maximum import Max
@@ -196,21 +196,23 @@ def nearest_on_piece(mixed: Mixed, columns: Array, cost: Array, const: float) ->
     program, width = mixed.program, len(least)
     matrix = vstack([plain.matrix, csr_array(cost[None])], format="csr")
     low, high = np.append(plain.low, -inf), np.append(plain.high, -const)
-    aim = np.zeros(width)
-    region = program.region
+    region, features = program.region, program.region.centre[0].numel()
+    # ||w|| <= scale e in every ball, with e the distance in units of the radius.
     if region.p == 1:
-        aim[: len(program.least[0])] = 1.0
+        ways = widened(program.budgets(), width)
+        reach = np.full((ways.shape[0], 1), -program.radius)
     else:
-        # |w| <= scale e, with e the distance in units of the radius.
-        features = len(program.least[0])
         scale = np.ones(features) if region.scale is None else _flat(region.scale)
         eye = diags_array(np.ones(features), shape=(features, width), format="csr")
-        reach = csr_array(-scale[:, None] * program.radius)
-        both = vstack([hstack([eye, reach]), hstack([-eye, reach])], format="csr")
-        matrix = vstack([hstack([matrix, csr_array((len(low), 1))]), both], format="csr")
-        low = np.append(low, np.full(2 * features, -inf))
-        high = np.append(high, np.zeros(2 * features))
-        least, most, aim = np.append(least, 0.0), np.append(most, 1.0), np.append(aim, 1.0)
+        ways = vstack([eye, -eye], format="csr")
+        reach = -np.concatenate([scale, scale])[:, None] * program.radius
+    matrix = vstack(
+        [hstack([matrix, csr_array((len(low), 1))]), hstack([ways, csr_array(reach)])], format="csr"
+    )
+    low = np.append(low, np.full(len(reach), -inf))
+    high = np.append(high, np.zeros(len(reach)))
+    aim = np.append(np.zeros(width), 1.0)
+    least, most = np.append(least, 0.0), np.append(most, 1.0)
     scaled, units = _scaled(Constraints(csr_array(matrix), low, high, least, most), binaries)
     lp = highs_problem(scaled)
     lp.col_cost_ = aim * units

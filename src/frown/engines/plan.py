@@ -17,6 +17,7 @@ from frown.graph.op import Affine, Nonlinear, Selection
 from frown.graph.selection import Concat
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
+from frown.relax.s_shaped import SShaped
 
 Fact = TypeVar("Fact")
 
@@ -63,47 +64,28 @@ class Plan:
             found[i] = j
         return found
 
-    def origins(self, source: int) -> tuple[int, ...]:
-        """The nodes whose entries stand side by side in a source, or the source itself."""
-        return self.fact(("origins", source), lambda: self._origins(source))
-
     def carry(self, node: int, box: Box) -> Box:
         """Bounds of a nonlinear node's source, moved to the node's input."""
+        steps = []
         (j,) = self.graph.nodes[node].inputs
-        return self.moved(j, {self.sources[node]: box})
+        while j != self.sources[node]:
+            steps.append(self.graph.nodes[j].op)
+            (j,) = self.graph.nodes[j].inputs
+        low, high = box.lower, box.upper
+        for op in reversed(steps):
+            low, high = op.apply(low), op.apply(high)
+        return Box(low, high)
 
-    def moved(self, node: int, boxes: dict[int, Box]) -> Box:
-        """Bounds of a node that only moves entries of those given."""
-        if node in boxes:
-            return boxes[node]
-        here = self.graph.nodes[node]
-        parts = [self.moved(j, boxes) for j in here.inputs]
-        return Box(
-            here.op.apply(*(b.lower for b in parts)), here.op.apply(*(b.upper for b in parts))
-        )
-
-    def carry_back(self, node: int, mask: Tensor, origin: int | None = None) -> Tensor:
-        """A mask over a nonlinear node's input, moved back to its source, or to one of that
-        one's origins."""
-        target = self.sources[node] if origin is None else origin
+    def carry_back(self, node: int, mask: Tensor) -> Tensor:
+        """A mask over a nonlinear node's input, moved back to its source."""
+        flow = mask.to(self.graph.dtype)
         (j,) = self.graph.nodes[node].inputs
-        found = self._back(j, mask.to(self.graph.dtype), target)
-        assert found is not None
-        return found > 0
-
-    def _back(self, node: int, flow: Tensor, target: int) -> Tensor | None:
-        """What of a flow at a node arrives at `target` through nodes that move entries."""
-        if node == target:
-            return flow
-        op = self.graph.nodes[node].op
-        if not isinstance(op, Selection | Concat):
-            return None
-        total = None
-        for j, part in zip(self.graph.nodes[node].inputs, op.pull_back(flow), strict=True):
-            arrived = self._back(j, part, target)
-            if arrived is not None:
-                total = arrived if total is None else total + arrived
-        return total
+        while j != self.sources[node]:
+            op = self.graph.nodes[j].op
+            assert isinstance(op, Affine)
+            (flow,) = op.pull_back(flow)
+            (j,) = self.graph.nodes[j].inputs
+        return flow > 0
 
     def needs_rows(self, source: int) -> bool:
         """Whether backward rows can tighten any bound of this source."""
@@ -113,7 +95,7 @@ class Plan:
         """Mask (1, *shape) of the entries of a node that backward rows can tighten.
 
         The image of an elementwise function over its input's bounds is already exact, and
-        so are the bounds of the input itself.
+        so are the bounds of the input itself; what had its rows earlier needs them no more.
         """
         return self.fact(("loose", source), lambda: self._loose(source))
 
@@ -123,9 +105,21 @@ class Plan:
         if isinstance(node.op, Elementwise | Input):
             return torch.zeros(shape, dtype=torch.bool, device=device)
         if isinstance(node.op, Selection | Concat):
-            parts = [self.loose(j).to(self.graph.dtype) for j in node.inputs]
-            return node.op.apply(*parts) > 0
+            parts = [self.loose(j) & (not self._bounded_before(j, source)) for j in node.inputs]
+            return node.op.apply(*(part.to(self.graph.dtype) for part in parts)) > 0
         return torch.ones(shape, dtype=torch.bool, device=device)
+
+    def _bounded_before(self, node: int, reader: int) -> bool:
+        """Whether all entries of a node get rows before `reader` takes over its bounds.
+
+        An s-shaped function wants rows for whatever is no point, so those of an LSTM's cell
+        are there when the next frame multiplies it.
+        """
+        return any(
+            i < reader and isinstance(self.graph.nodes[i].op, SShaped)
+            for i in self.graph.consumers[node]
+            if i in self.sources
+        )
 
     def ancestors(self, target: int) -> tuple[int, ...]:
         return self.fact(("ancestors", target), lambda: self.graph.ancestors(target))
@@ -176,12 +170,6 @@ class Plan:
             elif isinstance(node.op, Relaxation):
                 steps.append(Step(i, None, node.op, node.inputs))
         return tuple(steps)
-
-    def _origins(self, source: int) -> tuple[int, ...]:
-        if not isinstance(self.graph.nodes[source].op, Selection | Concat):
-            return (source,)
-        parts = (self.origins(j) for j in self.graph.nodes[source].inputs)
-        return tuple(dict.fromkeys(i for part in parts for i in part))
 
     def _interval_exact(self, target: int) -> bool:
         mixing = 0

@@ -105,7 +105,8 @@ class Layer:
 
 @dataclass
 class Program:
-    """low <= matrix v <= high, least <= v <= most; for p = 2 also ||v[:cone]||_2 <= radius."""
+    """low <= matrix v <= high, least <= v <= most; for p = 2 also ||v[cone]||_2 <= radius for
+    every cone."""
 
     plan: Plan
     region: Region  # of one sample
@@ -126,9 +127,9 @@ class Program:
         return sum(map(len, self.low))
 
     @property
-    def cone(self) -> int:
-        """How many leading columns form the ball of p = 2."""
-        return len(self.least[0]) if self.region.p == 2 else 0
+    def cones(self) -> tuple[Index, ...]:
+        """For p = 2 the columns of every ball."""
+        return self._balls() if self.region.p == 2 else ()
 
     @property
     def radius(self) -> float:
@@ -153,7 +154,7 @@ class Program:
         width = self.columns
         if not self.rows:
             return csr_array((0, width))
-        return vstack([_widened(m, width) for m in self.rows], format="csr")
+        return vstack([widened(m, width) for m in self.rows], format="csr")
 
     def constraints(self) -> Constraints:
         return Constraints(
@@ -162,7 +163,7 @@ class Program:
             np.concatenate(self.high or [np.zeros(0)]),
             np.concatenate(self.least),
             np.concatenate(self.most),
-            self.cone,
+            self.cones,
             self.radius,
             self.region.p == 1,
         )
@@ -197,8 +198,9 @@ class Program:
             room = np.concatenate([up / safe, -down / safe])
             self.new_columns(np.zeros_like(room), room)
             spread = hstack([diags_array(scale), diags_array(-scale)], format="csr")
-            total = csr_array(np.ones((1, 2 * len(centre))))
-            self.new_rows(total, np.array([-inf]), np.array([self.radius]))
+            total = self.budgets()
+            count = total.shape[0]
+            self.new_rows(total, np.full(count, -inf), np.full(count, self.radius))
         self.values[0] = Columns(csr_array(spread), centre)
 
     def add(self, node: int, frame: Frame, tangents: int) -> None:
@@ -223,7 +225,7 @@ class Program:
         place = np.full(width, -1)
         place[z] = z_columns
         tie = _picked(np.arange(len(z)), z_columns, np.ones(len(z)), (len(z), columns))
-        tie = tie - _widened(before.matrix[z], columns)
+        tie = tie - widened(before.matrix[z], columns)
         z_rows = self.new_rows(tie, before.shift[z], before.shift[z])
         self.layers[node] = Layer(z, z_columns, z_rows, a, a_columns)
         # The node's value: its column, or the one line that it is.
@@ -261,6 +263,26 @@ class Program:
                 else:
                     self.new_rows(keep @ line, -open_end, t[fresh])
 
+    def budgets(self) -> csr_array:
+        """For p = 1: a row per ball that adds up how far its features move."""
+        from scipy.sparse import csr_array
+
+        balls, features = self._balls(), self.region.centre[0].numel()
+        total = np.zeros((len(balls), 2 * features))
+        for row, ball in zip(total, balls, strict=True):
+            row[ball] = row[features + ball] = 1.0
+        return csr_array(total)
+
+    def _balls(self) -> tuple[Index, ...]:
+        """The features of every ball that may move; none of a frame that is fixed."""
+        region = self.region
+        number = torch.arange(region.centre[0].numel()).view(1, *region.centre.shape[1:])
+        moving = np.ones(number.numel(), bool)
+        if region.scale is not None:
+            moving = _flat(region.scale) > 0
+        balls = (ball[moving[ball]] for ball in region.balls(number)[0].numpy())
+        return tuple(ball for ball in balls if len(ball))
+
     def _shape(self, node: int) -> tuple[int, ...]:
         return self.plan.graph.nodes[node].shape
 
@@ -273,7 +295,7 @@ class Program:
         shift = wires.const.copy()
         for j, part in wires.matrix.items():
             value = self.values[j]
-            matrix = matrix + part @ _widened(value.matrix, width)
+            matrix = matrix + part @ widened(value.matrix, width)
             shift += part @ value.shift
         return Columns(csr_array(matrix), shift)
 
@@ -289,7 +311,7 @@ def _picked(rows: Index, columns: Index, entries: Array, shape: tuple[int, int])
     return csr_array((entries, (rows, columns)), shape=shape)
 
 
-def _widened(matrix: csr_array, width: int) -> csr_array:
+def widened(matrix: csr_array, width: int) -> csr_array:
     """The same matrix with empty columns on the right."""
     from scipy.sparse import csr_array
 

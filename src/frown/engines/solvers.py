@@ -25,14 +25,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Constraints:
-    """low <= matrix v <= high, least <= v <= most, and ||v[:cone]||_2 <= radius if cone > 0."""
+    """low <= matrix v <= high, least <= v <= most, and ||v[cone]||_2 <= radius for every cone."""
 
     matrix: csr_array
     low: Array
     high: Array
     least: Array
     most: Array
-    cone: int = 0
+    cones: tuple[NDArray[np.int64], ...] = ()
     radius: float = 0.0
     budget: bool = False  # whether a row limits the sum of the input's columns
 
@@ -78,7 +78,7 @@ def minimise(
     not `hot`: then all start from nothing). With a pool, rows are spread over its workers,
     each with its own copy of the program.
     """
-    solve = _cone_program if problem.cone else _linear_program
+    solve = _cone_program if problem.cones else _linear_program
     if pool is None or workers == 1 or len(costs) < 2 * workers:
         return solve(problem, costs, starts, clock, hot)
     shares = [s for s in np.array_split(np.arange(len(costs)), workers) if len(s)]
@@ -210,23 +210,23 @@ def _cone_program(
     most = np.flatnonzero((problem.low != problem.high) & np.isfinite(problem.high))
     least = np.flatnonzero((problem.low != problem.high) & np.isfinite(problem.low))
     up, down = np.flatnonzero(np.isfinite(problem.most)), np.flatnonzero(np.isfinite(problem.least))
-    ball = np.arange(problem.cone)
     blocks = [
         (problem.matrix[equal], problem.low[equal]),
         (problem.matrix[most], problem.high[most]),
         (-problem.matrix[least], -problem.low[least]),
         (eye[up], problem.most[up]),
         (-eye[down], -problem.least[down]),
-        (csr_array((1, width)), np.array([problem.radius])),
-        (-eye[ball], np.zeros(problem.cone)),
     ]
+    for ball in problem.cones:
+        blocks.append((csr_array((1, width)), np.array([problem.radius])))
+        blocks.append((-eye[ball], np.zeros(len(ball))))
     left = csc_array(vstack([m for m, _ in blocks], format="csc"))
     right = np.concatenate([b for _, b in blocks])
     inequalities = len(most) + len(least) + len(up) + len(down)
     cones = [
         clarabel.ZeroConeT(len(equal)),
         clarabel.NonnegativeConeT(inequalities),
-        clarabel.SecondOrderConeT(problem.cone + 1),
+        *(clarabel.SecondOrderConeT(len(ball) + 1) for ball in problem.cones),
     ]
     settings = clarabel.DefaultSettings()
     settings.verbose = False

@@ -22,12 +22,10 @@ def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
 
 
 def divide(b: Builder, x: Operand, y: Operand) -> Operand:
-    """x / y with at most one side computed."""
+    """x / y; for a computed y, x times its reciprocal."""
     if not isinstance(y, Value):
         return b.divide(x, y)
-    if isinstance(x, Value):
-        raise Unsupported("division of one computed tensor by another")
-    return b.multiply(x, b.add(Power(-1.0), y))
+    return multiply(b, x, b.add(Power(-1.0), y))
 
 
 def power(b: Builder, x: Operand, exponent: Operand) -> Operand:

@@ -111,10 +111,10 @@ class Model:
 
 
 def require_finite(graph: Graph, name: str) -> None:
-    """Raise InvalidModel where a weight is NaN or infinite, naming each node."""
+    """Raise InvalidModel where a weight that counts is NaN or infinite, naming each node."""
     bad = [
         f"  {type(n.op).__name__}.{field} at {n.name}"
-        for n in graph.nodes
+        for n in (graph.nodes[i] for i in graph.ancestors(graph.output))
         for field, t in n.op.tensors().items()
         if not bool(torch.isfinite(t).all())
     ]

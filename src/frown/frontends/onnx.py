@@ -58,7 +58,8 @@ def load_onnx(path: str | Path) -> Model:
             raise
         raise type(error)(
             f"{file.name}: input {port.name} fixes a batch of {port.batch}, and with a batch "
-            f"of 1 it does not load; export it with batch 1 or a symbolic one\n{error}"
+            "of 1 it does not load; export it with batch 1 or a symbolic one (and the batch, not "
+            f"frames, as the first axis)\n{error}"
         ) from error
     return model
 

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from frown.errors import InvalidModel, UnsupportedModel
-from frown.frontends import onnx_nn, onnx_ops, onnx_shapes  # noqa: F401  (they register)
+from frown.frontends import (  # noqa: F401  (they register)
+    onnx_attention,
+    onnx_nn,
+    onnx_ops,
+    onnx_recurrent,
+    onnx_shapes,
+)
 from frown.frontends.onnx_call import HANDLERS, Call
 from frown.frontends.onnx_nodes import Constant, OnnxNode, evaluated
 from frown.graph.builder import Builder, Operand, Value
@@ -124,7 +130,7 @@ class _Importer:
             )
         handler = HANDLERS.get(node.op)
         if handler is None or node.has_body:
-            raise Unsupported(_advice(node, self.task))
+            raise Unsupported("")
         foreign = sorted(node.attributes.keys() - handler.attributes)
         if foreign:
             raise Unsupported(", ".join(f"attribute {a}={node.attributes[a]!r}" for a in foreign))
@@ -169,16 +175,6 @@ def _operand(x: Value | Constant | _Unknown | None) -> Operand | None:
         except TypeError:
             raise Unsupported(f"a constant of type {x.dtype}") from None
     return x if isinstance(x, Value) else None
-
-
-def _advice(node: OnnxNode, task: Task) -> str:
-    if node.op not in ("Softmax", "LogSoftmax") or node.outputs[0] != task.output:
-        return ""
-    return (
-        "the logits before it have the same argmax, so certify those: "
-        f"onnx.utils.extract_model({task.model!r}, 'logits.onnx', "
-        f"[{task.input!r}], [{node.inputs[0]!r}])"
-    )
 
 
 def _listing(model: str, problems: Sequence[_Problem]) -> str:

@@ -9,7 +9,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from frown.frontends import arithmetic
+from frown.frontends import arithmetic, matrices
 from frown.frontends.onnx_call import Call, axis_of, handles, without
 from frown.graph.builder import Operand, Value
 from frown.graph.op import Op, Unsupported, broadcast
@@ -19,6 +19,7 @@ from frown.relax.table import (
     Clip,
     Cos,
     Elu,
+    Erf,
     Exp,
     Gelu,
     GeluTanh,
@@ -97,7 +98,7 @@ def running_sum(call: Call) -> Value:
 
 @handles("MatMul")
 def matmul(call: Call) -> Operand:
-    return call.build.matmul(call.operand(0), call.operand(1))
+    return matrices.matmul(call.build, call.operand(0), call.operand(1))
 
 
 @handles("Gemm", attributes="alpha beta transA transB")
@@ -115,7 +116,7 @@ def gemm(call: Call) -> Operand:
             return build.linear(left, weight, beta * bias.double().flatten())
         product: Operand = build.linear(left, weight)
     else:
-        product = build.matmul(left, right)
+        product = matrices.matmul(build, left, right)
         product = build.multiply(product, torch.tensor(alpha)) if alpha != 1 else product
     return product if bias is None else build.combine(product, bias, beta)
 
@@ -132,7 +133,8 @@ def _turned(call: Call, index: int, transposed: bool) -> Operand:
 # -- reductions -------------------------------------------------------------------
 
 
-def _axes(call: Call, x: Value) -> tuple[int, ...]:
+def axes_of(call: Call, x: Value) -> tuple[int, ...]:
+    """The axes that a reduction goes over."""
     axes = call.list_or_input("axes", 1)
     if not axes:
         return () if call.flag("noop_with_empty_axes") else tuple(range(x.rank))
@@ -142,26 +144,26 @@ def _axes(call: Call, x: Value) -> tuple[int, ...]:
 @handles("ReduceSum", attributes="axes keepdims noop_with_empty_axes")
 def reduce_sum(call: Call) -> Value:
     x = call.value()
-    return call.build.sum(x, _axes(call, x), call.flag("keepdims", True))
+    return call.build.sum(x, axes_of(call, x), call.flag("keepdims", True))
 
 
 @handles("ReduceMean", attributes="axes keepdims noop_with_empty_axes")
 def reduce_mean(call: Call) -> Value:
     x = call.value()
-    return call.build.mean(x, _axes(call, x), call.flag("keepdims", True))
+    return call.build.mean(x, axes_of(call, x), call.flag("keepdims", True))
 
 
 @handles("ReduceMax", attributes="axes keepdims noop_with_empty_axes")
 def reduce_max(call: Call) -> Value:
     x = call.value()
-    return largest(call, x, _axes(call, x), call.flag("keepdims", True))
+    return largest(call, x, axes_of(call, x), call.flag("keepdims", True))
 
 
 @handles("ReduceMin", attributes="axes keepdims noop_with_empty_axes")
 def reduce_min(call: Call) -> Value:
     x = call.value()
     opposite = call.build.scale(x, -1.0)
-    most = largest(call, opposite, _axes(call, x), call.flag("keepdims", True))
+    most = largest(call, opposite, axes_of(call, x), call.flag("keepdims", True))
     return call.build.scale(most, -1.0)
 
 
@@ -186,6 +188,7 @@ for _name, _function in {
     "Abs": Abs(),
     "Atan": Arctan(),
     "Cos": Cos(),
+    "Erf": Erf(),
     "Exp": Exp(),
     "HardSwish": HardSwish(),
     "Log": Log(),

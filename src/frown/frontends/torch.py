@@ -7,6 +7,7 @@ import io
 import logging
 import operator
 import textwrap
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -22,9 +23,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx import Node, map_arg
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.utils.rnn import PackedSequence
 
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.frontends import torch_activations  # noqa: F401  (fills HANDLERS)
+from frown.frontends import torch_activations, torch_attention  # noqa: F401  (fill HANDLERS)
 from frown.frontends.model import Array, Model, require_finite
 from frown.frontends.torch_ops import HANDLERS
 from frown.frontends.torch_runtime import Runtime, first_line
@@ -36,13 +38,7 @@ from frown.graph.op import Shape, Unsupported
 # Kept whole although torch could take them apart: the pieces would hide the cause.
 HINTS = {
     "_native_batch_norm_legit": "uses the batch's own statistics; keep running ones",
-    "group_norm": "divides by a standard deviation computed from the input",
-    "instance_norm": "divides by a standard deviation computed from the input",
-    "layer_norm": "divides by a standard deviation computed from the input",
-    "log_softmax": "bound the scores before it: return them from forward",
     "native_dropout": "is random; use nn.Dropout, which evaluation turns off",
-    "scaled_dot_product_attention": "multiplies computed tensors",
-    "softmax": "bound the scores before it: return them from forward",
 }
 
 
@@ -121,12 +117,23 @@ def _export(runtime: Runtime, label: str) -> tuple[ExportedProgram, ExportedProg
 
 
 def _cause(error: Exception) -> str:
+    if _packs(error):
+        return "it packs sequences, whose lengths are data; give the layer a plain tensor instead"
     if not isinstance(error, GuardOnDataDependentSymNode):
         return first_line(error)
     _, _, call = str(error).partition("The following call raised this error:")
     code = call.strip().split("\n\n")[0].splitlines()[-1:]
     at = f", at `{code[0].strip()}`" if code else ""
     return f"what it computes depends on the input's values{at}"
+
+
+def _packs(error: Exception) -> bool:
+    """Whether it arose where a packed sequence was in use."""
+    return any(
+        isinstance(value, PackedSequence)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        for value in frame.f_locals.values()
+    )
 
 
 def _digest(program: ExportedProgram, runtime: Runtime) -> str:

@@ -7,16 +7,15 @@ constant. At least one argument is computed; constants fold before they come her
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from frown.frontends import arithmetic
+from frown.frontends import arithmetic, matrices
 from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported, broadcast
+from frown.graph.op import Unsupported
 from frown.relax.table import Sigmoid, Silu
 
 Handler = Callable[..., Any]
@@ -157,37 +156,7 @@ def linear(b: Builder, x: Operand, weight: Operand, bias: Operand | None = None)
 
 @handles("matmul", "mm", "bmm", "mv", "dot")
 def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
-    if isinstance(x, Value) and isinstance(y, Value):
-        raise Unsupported("matrix product of two computed tensors")
-    matrix = x if isinstance(x, Tensor) else y
-    assert isinstance(matrix, Tensor)
-    if all(n == 1 for n in matrix.shape[:-2]):
-        return b.matmul(x, y)
-    if isinstance(x, Value):
-        return _stacked(b, x, matrix)
-    assert isinstance(y, Value)
-    # (C X)^T = X^T C^T
-    column = y if y.rank > 1 else b.reshape(y, (y.shape[0], 1))
-    z = _swapped(b, _stacked(b, _swapped(b, column), matrix.mT))
-    return z if y.rank > 1 else b.reshape(z, z.shape[:-1])
-
-
-def _swapped(b: Builder, x: Value) -> Value:
-    return b.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
-
-
-def _stacked(b: Builder, x: Value, matrices: Tensor) -> Value:
-    """x @ matrices with a matrix of its own for each stack entry: a grouped convolution."""
-    row = x.rank == 1
-    x = b.reshape(x, (1, *x.shape)) if row else x
-    lead = broadcast(x.shape[:-2], matrices.shape[:-2])
-    (n, k), m, count = x.shape[-2:], matrices.shape[-1], math.prod(lead)
-    flat = b.reshape(b.expand(x, (*lead, n, k)), (count, n, k))
-    columns = b.reshape(b.permute(flat, (0, 2, 1)), (1, count * k, n))
-    weight = matrices.expand(*lead, k, m).reshape(count, k, m).mT.reshape(count * m, k, 1)
-    y = b.conv(columns, weight, None, (1,), ((0, 0),), (1,), count)
-    y = b.permute(b.reshape(y, (count, m, n)), (0, 2, 1))
-    return b.reshape(y, (*lead, m) if row else (*lead, n, m))
+    return matrices.matmul(b, x, y)
 
 
 @handles("addmm")

@@ -45,6 +45,7 @@ class Runtime:
         dtype, device = _placement(twin, first, label)
         single = cls(twin, tuple(first.shape[1:]), dtype, device)
         single._try(first[:1], label)
+        single._try_batch(first, label)
         return replace(single, batches=single._mixes_no_samples())
 
     def __call__(self, x: Array) -> Array:
@@ -87,6 +88,22 @@ class Runtime:
         if not leaves[0].is_floating_point():
             raise UnsupportedModel(
                 f"{label}: forward returns {_described(leaves[0])}; return the scores themselves"
+            )
+
+    def _try_batch(self, example: Tensor, label: str) -> None:
+        """Refuse an example whose first axis is something else, such as frames."""
+        try:
+            (whole,), (alone,) = (
+                pytree.tree_leaves(self.forward(x)) for x in (example, example[:1])
+            )
+        except Exception:
+            return  # it takes no batches; inputs one by one remain
+        if whole.numel() != len(example) * alone.numel():
+            raise InvalidInput(
+                f"{label}: an example of shape {tuple(example.shape)} is answered with "
+                f"{tuple(whole.shape)}, so its first axis is not the batch\n"
+                "give an example with the batch as the first axis; where the module takes frames "
+                "first, wrap it in one that swaps them: module(x.transpose(0, 1))"
             )
 
     def _mixes_no_samples(self) -> bool:

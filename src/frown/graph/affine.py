@@ -10,6 +10,8 @@ from torch import Tensor
 
 from frown.graph.op import Affine, Shape, inner
 
+FEW = 8  # channels; transposed convolutions to fewer are slow with a stride
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear(Affine):
@@ -59,6 +61,12 @@ class Conv(Affine):
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         dims = len(self.source)
+        if max(self.stride) > 1 and max(self.dilation) == 1:
+            single = max(self.weight.shape[2:]) == 1 and not any(self.padding)
+            if single or self.weight.shape[1] < FEW:
+                flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
+                back = self._singles(flat) if single else self._phases(flat)
+                return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
         backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
         lost = tuple(
             n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
@@ -78,9 +86,54 @@ class Conv(Affine):
         )
         return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
 
+    def _singles(self, coef: Tensor) -> Tensor:
+        """The adjoint of a convolution of one tap: it reads every so-manieth entry."""
+        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[
+            len(self.source) - 1
+        ]
+        taken = backward(coef, self.weight, None, groups=self.groups)
+        back = taken.new_zeros(*taken.shape[:2], *self.source)
+        steps = tuple(slice(None, None, s) for s in self.stride)
+        back[(slice(None), slice(None), *steps)] = taken
+        return back
+
+    def _phases(self, coef: Tensor) -> Tensor:
+        """The adjoint of a strided convolution: one of stride 1 for each of the places modulo
+        the stride, all at once, laid between one another. Tap k = j s + r sends output o to
+        entry (o + j) s + r of the padded input."""
+        dims, size, stride = len(self.source), self.weight.shape[2:], self.stride
+        taps = [-(-k // s) for k, s in zip(size, stride, strict=True)]
+        # Zero taps in front that line the padding up with the stride, where they are free.
+        front = [
+            -p % s if -(-(k + -p % s) // s) == t else 0
+            for p, s, k, t in zip(self.padding, stride, size, taps, strict=True)
+        ]
+        room = [(f, t * s - k - f) for f, t, s, k in zip(front, taps, stride, size, strict=True)]
+        weight = F.pad(self.weight, [w for pair in reversed(room) for w in pair])
+        fold = [n for t, s in zip(taps, stride, strict=True) for n in (t, s)]
+        outer, inner_axes = range(2, 2 + 2 * dims, 2), range(3, 3 + 2 * dims, 2)
+        weight = weight.reshape(*weight.shape[:2], *fold).permute(0, 1, *inner_axes, *outer)
+        weight = weight.reshape(len(weight), -1, *taps)
+        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+        coarse = backward(coef, weight, None, 1, 0, 0, self.groups)
+        widths = []
+        for axis, (p, f, s, n) in enumerate(
+            zip(self.padding, front, stride, self.source, strict=True)
+        ):
+            first = (p + f) // s
+            last = min(-(-(p + f + n) // s), coarse.shape[2 + axis])
+            coarse = coarse.narrow(2 + axis, first, last - first)
+            widths.append((first * s - p - f, p + f + n - last * s))
+        phases = coarse.reshape(len(coef), -1, *stride, *coarse.shape[2:])
+        order = [a for d in range(dims) for a in (2 + dims + d, 2 + d)]
+        reach = [m * s for m, s in zip(coarse.shape[2:], stride, strict=True)]
+        fine = phases.permute(0, 1, *order).reshape(*phases.shape[:2], *reach)
+        if any(a or b for a, b in widths):
+            fine = F.pad(fine, [w for pair in reversed(widths) for w in pair])
+        return fine
+
     def shift(self, coef: Tensor) -> Tensor | None:
-        dims = len(self.source)
-        return inner(coef, self.bias.reshape(-1, *([1] * dims)))
+        return _channels(coef, self.bias, len(self.source))
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self._convolve(radii[0], self.weight.abs(), None)
@@ -161,8 +214,7 @@ class ConvTranspose(Affine):
         return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
 
     def shift(self, coef: Tensor) -> Tensor | None:
-        dims = len(self.stride)
-        return inner(coef, self.bias.reshape(-1, *([1] * dims)))
+        return _channels(coef, self.bias, len(self.stride))
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self._convolve(radii[0], self.weight.abs(), None)
@@ -249,3 +301,8 @@ class Sum(Affine):
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self.apply(*radii)
+
+
+def _channels(coef: Tensor, bias: Tensor, dims: int) -> Tensor:
+    """Row-wise inner product of coef with a number per channel, the axis before `dims` others."""
+    return (coef.flatten(-dims).sum(-1) @ bias)[..., None].flatten(1).sum(1)

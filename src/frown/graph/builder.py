@@ -17,6 +17,7 @@ from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
 from frown.graph.op import Nonlinear, Op, Shape, Unsupported, broadcast
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
+from frown.graph.sharing import Pool
 from frown.graph.windows import Windows, rim
 
 
@@ -41,6 +42,7 @@ class Builder:
 
     scope: str = ""
     nodes: list[Node] = field(default_factory=list)
+    pool: Pool = field(default_factory=Pool)
 
     def input(self, name: str, shape: Shape) -> Value:
         self.nodes.append(Node(name, Input(shape), (), shape))
@@ -54,7 +56,7 @@ class Builder:
             return self.reshape(lone, ())
         index = len(self.nodes)
         name = self.scope or f"{type(op).__name__.lower()}_{index}"
-        self.nodes.append(Node(name, op, tuple(v.index for v in inputs), shape))
+        self.nodes.append(Node(name, self.pool.shared(op), tuple(v.index for v in inputs), shape))
         return Value(index, shape)
 
     def graph(self, output: Value) -> Graph:
@@ -110,8 +112,11 @@ class Builder:
         index = index.to(torch.int64)
         if index.numel() == 0 or int(index.min()) < -size or int(index.max()) >= size:
             raise Unsupported(f"indices out of range for an axis of {size}")
-        entries = self.add(Gather(x.shape, axis, index.flatten() % size), x)
-        return self.reshape(entries, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+        target = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        places = index.flatten() % size
+        if len(places) == 1:
+            return self.reshape(self.select(x, axis, int(places)), target)
+        return self.reshape(self.add(Gather(x.shape, axis, places), x), target)
 
     def concat(self, xs: Sequence[Operand], axis: int) -> Operand:
         if all(isinstance(x, Tensor) for x in xs):
@@ -175,8 +180,18 @@ class Builder:
     def pair(self, x: Value, y: Value) -> Value:
         """Two tensors, broadcast to one shape, side by side on a new last axis."""
         shape = broadcast(x.shape, y.shape)
-        both = (self.reshape(self.expand(v, shape), (*shape, 1)) for v in (x, y))
-        return self.add(Concat(len(shape), (1, 1)), *both)
+        if x.shape == y.shape:
+            both = (self.reshape(v, (*shape, 1)) for v in (x, y))
+            return self.add(Concat(len(shape), (1, 1)), *both)
+        places = (torch.arange(output_size(v)).reshape(v.shape).expand(shape) for v in (x, y))
+        return self.pair_at(x, y, *places)
+
+    def pair_at(self, x: Value, y: Value, rows: Tensor, columns: Tensor) -> Value:
+        """Entries of two tensors, by their places in the flattened ones, side by side on a new
+        last axis. Entries that repeat are bounded once."""
+        flat = [self.reshape(v, (output_size(v),)) for v in (x, y)]
+        both = self.add(Concat(0, (output_size(x), output_size(y))), *flat)
+        return self.gather(both, 0, torch.stack(_broadcast(rows, columns + output_size(x)), -1))
 
     def multiply(self, x: Operand, y: Operand) -> Operand:
         """x y with at most one side computed."""
@@ -361,6 +376,11 @@ class Builder:
 
 def output_size(x: Value) -> int:
     return int(torch.Size(x.shape).numel())
+
+
+def _broadcast(x: Tensor, y: Tensor) -> list[Tensor]:
+    shape = broadcast(tuple(x.shape), tuple(y.shape))
+    return [x.expand(shape), y.expand(shape)]
 
 
 def _as_matrix(constant: Tensor) -> Tensor:

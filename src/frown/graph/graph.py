@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.op import Affine, Nonlinear, Op, Shape
+from frown.graph.op import Affine, Nonlinear, Op, Shape, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,14 @@ class Graph:
         device = torch.device(device)
         if dtype == self.dtype and device == self.device:
             return self
-        nodes = tuple(replace(n, op=n.op.to(dtype, device)) for n in self.nodes)
+        done: dict[int, Tensor] = {}  # by identity: what operators share stays shared
+
+        def moved(tensor: Tensor) -> Tensor:
+            if id(tensor) not in done:
+                done[id(tensor)] = cast(tensor, dtype, device)
+            return done[id(tensor)]
+
+        nodes = tuple(replace(n, op=n.op.mapped(moved)) for n in self.nodes)
         return type(self)(nodes, dtype, device)
 
     @cached_property
@@ -114,5 +121,6 @@ class Graph:
         return dict(sorted(Counter(names).items()))
 
     def parameters(self) -> int:
-        """How many numbers the operators hold."""
-        return sum(t.numel() for n in self.nodes for t in n.op.tensors().values())
+        """How many numbers the operators hold; what several of them share counts once."""
+        held = {id(t): t for n in self.nodes for t in n.op.tensors().values()}
+        return sum(t.numel() for t in held.values())

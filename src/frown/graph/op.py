@@ -9,6 +9,7 @@ included; so `Transpose`, `Reshape` or `Concat` mean what the file says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Self
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 Shape = tuple[int, ...]
+Window = tuple[tuple[int, int], ...]  # (start, stop) along every axis
 
 
 class Unsupported(Exception):
@@ -35,15 +37,14 @@ class Op(ABC):
     def apply(self, *xs: Tensor) -> Tensor:
         """Value of the operator; each x is (rows, *input shape)."""
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same operator with each of its constants replaced."""
+        changed = {name: change(value) for name, value in self.tensors().items()}
+        return replace(self, **changed) if changed else self  # type: ignore[type-var]
+
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Self:
         """The same operator with its floating-point tensors cast and moved."""
-        changed = {}
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                to = dtype if value.is_floating_point() else value.dtype
-                changed[field.name] = value.to(device=device, dtype=to)
-        return replace(self, **changed) if changed else self  # type: ignore[type-var]
+        return self.mapped(lambda t: cast(t, dtype, device))
 
     def tensors(self) -> dict[str, Tensor]:
         """The operator's constants by field name."""
@@ -68,6 +69,14 @@ class Affine(Op):
         """coef . b for every row, or None where b = 0."""
         return None
 
+    def add_back(self, coef: Tensor, onto: Tensor) -> bool:
+        """Add the adjoint of the one input to `onto` in place; False where that saves nothing.
+
+        Worth having where `pull_back` is mostly zeros: a network that takes its input apart
+        frame by frame would otherwise make the whole input anew for each of them.
+        """
+        return False
+
 
 class Selection(Affine):
     """An affine operator each of whose outputs is one entry of its input.
@@ -86,6 +95,18 @@ class Nonlinear(Op):
 
     __slots__ = ()
 
+    def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
+        """The window of its input that a window of its output reads, and the operator there.
+
+        None: all of it. `source` is the input's shape.
+        """
+        return None
+
+
+def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """A constant in another precision, unless it holds whole numbers, on another device."""
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that numpy's rules give tensors of these shapes together."""
@@ -95,3 +116,11 @@ def broadcast(*shapes: Shape) -> Shape:
 def inner(coef: Tensor, value: Tensor) -> Tensor:
     """Row-wise inner product of coef (rows, *shape) with a value of shape `shape`."""
     return (coef * value)[..., None].flatten(1).sum(1)
+
+
+def sliced(t: Tensor, window: Window) -> Tensor:
+    """A window of a tensor that broadcasts to the window's axes: axes of 1 stay."""
+    last = window[len(window) - t.dim() :]
+    return t[
+        tuple(slice(None) if n == 1 else slice(*w) for n, w in zip(t.shape, last, strict=True))
+    ]

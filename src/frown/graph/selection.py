@@ -82,6 +82,10 @@ class Slice(Selection):
         back[self._window()] = coef
         return (back,)
 
+    def add_back(self, coef: Tensor, onto: Tensor) -> bool:
+        onto[self._window()] += coef
+        return True
+
     def _window(self) -> tuple[slice, ...]:
         return (slice(None),) * (self.axis + 1) + (slice(self.start, self.stop, self.step),)
 
@@ -103,6 +107,10 @@ class Gather(Selection):
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         back = coef.new_zeros(coef.shape[0], *self.source)
         return (back.index_add_(self.axis + 1, self.index, coef),)
+
+    def add_back(self, coef: Tensor, onto: Tensor) -> bool:
+        onto.index_add_(self.axis + 1, self.index, coef)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ class Concat(Affine):
 
 @dataclass(frozen=True, slots=True)
 class Pad(Affine):
-    """A constant around the entries; (before, after) for every axis, none negative."""
+    """A constant around the entries; (before, after) for every axis, negative ones cut off."""
 
     source: Shape
     widths: tuple[tuple[int, int], ...]
@@ -141,8 +149,7 @@ class Pad(Affine):
         return F.pad(xs[0], self._flat(), value=self.value)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
-        window = tuple(slice(a, a + n) for n, (a, _) in zip(self.source, self.widths, strict=True))
-        return (coef[(slice(None), *window)],)
+        return (F.pad(coef, [-width for width in self._flat()]),)
 
     def shift(self, coef: Tensor) -> Tensor | None:
         if self.value == 0:

@@ -13,19 +13,23 @@ from torch import Tensor
 
 from frown.graph.affine import Conv, ConvTranspose, Linear, Scale
 from frown.graph.graph import Graph, Node
+from frown.graph.hoist import hoist
 from frown.graph.op import Op, Shape
 from frown.graph.selection import Permute, Reshape
+from frown.graph.sharing import Pool
 
 
 def simplify(graph: Graph) -> Graph:
     """The same function, to rounding; a merged node keeps the name of the outer one.
 
     Two nodes merge only where nothing else reads the inner one, and two matrices only
-    where their product holds no more numbers than both. The output stays last.
+    where their product holds no more numbers than both. Tensors that operators share,
+    or that merging makes alike, are stored once. The output stays last.
     """
-    nodes = graph.nodes
+    nodes = hoist(graph.nodes)
+    pool = Pool()
     while True:
-        fewer = _merge(_without_identities(nodes))
+        fewer = _merge(_without_identities(nodes), pool)
         if len(fewer) == len(nodes):
             return Graph(nodes, graph.dtype, graph.device)
         nodes = fewer
@@ -51,7 +55,7 @@ def _is_identity(node: Node, source: Shape) -> bool:
     return False
 
 
-def _merge(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def _merge(nodes: tuple[Node, ...], pool: Pool) -> tuple[Node, ...]:
     """Each node with the one it reads, where a rule allows and nothing else reads that."""
     readers = [0] * len(nodes)
     for node in nodes:
@@ -66,7 +70,7 @@ def _merge(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             if op is None:
                 break
             node = replace(node, op=op, inputs=inner.inputs)
-        merged.append(node)
+        merged.append(replace(node, op=pool.shared(node.op)))
     return _reachable(merged, len(merged) - 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.graph.graph import Graph
+from frown.query.frames import Frames
 from frown.query.inputs import Range
 from frown.query.region import Region
 from frown.query.spec import Spec, margins, other_classes
@@ -25,14 +26,39 @@ class Query:
     target: NDArray[np.int64] | None  # (N,), or None for every other class
     p: float
     range: Range | None
-    scale: NDArray[np.float64] | None  # (1, *input shape)
+    scale: NDArray[np.float64] | None  # (1 or N, *input shape); 0 in frames that may not move
+    frames: Frames | None = None
 
     def __len__(self) -> int:
         return len(self.x)
 
     def take(self, index: NDArray[np.int64]) -> Query:
-        target = None if self.target is None else self.target[index]
-        return Query(self.x[index], self.label[index], target, self.p, self.range, self.scale)
+        return replace(
+            self,
+            x=self.x[index],
+            label=self.label[index],
+            target=None if self.target is None else self.target[index],
+            scale=self.scale if self.scale is None or len(self.scale) == 1 else self.scale[index],
+        )
+
+    def still(self, n: int) -> NDArray[np.bool_]:
+        """The features of input n that may not move."""
+        if self.scale is None:
+            return np.zeros(self.x.shape[1:], bool)
+        fixed: NDArray[np.bool_] = self.scale[n if len(self.scale) > 1 else 0] == 0
+        return fixed
+
+    def distance(self, n: int, point: NDArray[np.float64]) -> float:
+        """The radius at which input n's region reaches a point that moves no fixed feature."""
+        step = point - self.x[n]
+        if self.scale is not None:
+            scale = self.scale[n if len(self.scale) > 1 else 0]
+            step = step / np.where(scale > 0, scale, 1.0)
+        balls = step.reshape(1, -1)
+        if self.frames is not None and self.frames.each:
+            balls = np.moveaxis(step, self.frames.axis, 0).reshape(self.frames.count, -1)
+        size = np.maximum(np.abs(balls).max(1), np.finfo(np.float64).tiny)  # or powers underflow
+        return float((size * np.linalg.norm(balls / size[:, None], ord=self.p, axis=1)).max())
 
     def targets(self, classes: int) -> Tensor:
         """(N, T) the classes each label is compared with."""
@@ -62,7 +88,11 @@ class Query:
         if lower is not None and upper is not None:
             centre = centre.maximum(lower).minimum(upper)  # casting may leave the range
         radius = torch.zeros(len(self.x), dtype=graph.dtype, device=graph.device)
-        return Region(centre, radius, self.p, cast(self.scale), lower, upper)
+        split = None
+        if self.frames is not None and self.frames.each and self.p != inf:
+            # The row axis, and the model's own batch axis where it has one.
+            split = 1 + len(graph.input_shape) - (self.x.ndim - 1) + self.frames.axis
+        return Region(centre, radius, self.p, cast(self.scale), lower, upper, split)
 
     def limits(self, graph: Graph) -> Tensor:
         """(N,) the largest radius that makes sense: all of the valid range or, without one,

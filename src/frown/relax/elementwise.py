@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from math import isfinite
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.graph.op import Shape
+from frown.graph.op import Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -77,6 +78,9 @@ class Elementwise(Relaxation):
 
     def shape(self, *inputs: Shape) -> Shape:
         return inputs[0]
+
+    def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
+        return None if self.tensors() else (window, self)
 
     def anchors(self, box: Box) -> Anchors:
         points = [box.lower, box.upper, *self._kinks_within(box)]

@@ -7,12 +7,13 @@ extremes of max_j x_j - s . x over the box.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.graph.op import Shape
+from frown.graph.op import Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -33,6 +34,9 @@ class Max(Relaxation):
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].amax(-1)
+
+    def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
+        return (*window, (0, source[-1])), self
 
     def anchors(self, box: Box) -> Anchors:
         return Anchors.of(box)

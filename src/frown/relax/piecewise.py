@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from frown.graph.box import Box
+from frown.graph.op import Shape, Window, sliced
 from frown.relax.elementwise import Elementwise, outwards
 from frown.relax.relaxation import Anchors, Frame, Line, SlopeRange, Slopes, Within
 
@@ -112,6 +114,9 @@ class PRelu(PiecewiseLinear):
 
     def derivative(self, z: Tensor) -> Tensor:
         return torch.where(z > 0, torch.ones_like(z), self.slope.to(z.dtype).expand_as(z))
+
+    def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
+        return window, replace(self, slope=sliced(self.slope, window))
 
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)

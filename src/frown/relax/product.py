@@ -7,12 +7,13 @@ corners, so for every pair of slopes the best of four corners is the tightest in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.graph.op import Shape
+from frown.graph.op import Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -39,6 +40,9 @@ class Product(Relaxation):
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0][..., 0] * xs[0][..., 1]
+
+    def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
+        return (*window, (0, source[-1])), self
 
     def anchors(self, box: Box) -> Anchors:
         return Anchors.of(box)

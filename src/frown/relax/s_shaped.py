@@ -1,11 +1,11 @@
-"""Sigmoid, tanh and arctan: convex below 0, concave above, odd about (0, f(0))."""
+"""Sigmoid, tanh, arctan and erf: convex below 0, concave above, odd about (0, f(0))."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log
+from math import log, pi, sqrt
 
 import torch
 from torch import Tensor
@@ -114,3 +114,18 @@ class Arctan(SShaped):
     def touching(self, slope: Tensor) -> Tensor:
         s = slope.clamp(torch.finfo(slope.dtype).tiny, 1)
         return torch.sqrt((1 - s) / s)
+
+
+@dataclass(frozen=True, slots=True)
+class Erf(SShaped):
+    """erf z = 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to z."""
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return torch.erf(xs[0])
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return (2 / sqrt(pi)) * torch.exp(-z * z)
+
+    def touching(self, slope: Tensor) -> Tensor:
+        s = slope.clamp(torch.finfo(slope.dtype).tiny, 2 / sqrt(pi))
+        return (-torch.log(s * (sqrt(pi) / 2))).clamp(min=0).sqrt()

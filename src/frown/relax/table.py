@@ -7,12 +7,13 @@ import torch
 from frown.relax.convex import Elu, HardSwish, Softplus, selu
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
+from frown.relax.log_sum_exp import LogSumExp
 from frown.relax.maximum import Max
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
 from frown.relax.power import Exp, Log, Power
 from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
-from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
+from frown.relax.s_shaped import Arctan, Erf, Sigmoid, Tanh
 from frown.relax.wave import Cos, Sin
 
 Selu = selu
@@ -27,6 +28,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "sigmoid": Sigmoid(),
     "tanh": Tanh(),
     "arctan": Arctan(),
+    "erf": Erf(),
     "softplus": Softplus(),
     "elu": Elu(1.0),
     "elu_steep": Elu(2.5),
@@ -55,7 +57,12 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "cos": Cos(),
 }
 
-_CLASSES: list[type[Relaxation]] = [*(type(f) for f in ELEMENTWISE.values()), Max, Product]
+_CLASSES: list[type[Relaxation]] = [
+    *(type(f) for f in ELEMENTWISE.values()),
+    LogSumExp,
+    Max,
+    Product,
+]
 SUPPORTED: dict[str, type[Relaxation]] = {cls.__name__: cls for cls in _CLASSES}
 
 __all__ = [
@@ -66,12 +73,14 @@ __all__ = [
     "Clip",
     "Cos",
     "Elu",
+    "Erf",
     "Exp",
     "Gelu",
     "GeluTanh",
     "HardSwish",
     "LeakyRelu",
     "Log",
+    "LogSumExp",
     "Max",
     "PRelu",
     "Power",

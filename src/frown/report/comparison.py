@@ -68,6 +68,7 @@ class Comparison:
             raise InvalidInput("no rows to report: the results are empty")
         _require_one(results, "models", lambda c: [c.digest or c.model])
         _require_one(results, "norms", lambda c: [f"{r.norm:g}" for r in c.rows])
+        _require_one(results, "frames that move", lambda c: [r.frames for r in c.rows])
         _require_one(results, "kinds of target", lambda c: [_target_kind(r) for r in c.rows])
         methods = sorted(results, key=_rank)
         rows = {m: {row.index: row for row in results[m].rows} for m in methods}
@@ -90,6 +91,11 @@ class Comparison:
     @property
     def norm(self) -> float:
         return self.entries[0].main.norm
+
+    @property
+    def frames(self) -> str:
+        """What moves, as rows say it."""
+        return self.entries[0].main.frames
 
     @property
     def accuracy(self) -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,13 @@ from frown.report.charts import (
     radius_chart,
 )
 from frown.report.comparison import Comparison, Entry, display_name
+from frown.report.frames import frames_page, frames_sections, moving
 from frown.report.gallery import MOST, Pictures, gallery
-from frown.report.read import read_command, read_images, read_results
-from frown.results import Certification
+from frown.report.parts import document, duration, reproduce, tile
+from frown.report.read import read_any, read_command, read_images, read_sequences
+from frown.results import Certification, Sensitivity
+
+Result = TypeVar("Result", Certification, Sensitivity)
 
 # What a radius in this norm allows to change, for someone who does not speak of norms.
 _NORMS = {
@@ -55,19 +58,28 @@ def write_report(
     *,
     answers: Mapping[int, int] | None = None,
     command: str | None = None,
+    frames: Mapping[str, Sensitivity] | None = None,
+    sequences: NDArray[Any] | None = None,
 ) -> Path:
     """Write the page on `results` (by method) to `out` and return `out`.
 
     `images` (N, H, W) or (N, H, W, 3) belong to the inputs in the order of their index; None:
     the inputs are no images. `answers` holds the model's class of each counterexample by input
-    index. `command` is the one that repeats the run. Raises InvalidInput where the results
-    cannot stand on one page, OutputError where the file cannot be written.
+    index. `command` is the one that repeats the run. `frames` (by method) are the radii of
+    frames alone, of the same model, and `sequences` (N, *input shape) the first of them's inputs
+    in the order of its rows; with them `results` may be empty. Raises InvalidInput where the
+    results cannot stand on one page, OutputError where the file cannot be written.
     """
-    comparison = Comparison.of(results)
-    pictures = None
-    if images is not None:
-        pictures = Pictures.of(np.asarray(images), tuple(e.index for e in comparison.entries))
-    page = _page(comparison, pictures, answers or {}, title, command or _command(comparison))
+    strips = [] if not frames else frames_sections(frames, results, sequences)
+    if strips and frames and not results:
+        page = frames_page(frames, strips, title, command)
+    else:
+        comparison = Comparison.of(results)
+        pictures = None
+        if images is not None:
+            pictures = Pictures.of(np.asarray(images), tuple(e.index for e in comparison.entries))
+        command = command or _command(comparison)
+        page = _page(comparison, pictures, answers or {}, strips, title, command)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
@@ -84,52 +96,58 @@ def report_from_files(directories: Sequence[Path], out: Path) -> Path:
     Where two directories hold the same method, both appear under their directories' names.
     Inputs that are images are shown if their data file is still there and unchanged.
     """
-    read = [(directory, read_results(directory)) for directory in directories]
+    read = [(directory, read_any(directory)) for directory in directories]
+    whole = [(d, r) for d, r in read if isinstance(r, Certification)]
+    alone = [(d, r) for d, r in read if isinstance(r, Sensitivity)]
+    names = sorted({result.model for _, result in read if result.model})
+    about = " and ".join(Path(name).name for name in names) or "a network"
+    indices = sorted({row.index for _, result in whole for row in result.rows})
+    commands = [command for directory in directories if (command := read_command(directory))]
+    title = f"How robust is {about}?" if whole else f"Which frames does {about} hang on?"
+    return write_report(
+        _by_method(whole),
+        read_images(whole[0][0], indices) if whole else None,
+        out,
+        title,
+        command="\n".join(commands) or None,
+        frames=_by_method(alone),
+        sequences=read_sequences(alone[0][0], alone[0][1].index) if alone else None,
+    )
+
+
+def _by_method(read: Sequence[tuple[Path, Result]]) -> dict[str, Result]:
     methods = [result.rows[0].method if result.rows else "" for _, result in read]
-    results = {
+    return {
         method if methods.count(method) == 1 else f"{method} ({directory.name})": result
         for method, (directory, result) in zip(methods, read, strict=True)
     }
-    names = sorted({result.model for _, result in read if result.model})
-    about = " and ".join(Path(name).name for name in names) or "a network"
-    indices = sorted({row.index for result in results.values() for row in result.rows})
-    images = read_images(directories[0], indices)
-    commands = [command for directory in directories if (command := read_command(directory))]
-    title = f"How robust is {about}?"
-    return write_report(results, images, out, title, command="\n".join(commands) or None)
 
 
 def _page(
     comparison: Comparison,
     pictures: Pictures | None,
     answers: Mapping[int, int],
+    strips: Sequence[str],
     title: str,
     command: str,
 ) -> str:
-    here = files("frown.report")
-    style = here.joinpath("page.css").read_text(encoding="utf-8")
-    script = here.joinpath("page.js").read_text(encoding="utf-8")
+    levels = sorted({row.level for e in comparison.entries for row in e.rows.values()})
     sections = [
         _opening(comparison, title),
         _tiles(comparison),
         _accuracy(comparison),
         _radii(comparison),
+        *strips,
         "" if pictures is None else _gallery(comparison, pictures, answers),
         _table(comparison),
-        _reproduce(comparison, command),
+        reproduce(comparison.results[comparison.main], comparison.methods, levels, command),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(s for s in sections if s)
-        + f"\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
-    )
+    return document(sections, title)
 
 
 def _opening(comparison: Comparison, title: str) -> str:
     other = f"the changes have an {norm_name(comparison.norm)} norm of at most the radius"
-    meaning = escape(_NORMS.get(comparison.norm, other))
+    meaning = escape(moving(comparison.frames) + _NORMS.get(comparison.norm, other))
     attack = (
         " From the other side, an attack searches for the smallest change that does fool the"
         " network. The true distance lies between the two: at least the radius <em>proved</em>, at"
@@ -151,13 +169,13 @@ def _tiles(comparison: Comparison) -> str:
     right = sum(e.correct for e in comparison.entries)
     total = sum(comparison.seconds(m) for m in comparison.methods)
     each = ", ".join(
-        f"{display_name(m)} {_duration(comparison.seconds(m))}" for m in comparison.methods
+        f"{display_name(m)} {duration(comparison.seconds(m))}" for m in comparison.methods
     )
     main = display_name(comparison.main)
     model = Path(comparison.results[comparison.main].model).name
     tiles = [
-        _tile("Inputs", f"{count:,}", escape(model)),
-        _tile("Classified correctly", percent(comparison.accuracy), f"{right:,} of {count:,}"),
+        tile("Inputs", f"{count:,}", escape(model)),
+        tile("Classified correctly", percent(comparison.accuracy), f"{right:,} of {count:,}"),
     ]
     gain = comparison.gain("frown", "crown")
     if gain is not None:
@@ -165,7 +183,7 @@ def _tiles(comparison: Comparison) -> str:
             (e.radius("frown") or 0) > (e.radius("crown") or 0) for e in comparison.entries
         )
         tiles.append(
-            _tile(
+            tile(
                 "FROWN’s radius against CROWN’s",
                 f"{100 * gain:+.1f} %",
                 f"on average; larger for {larger:,} of {count:,} inputs",
@@ -174,17 +192,9 @@ def _tiles(comparison: Comparison) -> str:
         )
     else:
         mean = comparison.mean(comparison.main)
-        tiles.append(_tile(f"Mean radius proved by {main}", number(mean), "", accent=True))
-    tiles.append(_tile("Time", _duration(total), escape(each)))
+        tiles.append(tile(f"Mean radius proved by {main}", number(mean), "", accent=True))
+    tiles.append(tile("Time", duration(total), escape(each)))
     return f'<section class="tiles">{"".join(tiles)}{_means(comparison)}</section>'
-
-
-def _tile(name: str, value: str, below: str, *, accent: bool = False) -> str:
-    kind = "tile accent" if accent else "tile"
-    return (
-        f'<div class="{kind}"><h3>{escape(name)}</h3><strong>{escape(value)}</strong>'
-        f"<small>{below}</small></div>"
-    )
 
 
 def _means(comparison: Comparison) -> str:
@@ -309,48 +319,6 @@ def _sort_value(value: float | None) -> str:
     return f' data-value="{value:.9g}"' if isfinite(value) else ' data-value="Infinity"'
 
 
-def _reproduce(comparison: Comparison, command: str) -> str:
-    main = comparison.results[comparison.main]
-    levels = sorted({row.level for e in comparison.entries for row in e.rows.values()})
-    facts = [
-        ("model", main.model),
-        ("SHA-256", main.digest),
-        ("frown", main.version),
-        ("methods", ", ".join(display_name(m) for m in comparison.methods)),
-        ("norm", norm_name(comparison.norm)),
-        *(
-            (key, _plain(value))
-            for key, value in main.settings.items()
-            if key not in ("method", "norm") and value is not None
-        ),
-        ("checked", _levels(levels)),
-    ]
-    rows = "".join(
-        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>"
-        for name, text in facts
-        if text
-    )
-    return (
-        "<section><h2>How to reproduce this</h2>"
-        f'<dl class="facts">{rows}</dl><pre>{escape(command)}</pre></section>'
-        "<footer>Written by frown. This page holds all its data and loads nothing.</footer>"
-    )
-
-
-def _levels(levels: Sequence[str]) -> str:
-    plain = "estimate: bounds in plain floating point, whose rounding errors are not accounted for"
-    return "; ".join(plain if level == "estimate" else level for level in levels)
-
-
-def _plain(value: Any) -> str:
-    """A setting as text, long arrays by their shape."""
-    if isinstance(value, np.ndarray | list | tuple) and np.size(value) > 8:
-        return f"array of shape {'×'.join(map(str, np.shape(value)))}"
-    if isinstance(value, np.ndarray | list | tuple):
-        return ", ".join(str(v) for v in np.ravel(np.asarray(value, dtype=object)))
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
 def _command(comparison: Comparison) -> str:
     """The command line that certifies with the main method again."""
     main = comparison.results[comparison.main]
@@ -358,13 +326,3 @@ def _command(comparison: Comparison) -> str:
     method = comparison.entries[0].main.method
     model = shlex.quote(main.model) if main.model.endswith(".onnx") else "MODEL.onnx"
     return f"frown certify {model} DATA.npz --norm {norm} --method {method} --out DIR"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds:.2f}\N{NO-BREAK SPACE}s"
-    if seconds < 100:
-        return f"{seconds:.1f}\N{NO-BREAK SPACE}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -13,17 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
-from frown.results import Certification, Row
+from frown.results import Certification, Row, Sensitivity
 from frown.run.data import digest, read_data
 from frown.run.files import COUNTEREXAMPLES, ROWS_JSON, RUN
 
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
-_FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
+FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
 _LEAST_SIDE = 4
 
 
 def read_results(directory: Path) -> Certification:
-    """The results that `frown certify --out directory` left there.
+    """The results that `frown certify --out directory` left there, of whole inputs."""
+    found = read_any(directory)
+    if isinstance(found, Sensitivity):
+        raise InvalidInput(f"{directory} holds radii of frames alone, not of inputs")
+    return found
+
+
+def read_any(directory: Path) -> Certification | Sensitivity:
+    """The results that `frown certify --out directory` left there, with --sensitivity those
+    of frames alone.
 
     Raises InvalidInput where the rows are missing or damaged. A run that was interrupted
     has all its finished rows; its other files may be missing.
@@ -38,14 +47,17 @@ def read_results(directory: Path) -> Certification:
             f"{directory / ROWS_JSON} is not a result file of frown ({error!r}); "
             "write it again with frown certify"
         ) from error
-    return Certification(
-        rows,
-        counterexamples=_counterexamples(directory / COUNTEREXAMPLES),
-        model=_model_name(about),
-        digest=str(first.get("model", "")),
-        settings=dict(first.get("settings") or {}),
-        version=str(first.get("version", "")),
-    )
+    origin: dict[str, Any] = {
+        "model": _model_name(about),
+        "digest": str(first.get("model", "")),
+        "settings": dict(first.get("settings") or {}),
+        "version": str(first.get("version", "")),
+    }
+    found = _counterexamples(directory / COUNTEREXAMPLES)
+    if origin["settings"].get("sensitivity"):
+        frames = sorted({int(row.frames) for row in rows})
+        return Sensitivity(rows, tuple(frames), found, **origin)
+    return Certification(rows, {i: x for (i, _), x in found.items()}, **origin)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -79,6 +91,7 @@ def _row(record: dict[str, Any]) -> Row:
         level=str(record["level"]),
         complete=bool(record["complete"]),
         remark=str(record.get("remark", "")),
+        frames=str(record.get("frames", "all")),
     )
 
 
@@ -107,6 +120,20 @@ def read_images(directory: Path, indices: Sequence[int]) -> NDArray[np.floating]
 
     None where they are no images, or where the file is gone or not the one certified.
     """
+    x = _inputs(directory, indices)
+    return None if x is None else as_images(x)
+
+
+def read_sequences(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | None:
+    """The inputs at `indices` in the shape that the model takes; None as for `read_images`."""
+    x = _inputs(directory, indices)
+    shape = (_about(directory / RUN).get("model") or {}).get("input_shape")
+    if x is None or shape is None or x[0].size != np.prod(shape):
+        return None
+    return x.reshape(len(x), *shape)
+
+
+def _inputs(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | None:
     about = _about(directory / RUN)
     data = about.get("data") or {}
     path = Path(data.get("file", ""))
@@ -117,14 +144,14 @@ def read_images(directory: Path, indices: Sequence[int]) -> NDArray[np.floating]
         return None
     # Counterexamples are in units after --divide, and share the images' grey scale.
     divide = (about.get("settings") or {}).get("divide") or 1.0
-    return as_images(x[list(indices)] / divide)
+    return np.asarray(x[list(indices)] / divide)
 
 
 def as_images(x: NDArray[np.floating]) -> NDArray[np.floating] | None:
     """Inputs (N, ...) laid out as pictures, None if their shape is not one of a picture."""
     shape = x.shape[1:]
-    if shape in _FLAT:
-        return as_images(x.reshape(-1, *_FLAT[shape]))
+    if shape in FLAT:
+        return as_images(x.reshape(-1, *FLAT[shape]))
     match shape:
         case (int(h), int(w)) if min(h, w) >= _LEAST_SIDE:
             return x
@@ -137,11 +164,14 @@ def as_images(x: NDArray[np.floating]) -> NDArray[np.floating] | None:
     return None
 
 
-def _counterexamples(path: Path) -> dict[int, Any]:
+def _counterexamples(path: Path) -> dict[tuple[int, int], Any]:
+    """By input and frame; -1 where it is not a frame that moved alone."""
     if not path.exists():
         return {}
     try:
         with np.load(path) as held:
-            return dict(zip(held["index"].tolist(), held["x"], strict=True))
+            index = held["index"].tolist()
+            frame = held["frame"].tolist() if "frame" in held else [-1] * len(index)
+            return dict(zip(zip(index, frame, strict=True), held["x"], strict=True))
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error

@@ -23,6 +23,9 @@ ROWS_JSON = "results.jsonl"
 ROWS_CSV = "results.csv"
 COUNTEREXAMPLES = "counterexamples.npz"
 RUN = "run.json"
+Key = (
+    int | tuple[int, int]
+)  # of a counterexample: the row's index, and the frame of a row of its own
 FILES = (ROWS_JSON, ROWS_CSV, COUNTEREXAMPLES, RUN)
 
 # Counterexamples are one array and rewritten whole, so not after every batch.
@@ -56,6 +59,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "level": row.level,
         "complete": row.complete,
         "remark": row.remark,
+        "frames": row.frames,
         "settings": strict(origin.settings),
         "version": origin.version,
         "model": origin.digest,
@@ -117,7 +121,7 @@ class ResultFiles:
     rows: int = 0
     _streams: list[TextIO] = field(default_factory=list)
     _labels: dict[int, int] = field(default_factory=dict)
-    _examples: dict[int, NDArray[np.floating]] = field(default_factory=dict)
+    _examples: dict[Key, NDArray[np.floating]] = field(default_factory=dict)
     _written: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -145,9 +149,9 @@ class ResultFiles:
         return cls(directory, about, origin)
 
     def append(
-        self, rows: Sequence[Row], counterexamples: Mapping[int, NDArray[np.floating]]
+        self, rows: Sequence[Row], counterexamples: Mapping[Any, NDArray[np.floating]]
     ) -> None:
-        """Add finished rows and their counterexamples (by row index), and flush."""
+        """Add finished rows and their counterexamples (by `Key`), and flush."""
         with _reported(self.directory):
             lines, table = self._open()
             writer = csv.writer(table, lineterminator="\n")
@@ -190,16 +194,22 @@ class ResultFiles:
         fresh.replace(path)
 
     def _write_examples(self) -> None:
-        """x, y and index: the file can be given to `frown certify` as data."""
-        order = sorted(self._examples)
-        examples = [np.asarray(self._examples[i]) for i in order]
+        """x, y and index: the file can be given to `frown certify` as data. And frame, where
+        frames moved alone."""
+        order = sorted(
+            (key if isinstance(key, tuple) else (key, -1), key) for key in self._examples
+        )
+        examples = [np.asarray(self._examples[key]) for _, key in order]
+        index, frame = np.array([place for place, _ in order], dtype=np.int64).reshape(-1, 2).T
+        apart: dict[str, Any] = {"frame": frame} if (frame >= 0).any() else {}
         fresh = self.directory / (COUNTEREXAMPLES + ".new")
         with fresh.open("wb") as file:
             np.savez(
                 file,
                 x=np.stack(examples) if examples else np.empty((0, 0)),
-                y=np.array([self._labels[i] for i in order], dtype=np.int64),
-                index=np.array(order, dtype=np.int64),
+                y=np.array([self._labels[int(i)] for i in index], dtype=np.int64),
+                index=index,
+                **apart,
             )
         fresh.replace(self.directory / COUNTEREXAMPLES)
         self._written = time.monotonic()

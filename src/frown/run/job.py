@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.frontends.model import Model
+from frown.query.frames import apart_of
 from frown.query.inputs import inputs_of
 from frown.results import Row
 from frown.run.data import Dataset, digest, read_array, read_classes, read_data
@@ -47,6 +49,9 @@ class Request:
     std: str | None = None
     bounds: tuple[str, str] | None = None
     scale: str | None = None
+    frames: str = "all"
+    frame_axis: int = 0
+    sensitivity: bool = False
     norm: str = "inf"
     method: str = "frown"
     target: str | None = None
@@ -105,17 +110,22 @@ def certify_files(request: Request, screen: Screen) -> bool:
 
     rows: list[Row] = []
 
-    def finished(fresh: list[Row], counterexamples: dict[int, NDArray[Any]]) -> None:
+    def finished(fresh: list[Row], counterexamples: Mapping[Any, NDArray[Any]]) -> None:
         if files is not None:
             files.append(fresh, counterexamples)
         rows.extend(fresh)
         screen.rows(fresh, origin)
 
+    certify: Callable[..., object] = api.certify
+    total = len(data)
+    if request.sensitivity:
+        certify = api.sensitivity
+        total *= len(apart_of(request.frames, request.frame_axis, model.input_shape).chosen)
     started = time.monotonic()
     state = "failed"
     try:
-        with screen.working(len(data)) as progress:
-            api.certify(
+        with screen.working(total) as progress:
+            certify(
                 model,
                 data.x,
                 y,
@@ -136,17 +146,23 @@ def certify_files(request: Request, screen: Screen) -> bool:
             files.close({"state": state, "seconds": round(seconds, 3)})
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
-    screen.results(rows, seconds, request.eps, request.out)
+    if request.sensitivity:
+        screen.sensitivity(rows, seconds, request.eps, request.out)
+    else:
+        screen.results(rows, seconds, request.eps, request.out)
     if state == "interrupted":
-        _tell_interrupted(rows, len(data), request.out, screen)
+        what = "pairs of input and frame" if request.sensitivity else "inputs"
+        _tell_interrupted(rows, total, what, request.out, screen)
     return state == "finished"
 
 
-def _tell_interrupted(rows: list[Row], total: int, out: Path | None, screen: Screen) -> None:
+def _tell_interrupted(
+    rows: list[Row], total: int, what: str, out: Path | None, screen: Screen
+) -> None:
     whole = sum(row.complete for row in rows)
     kept = f"; what was finished is in {out}" if out is not None and rows else ""
     partial = f", {len(rows) - whole} ended early" if whole < len(rows) else ""
-    screen.warn(f"interrupted: {whole} of {total} inputs finished{partial}{kept}")
+    screen.warn(f"interrupted: {whole} of {total} {what} finished{partial}{kept}")
 
 
 # -- options -> values -----------------------------------------------------------------
@@ -158,6 +174,8 @@ def _options(request: Request) -> dict[str, Any]:
         "norm": request.norm,
         "method": request.method,
         "eps": request.eps,
+        "frames": request.frames,
+        "frame_axis": request.frame_axis,
         "tol": request.tol,
         "group": parse_group(request.group),
         "wide": request.wide,
@@ -177,6 +195,7 @@ def _options(request: Request) -> dict[str, Any]:
 
 def _settings(request: Request, options: dict[str, Any]) -> dict[str, Any]:
     own = {k: v for k, v in options.items() if k not in ("norm", "method")}
+    own |= {"sensitivity": True} if request.sensitivity else {}
     data = {
         "samples": request.samples,
         "divide": request.divide,
@@ -244,7 +263,12 @@ def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dic
         "version": origin.version,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(request.command),
-        "model": {"file": str(request.model), "sha256": model.digest, "classes": model.classes},
+        "model": {
+            "file": str(request.model),
+            "sha256": model.digest,
+            "classes": model.classes,
+            "input_shape": list(model.input_shape),
+        },
         "data": {
             "file": str(request.data),
             "sha256": digest(request.data),

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from frown.results import Row
 from frown.run.files import Origin, dumps, record
 from frown.run.table import MOST_ROWS, results_table, summary
+from frown.run.table_frames import frames_summary, frames_tables
 
 Report = Callable[[Any], None]  # takes a frown.api.Progress
 
@@ -50,6 +51,12 @@ class Screen(ABC):
     ) -> None:
         """All rows, at the end; they are in `out` too unless it is None."""
 
+    @abstractmethod
+    def sensitivity(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        """All rows, one per input and frame, at the end."""
+
 
 class QuietScreen(Screen):
     """Warnings and errors only."""
@@ -61,6 +68,11 @@ class QuietScreen(Screen):
         """Left out."""
 
     def results(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        """Nothing: the files have it all."""
+
+    def sensitivity(
         self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
     ) -> None:
         """Nothing: the files have it all."""
@@ -78,6 +90,11 @@ class JsonScreen(Screen):
         self.out.file.flush()
 
     def results(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        """Nothing more: the rows are out already."""
+
+    def sensitivity(
         self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
     ) -> None:
         """Nothing more: the rows are out already."""
@@ -125,6 +142,22 @@ class TableScreen(Screen):
                 self.out.print(f"... and {len(rows) - most} more in {out}", markup=False)
             self.out.print()
             for line in summary(rows, seconds, eps):
+                self.out.print(line, markup=False, soft_wrap=True)
+        if out is not None and rows:
+            self.out.print(f"results in {out}", markup=False, soft_wrap=True)
+
+    def sensitivity(
+        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+    ) -> None:
+        most = None if out is None else MOST_ROWS
+        if rows:
+            for table in frames_tables(rows, eps, most):
+                self.out.print(table)
+                self.out.print()
+            inputs = len({row.index for row in rows})
+            if most is not None and inputs > most:
+                self.out.print(f"... and {inputs - most} more inputs in {out}", markup=False)
+            for line in frames_summary(rows, seconds, eps):
                 self.out.print(line, markup=False, soft_wrap=True)
         if out is not None and rows:
             self.out.print(f"results in {out}", markup=False, soft_wrap=True)

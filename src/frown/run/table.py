@@ -33,7 +33,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     table.add_column(Text("[proved, broken]"))
     table.add_column("seconds", justify="right")
     for row in rows[:most]:
-        early = "*" if _ended_early(row) else ""
+        early = "*" if ended_early(row) else ""
         table.add_row(
             str(row.index),
             str(row.label),
@@ -58,7 +58,7 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
     """Lines to print below the table."""
     counts = Counter(row.status for row in rows)
     parts = ", ".join(f"{counts[s]} {s}" for s in _STYLES if counts[s])
-    lines = [f"{_inputs(len(rows))} in {_duration(seconds)}: {parts}"]
+    lines = [f"{inputs(len(rows))} in {duration(seconds)}: {parts}"]
     right = [row.radius for row in rows if row.status != "misclassified"]
     finite = [r for r in right if math.isfinite(r)]
     if eps is None and finite:
@@ -77,14 +77,18 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         text = ", ".join(f"{share:.0%} at {r:g}" for r, share in shares.items())
         against = "" if all(row.target is None for row in rows) else " against the targets"
         lines.append(f"certified accuracy{against}: {text}")
-    if any(map(_ended_early, rows)):
+    if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
-    said: dict[str, list[int]] = {}
+    return lines + remarks(rows)
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What rows remark, each with the inputs it concerns."""
+    said: dict[str, dict[int, None]] = {}
     for row in rows:
         if row.remark:
-            said.setdefault(row.remark, []).append(row.index)
-    lines += [f"{_numbers(where)}: {remark}" for remark, where in said.items()]
-    return lines
+            said.setdefault(row.remark, {})[row.index] = None
+    return [f"{_numbers(list(where))}: {remark}" for remark, where in said.items()]
 
 
 def _numbers(where: Sequence[int], most: int = 5) -> str:
@@ -105,7 +109,7 @@ def round_radii(largest: float, count: int = 4) -> list[float]:
     return [float(f"{i * step:.6g}") for i in range(every, steps + 1, every)]
 
 
-def _ended_early(row: Row) -> bool:
+def ended_early(row: Row) -> bool:
     return not row.complete and row.status != "misclassified"
 
 
@@ -114,11 +118,11 @@ def _accuracy(rows: Sequence[Row], radius: float) -> float:
     return sum(proved) / len(proved)
 
 
-def _inputs(count: int) -> str:
+def inputs(count: int) -> str:
     return "1 input" if count == 1 else f"{count} inputs"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

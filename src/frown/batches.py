@@ -1,0 +1,221 @@
+"""Many inputs, batch by batch: what is known of each is handed over as it is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frown.attacks.pgd import Attack
+from frown.certifier import SEARCHED, Batch, Certifier
+from frown.engines.clock import Clock
+from frown.engines.lp import check_program, crew_of
+from frown.engines.plan import Plan
+from frown.engines.settings import Ascent, Settings
+from frown.errors import InvalidInput
+from frown.frontends.model import Model
+from frown.memory import half_of_free
+from frown.query.inputs import whole_number
+from frown.query.query import Query
+from frown.results import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a long call has come."""
+
+    done: int
+    total: int
+    proved_mean: float  # of the inputs done
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """How `certify` and `sensitivity` look for radii: their options of the same names."""
+
+    method: str = "frown"
+    tol: float = 0.01
+    group: int = 1
+    wide: bool = False
+    rule: str = "area"
+    steps: int | None = None
+    tangents: int = 3
+    boxes: str = "lp"
+    workers: int = 1
+    hot: bool = True
+    dtype: str = "float32"
+    device: str = "cpu"
+    memory: int | None = None
+    time_limit: float | None = None
+    attack: bool | Attack = True
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tol < 1:
+            raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
+        if self.batch is not None:
+            whole_number(self.batch, "batch")
+
+    def settings(self) -> Settings:
+        ascent = Ascent()
+        if self.steps is not None:
+            steps = whole_number(self.steps, "steps")
+            ascent = Ascent(steps=steps, more=steps)
+        return Settings(
+            method=self.method,
+            group=self.group,
+            wide=self.wide,
+            rule=self.rule,
+            ascent=ascent,
+            memory=self.memory or half_of_free(self.device),
+            tangents=whole_number(self.tangents, "tangents"),
+            boxes=self.boxes,
+            workers=whole_number(self.workers, "workers"),
+            hot=self.hot,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Inputs with what is asked of them."""
+
+    query: Query
+    radii: NDArray[np.float64] | None  # to check instead of searching
+    numbers: NDArray[np.int64]  # what the user calls the inputs
+
+
+def answered(
+    model: Model,
+    plan: Plan,
+    question: Question,
+    search: Search,
+    progress: Callable[[Progress], None] | None,
+    on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
+) -> tuple[Batches, dict[str, Any]]:
+    """All batches, worked through, and how."""
+    query, radii = question.query, question.radii
+    settings = search.settings()
+    attack = Attack() if search.attack is True else search.attack or None
+    check_program(plan, settings, query.p)
+    clock = Clock.lasting(search.time_limit)
+    size = search.batch or batch_size(plan, settings, len(query))
+    with torch.no_grad(), crew_of(settings) as crew:
+        certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
+        run = Batches(certifier, query, radii, question.numbers, size, progress, on_rows)
+        run.all(anytime=search.time_limit is not None)
+    frames = {}
+    if query.frames is not None:
+        frames = {"frames": query.frames.name, "frame_axis": query.frames.axis}
+    return run, {
+        "norm": query.p,
+        "target": "all" if query.target is None else "given",
+        "bounds": None if query.range is None else "given",
+        "eps": None if radii is None else "given",
+        **frames,
+        "tol": search.tol,
+        "dtype": search.dtype,
+        "device": search.device,
+        "time_limit": search.time_limit,
+        "attack": None if attack is None else asdict(attack),
+        **asdict(settings),
+    }
+
+
+def batch_size(plan: Plan, settings: Settings, count: int) -> int:
+    """As many inputs at once as memory for their slopes allows, 64 at most."""
+    if settings.method in ("lp", "milp"):
+        return 1  # programs are solved input by input
+    kept = 1
+    if settings.method == "frown":
+        for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
+            groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
+            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+    return int(max(1, min(64, count, settings.memory // (2 * kept))))
+
+
+class Batches:
+    """Batches in order; rows are handed over as they are finished."""
+
+    def __init__(
+        self,
+        certifier: Certifier,
+        query: Query,
+        eps: NDArray[np.float64] | None,
+        numbers: NDArray[np.int64],
+        size: int,
+        progress: Callable[[Progress], None] | None,
+        on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
+    ) -> None:
+        self.certifier, self.query, self.eps, self.numbers = certifier, query, eps, numbers
+        self.size, self.progress, self.on_rows = size, progress, on_rows
+        self.rows: list[Row] = []
+        self.counterexamples: dict[int, NDArray[np.float64]] = {}
+        self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
+
+    def all(self, anytime: bool) -> None:
+        """With `anytime`, every input gets its cheap radius before any is optimised.
+
+        An interrupt hands over what the batches under way have proved.
+        """
+        waiting: list[tuple[NDArray[np.int64], Batch]] = []
+        first = self.parts if anytime and self.certifier.settings.method in SEARCHED else []
+        try:
+            for part in first:
+                self._begin(part, waiting)
+            for k, part in enumerate(self.parts):
+                if not first:
+                    self._begin(part, waiting)
+                self._tell(self.certifier.settings.method)
+                certifier = self.certifier
+                if certifier.settings.method in ("lp", "milp"):
+                    # Programs may take any time: each batch gets its part of what is left.
+                    clock = certifier.clock.share(len(self.parts) - k)
+                    certifier = replace(certifier, clock=clock)
+                certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
+                self._hand_over(*waiting.pop(0))
+        except KeyboardInterrupt:
+            for part, batch in waiting:
+                batch.complete = False
+                self._hand_over(part, batch)
+            raise
+
+    def _begin(
+        self, part: NDArray[np.int64], waiting: list[tuple[NDArray[np.int64], Batch]]
+    ) -> None:
+        """Attack and cheap radii of one more batch."""
+        batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
+        waiting.append((part, batch))
+        self._tell("crown" if self.certifier.settings.method in SEARCHED else "search")
+        self.certifier.bracket(batch, self.eps is not None, self._pulse)
+
+    def _pulse(self, batch: Batch) -> None:
+        """A sign of life after every radius: the mean proved so far, this batch included."""
+        if self.progress is not None:
+            proved = [r.radius for r in self.rows] + batch.bracket.proved.tolist()
+            mean = sum(proved) / max(1, len(proved))
+            stage = self.certifier.settings.method
+            self.progress(Progress(len(self.rows), len(self.query), mean, stage))
+
+    def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
+        rows = self.certifier.rows(batch, self._eps(part))
+        found = {int(batch.index[n]): point for n, point in batch.counterexample.items()}
+        self.rows += rows
+        self.counterexamples |= found
+        if self.on_rows is not None:
+            self.on_rows(rows, found)
+        self._tell("done")
+
+    def _eps(self, part: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        return None if self.eps is None else self.eps[part]
+
+    def _tell(self, stage: str) -> None:
+        if self.progress is not None:
+            mean = float(np.mean([r.radius for r in self.rows])) if self.rows else 0.0
+            self.progress(Progress(len(self.rows), len(self.query), mean, stage))

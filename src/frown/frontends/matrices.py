@@ -1,0 +1,125 @@
+"""Matrix products that both front ends read: with constants, stacks of them, or computed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from frown.graph.builder import Builder, Operand, Value, output_size
+from frown.graph.op import Unsupported, broadcast
+from frown.relax.table import Product
+
+LIMIT = 1 << 20  # products of two computed numbers in one matrix product
+
+
+def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
+    """numpy's x @ y."""
+    if isinstance(x, Value) and isinstance(y, Value):
+        return _computed(b, x, y)
+    matrix = x if isinstance(x, Tensor) else y
+    assert isinstance(matrix, Tensor)
+    if all(n == 1 for n in matrix.shape[:-2]):
+        return b.matmul(x, y)
+    if isinstance(x, Value):
+        return _stacked(b, x, matrix)
+    assert isinstance(y, Value)
+    # (C X)^T = X^T C^T
+    column = y if y.rank > 1 else b.reshape(y, (y.shape[0], 1))
+    z = _swapped(b, _stacked(b, _swapped(b, column), matrix.mT))
+    return z if y.rank > 1 else b.reshape(z, z.shape[:-1])
+
+
+def _swapped(b: Builder, x: Value) -> Value:
+    return b.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+def _stacked(b: Builder, x: Value, matrices: Tensor) -> Value:
+    """x @ matrices with a matrix of its own for each stack entry: a grouped convolution."""
+    row = x.rank == 1
+    x = b.reshape(x, (1, *x.shape)) if row else x
+    lead = broadcast(x.shape[:-2], matrices.shape[:-2])
+    (n, k), m, count = x.shape[-2:], matrices.shape[-1], math.prod(lead)
+    flat = b.reshape(b.expand(x, (*lead, n, k)), (count, n, k))
+    columns = b.reshape(b.permute(flat, (0, 2, 1)), (1, count * k, n))
+    weight = matrices.expand(*lead, k, m).reshape(count, k, m).mT.reshape(count * m, k, 1)
+    y = b.conv(columns, weight, None, (1,), ((0, 0),), (1,), count)
+    y = b.permute(b.reshape(y, (count, m, n)), (0, 2, 1))
+    return b.reshape(y, (*lead, m) if row else (*lead, n, m))
+
+
+def _computed(b: Builder, x: Value, y: Value) -> Value:
+    """The sum over k of x_ik y_kj, product by product."""
+    left = x.shape if x.rank > 1 else (1, *x.shape)
+    right = y.shape if y.rank > 1 else (*y.shape, 1)
+    if left[-1] != right[-2]:
+        raise Unsupported(f"a matrix product of shapes {x.shape} and {y.shape}")
+    lead = broadcast(left[:-2], right[:-2])
+    n, k, m = left[-2], left[-1], right[-1]
+    count = math.prod(lead) * n * k * m
+    if count > LIMIT:
+        raise Unsupported(
+            f"a matrix product of two computed tensors with {count:,} products; at most {LIMIT:,}"
+        )
+    rows = torch.arange(output_size(x)).reshape(left).expand(*lead, n, k)
+    columns = torch.arange(output_size(y)).reshape(right).expand(*lead, k, m).mT
+    pairs = b.pair_at(x, y, rows.unsqueeze(-2), columns.unsqueeze(-3))
+    total = b.sum(b.add(Product(), pairs), (-1,), keepdim=False)
+    shape = (*lead, *(() if x.rank == 1 else (n,)), *(() if y.rank == 1 else (m,)))
+    return b.reshape(total, shape)
+
+
+def einsum(b: Builder, equation: str, operands: tuple[Operand, ...]) -> Operand:
+    """Einstein's sum of one or two tensors, each letter at most once in each."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    names = inputs.split(",")
+    if not arrow:
+        letters = "".join(names)
+        output = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    plain = all(t.isalpha() and len(set(t)) == len(t) for t in (*names, output or "a"))
+    if not plain or len(names) != len(operands) or len(names) > 2:
+        raise Unsupported(f"the sum {equation}")
+    if len(names) == 1:
+        (x,) = operands
+        left, have = _without(b, x, names[0], output)
+        return _ordered(b, left, have, output)
+    x, y = operands
+    left, first = _without(b, x, names[0], output + names[1])
+    right, second = _without(b, y, names[1], output + names[0])
+    both = [c for c in first if c in second]
+    stack = "".join(c for c in both if c in output)
+    summed = "".join(c for c in both if c not in output)
+    rows = "".join(c for c in first if c not in second)
+    columns = "".join(c for c in second if c not in first)
+    size = dict(zip(first + second, (*left.shape, *right.shape), strict=True))
+
+    def sizes(letters: str) -> tuple[int, ...]:
+        return tuple(int(size[c]) for c in letters)
+
+    n, k, m = (math.prod(sizes(c)) for c in (rows, summed, columns))
+    left = _reshaped(b, _ordered(b, left, first, stack + rows + summed), (*sizes(stack), n, k))
+    right = _reshaped(
+        b, _ordered(b, right, second, stack + summed + columns), (*sizes(stack), k, m)
+    )
+    product = _reshaped(b, matmul(b, left, right), sizes(stack + rows + columns))
+    return _ordered(b, product, stack + rows + columns, output)
+
+
+def _without(b: Builder, x: Operand, letters: str, wanted: str) -> tuple[Operand, str]:
+    """x summed over the axes that nothing else mentions."""
+    if len(letters) != len(x.shape):
+        raise Unsupported(f"{letters} for a tensor of shape {tuple(x.shape)}")
+    gone = [i for i, c in enumerate(letters) if c not in wanted]
+    if gone:
+        x = b.sum(x, gone, keepdim=False) if isinstance(x, Value) else x.sum(gone)
+    return x, "".join(c for c in letters if c in wanted)
+
+
+def _ordered(b: Builder, x: Operand, have: str, wanted: str) -> Operand:
+    axes = [have.index(c) for c in wanted]
+    return b.permute(x, axes) if isinstance(x, Value) else x.permute(axes)
+
+
+def _reshaped(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
+    return b.reshape(x, shape) if isinstance(x, Value) else x.reshape(shape)

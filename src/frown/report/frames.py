@@ -1,0 +1,291 @@
+"""Which frames of a sequence may be sensitive: a strip of radii for every input, as a table whose
+cells are coloured, with the frame's own content above each number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import isfinite, isnan, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.errors import InvalidInput
+from frown.report.charts import norm_name, number, percent
+from frown.report.comparison import display_name
+from frown.report.parts import document, duration, reproduce, tile
+from frown.report.png import data_uri
+from frown.report.read import FLAT
+from frown.results import Certification, Row, Sensitivity
+
+MOST = 60  # inputs
+_TALL = 64  # pixels of the highest bar
+_DEEPEST = 78  # per cent of the accent colour, so that ink on it stays readable
+
+
+@dataclass(frozen=True)
+class Shades:
+    """Colours of radii: the smaller the radius the deeper, evenly in its logarithm."""
+
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, found: Sensitivity) -> Shades:
+        radii = [r.radius for r in found.rows if 0 < r.radius < float("inf") and _limited(r)]
+        return cls(min(radii, default=1.0), max(radii, default=1.0))
+
+    def depth(self, radius: float) -> float:
+        """Per cent of the accent colour."""
+        if radius <= self.least:
+            return float(_DEEPEST)
+        return _DEEPEST * log(self.most / radius) / log(self.most / self.least)
+
+
+def moving(frames: str) -> str:
+    """What a row's `frames` allow to change, to begin a clause on how far."""
+    if frames == "all":
+        return ""
+    which = frames.removeprefix("each of ") if frames != "each" else ""
+    single = which.isdigit()
+    only = f"only frame{'' if single else 's'} {which} may change, and " if which else ""
+    own = "in each of them by itself " if which else "in every frame by itself "
+    return only + (own if frames.startswith("each") else "")
+
+
+def frames_sections(
+    frames: Mapping[str, Sensitivity],
+    results: Mapping[str, Certification],
+    sequences: NDArray[np.floating] | None,
+) -> list[str]:
+    """One section per method; raises InvalidInput where models differ, or there are no rows."""
+    models = {found.digest or found.model for found in frames.values()}
+    models |= {result.digest or result.model for result in results.values()}
+    if len(models) > 1:
+        raise InvalidInput(
+            "these results cannot stand on one page: they belong to different models; write one "
+            "report for each"
+        )
+    if not all(found.rows for found in frames.values()):
+        raise InvalidInput("no rows to report: the results of frames are empty")
+    first = next(iter(frames.values())).index
+    return [
+        frames_section(method, found, sequences if found.index == first else None)
+        for method, found in frames.items()
+    ]
+
+
+def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floating] | None) -> str:
+    """The strips of one method; `sequences` (N, *input shape) are the inputs in their order."""
+    shades, index = Shades.of(found), found.index
+    shown = index[:MOST]
+    pictures = None if sequences is None else _pictures(sequences, _axis(found))
+    held = {(row.index, int(row.frames)): row for row in found.rows}
+    lines = []
+    for place, i in enumerate(shown):
+        content = None if pictures is None else pictures[place]
+        lines.append(_line(found, i, held, shades, content))
+    ghosts = ", grey for counterexamples" if np.isfinite(found.broken).any() else ""
+    kept = f" The first {MOST} of {len(index)} inputs." if len(index) > MOST else ""
+    above = " Above each number stands what the frame holds." if pictures is not None else ""
+    norm = norm_name(found.rows[0].norm)
+    attack = (
+        " Below it stands the distance of the nearest counterexample that the attack found by"
+        " changing that frame."
+        if np.isfinite(found.broken).any()
+        else ""
+    )
+    return (
+        f"<section><h2>Frames, one at a time{_by(method)}</h2><p>Only one frame may change, all"
+        f" others stay as they are. Each number is the radius ({norm} norm) that"
+        f" {escape(display_name(method))} proved for that frame alone; the smaller it is, the"
+        f" deeper its colour.{attack} A large radius is proof that the answer does not hang on a"
+        f" frame; a small one may only mean that no better proof was found.{above}{kept}</p>"
+        f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
+        f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
+        "</table></div>"
+        f'<p class="note">The bars are means over the inputs classified correctly{ghosts}.'
+        f"{_meanings(found)}</p></section>"
+    )
+
+
+def frames_page(
+    frames: Mapping[str, Sensitivity], strips: Sequence[str], title: str, command: str | None
+) -> str:
+    """A page on frames alone."""
+    method, main = list(frames.items())[-1]
+    seconds = sum(row.seconds for found in frames.values() for row in found.rows)
+    tiles = [tile(name, value, below) for name, value, below in _tiles(method, main)]
+    tiles.append(tile("Time", duration(seconds), ""))
+    levels = sorted({row.level for found in frames.values() for row in found.rows})
+    sections = [
+        _opening(title),
+        f'<section class="tiles">{"".join(tiles)}</section>',
+        *strips,
+        reproduce(main, tuple(frames), levels, command or ""),
+    ]
+    return document(sections, title)
+
+
+def _opening(title: str) -> str:
+    return (
+        f'<p class="eyebrow">frown robustness report</p>\n<h1>{escape(title)}</h1>\n'
+        '<p class="lead">A sequence is read frame by frame. For every frame of every input below,'
+        " frown computed a <em>radius</em> and proved that no change of this frame within it,"
+        " while all others stay as they are, alters the network’s answer. Frames with a small"
+        " radius may be those that the answer hangs on; frames with a large one are not.</p>"
+    )
+
+
+def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
+    """Name, value and what stands below it."""
+    right = {row.index for row in found.rows if row.status != "misclassified"}
+    count = len(found)
+    least: Counter[int] = Counter()
+    for i in right:
+        radii = {int(r.frames): r.radius for r in found.rows if r.index == i and _limited(r)}
+        least.update([min(radii, key=lambda f: radii[f])] if radii else [])
+    tiles = [
+        ("Inputs", f"{count:,}", f"{len(found.frames):,} frames each"),
+        ("Classified correctly", percent(len(right) / count), f"{len(right):,} of {count:,}"),
+    ]
+    if least:
+        frame, times = least.most_common(1)[0]
+        below = f"by {display_name(method)}, for {times:,} of {len(right):,} inputs"
+        tiles.append(("Least radius proved", f"frame {frame}", below))
+    return tiles
+
+
+def means(found: Sensitivity, end: Callable[[Row], float | None]) -> list[float | None]:
+    """Of every frame, over the inputs classified right that have such an end."""
+    radii: dict[int, list[float]] = {f: [] for f in found.frames}
+    for row in found.rows:
+        value = end(row) if _limited(row) else None
+        if value is not None and isfinite(value):
+            radii[int(row.frames)].append(value)
+    return [sum(r) / len(r) if r else None for r in radii.values()]
+
+
+def _line(
+    found: Sensitivity,
+    index: int,
+    held: dict[tuple[int, int], Row],
+    shades: Shades,
+    content: list[str] | None,
+) -> str:
+    cells = []
+    first = next(held[index, f] for f in found.frames if (index, f) in held)
+    for frame in found.frames:
+        row = held.get((index, frame))
+        image = f'<img src="{content[frame]}" alt="frame {frame}">' if content else ""
+        if row is None:
+            cells.append(f'<td class="none">{image}<span>–</span></td>')
+            continue
+        said, kind = _said(row)
+        depth = shades.depth(row.radius) if kind == "" else 0.0
+        tip = escape(f"input {index}, frame {frame}: {_told(row)}")
+        cells.append(
+            f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span>'
+            f"{_broken(row)}</td>"
+        )
+    wrong = "" if first.status != "misclassified" else f", read as {first.prediction}"
+    head = f'<th scope="row"><b>#{index}</b><small>label {first.label}{wrong}</small></th>'
+    return f"<tr>{head}{''.join(cells)}</tr>"
+
+
+def _said(row: Row) -> tuple[str, str]:
+    """The cell's text, and its class where it shows no limited radius."""
+    if row.status == "misclassified":
+        return "wrong", ' class="wrong"'
+    if row.status == "robust":
+        return "any", ' class="any"'
+    if isnan(row.radius):
+        return "–", ' class="none"'
+    return number(row.radius) + ("" if row.complete else "*"), ""
+
+
+def _broken(row: Row) -> str:
+    return "" if row.broken is None or not _limited(row) else f"<small>{number(row.broken)}</small>"
+
+
+def _told(row: Row) -> str:
+    if row.status == "misclassified":
+        return "misclassified before any change"
+    if row.status == "robust":
+        return "proved for every valid value of this frame"
+    broken = "no counterexample found" if row.broken is None else f"broken at {number(row.broken)}"
+    return f"proved {number(row.radius)}, {broken}"
+
+
+def _heads(found: Sensitivity) -> str:
+    heads = "".join(f'<th scope="col">{f}</th>' for f in found.frames)
+    return f'<tr><th class="corner">frame</th>{heads}</tr>'
+
+
+def _profile(found: Sensitivity) -> str:
+    """Mean radius of every frame as a bar, before that of the counterexamples."""
+    proved, broken = means(found, lambda r: r.radius), means(found, lambda r: r.broken)
+    top = max((v for v in (*proved, *broken) if v is not None), default=0.0) or 1.0
+    bars = "".join(
+        f'<td><div><i class="ghost" style="height:{_TALL * (b or 0) / top:.1f}px"></i>'
+        f'<i style="height:{_TALL * (p or 0) / top:.1f}px"></i></div><span>{number(p)}</span>'
+        f"{'' if b is None else f'<small>{number(b)}</small>'}</td>"
+        for p, b in zip(proved, broken, strict=True)
+    )
+    return f'<tr class="profile"><th scope="row">mean</th>{bars}</tr>'
+
+
+def _scale(shades: Shades) -> str:
+    return (
+        f'<p class="note shades">radius proved<span>{number(shades.least)}</span><i></i>'
+        f"<span>{number(shades.most)}</span></p>"
+    )
+
+
+def _meanings(found: Sensitivity) -> str:
+    seen = {row.status for row in found.rows}
+    parts = []
+    if "robust" in seen:
+        parts.append(" <em>any</em>: proved for every valid value of the frame.")
+    if "misclassified" in seen:
+        parts.append(" <em>wrong</em>: misclassified before any change.")
+    if any(not row.complete for row in found.rows):
+        parts.append(" <em>*</em>: ended early, a larger radius may be provable.")
+    return "".join(parts)
+
+
+def _by(method: str) -> str:
+    return "" if method == "frown" else f", by {escape(display_name(method))}"
+
+
+def _limited(row: Row) -> bool:
+    return row.status not in ("misclassified", "robust") and not isnan(row.radius)
+
+
+def _axis(found: Sensitivity) -> int:
+    return int(found.settings.get("frame_axis") or 0)
+
+
+def _pictures(sequences: NDArray[np.floating], axis: int) -> list[list[str]]:
+    """Every frame of every sequence as a picture, on one grey scale."""
+    finite = sequences[np.isfinite(sequences)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, max(high, low + 1e-12))
+    grey = np.nan_to_num(255 * (sequences - low) / (high - low)).clip(0, 255).astype(np.uint8)
+    return [
+        [data_uri(_laid_out(frame, x)) for frame in np.moveaxis(x, axis, 0)] for x in grey[:MOST]
+    ]
+
+
+def _laid_out(frame: NDArray[np.uint8], whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A frame as a picture: as it lies if it has two axes, as a band of rows where the whole is
+    a well-known flat image, else its features from top to bottom."""
+    flat = np.squeeze(frame)
+    if flat.ndim == 2:
+        return flat
+    image = FLAT.get((whole.size,), ())
+    if len(image) == 2 and whole.ndim == 2 and frame.size % image[1] == 0:
+        return frame.reshape(-1, image[1])
+    return frame.reshape(-1, 1)
