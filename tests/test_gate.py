@@ -10,10 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+import frown
 from frown.engines.frame import frame
 from frown.engines.settings import Settings
+from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
@@ -221,3 +223,43 @@ def test_gates_are_found_in_graphs() -> None:
         "Reshape": 3,
         "Sigmoid": 1,
     }
+
+
+class _Last(nn.Module):
+    """Scores from the last frame of an LSTM or GRU."""
+
+    def __init__(self, cell: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.rnn, self.out = cell(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.rnn(x)[0][:, -1])
+        return scores
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_gates_are_joint_where_asked_for(cell: type[nn.RNNBase]) -> None:
+    torch.manual_seed(3)
+    net = _Last(cell).double().eval().requires_grad_(False)
+    x = torch.randn(1, 2, 3, dtype=torch.float64)
+    model = frown.load(net, x)
+    kinds = simplify(fuse(model.graph)).summary()
+    assert "Product" not in kinds and kinds["GatedState"] == (1 if cell is nn.LSTM else 3)
+    default, composed, joint = (
+        frown.certify(model, x, method="crown", dtype="float64", eps=0.1, attack=False, **gates)
+        for gates in ({}, {"gates": "composed"}, {"gates": "joint"})
+    )
+    assert [r.settings["gates"] for r in (default, composed, joint)] == ["composed"] * 2 + ["joint"]
+    assert default.rows[0].margins == composed.rows[0].margins != joint.rows[0].margins
+    moved = x + torch.empty(500, 2, 3, dtype=torch.float64).uniform_(-0.3, 0.3)
+    y = net(moved).numpy()
+    for method in ("crown", "frown"):
+        box = frown.bound(model, x, 0.3, method=method, gates="joint", dtype="float64", steps=2)
+        assert (y >= np.asarray(box.lower)).all() and (y <= np.asarray(box.upper)).all()
+
+
+def test_unknown_gates_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    model = frown.load(net, torch.zeros(1, 2))
+    with pytest.raises(InvalidInput, match="unknown gates 'both'; choose from composed, joint"):
+        frown.certify(model, torch.zeros(1, 2), gates="both")

@@ -15,6 +15,8 @@ from frown.relax.gate import Gate, GatedState, GatedTanh
 from frown.relax.product import Product
 from frown.relax.s_shaped import Sigmoid, Tanh
 
+GATES = ("composed", "joint")
+
 
 def fuse(graph: Graph) -> Graph:
     """The same function, with sigmoid(x) tanh(y), sigmoid(x) y and (1 - sigmoid(x)) y as one
