@@ -227,11 +227,12 @@ def _neuron_bounds(
     bounds = torch.empty(2, len(sample), dtype=plan.graph.dtype, device=plan.graph.device)
     for _, part, rows in split.split(neuron):
         place, entry = split.place[neuron[rows]], split.entry[neuron[rows]]
+        rows, place, entry = (t.repeat(2) for t in (rows, place, entry))
+        side = torch.arange(2, device=rows.device).repeat_interleave(len(rows) // 2)
+        sign = 1.0 - 2.0 * side.to(bounds.dtype)
         for piece in pieces(part.plan, part.target, len(rows), settings):
-            for side, sign in enumerate((1.0, -1.0)):
-                here = rows[piece]
-                signs = bounds.new_full((len(here),), sign)
-                coef = one_hot(entry[piece], signs, part.neurons.shape[1], part.shape)
-                least = fixed_rows(part, region, coef, sample[here], place[piece], frames, settings)
-                bounds[side, here] = sign * least
+            here = rows[piece]
+            coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
+            least = fixed_rows(part, region, coef, sample[here], place[piece], frames, settings)
+            bounds[side[piece], here] = sign[piece] * least
     return bounds
