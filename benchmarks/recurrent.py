@@ -2,6 +2,7 @@
 
     python benchmarks/recurrent.py --shared DIR
     python benchmarks/recurrent.py --shared DIR --networks rnn --methods crown --samples 3
+    python benchmarks/recurrent.py --shared DIR --networks lstm gru --gates joint --batch 1
 
 Two questions, searched to 1 % in float32 on one thread, without a valid range: the l_inf ball
 over the sequence, and for every frame an l_2 ball of its own, as POPQORN perturbs. Inputs are
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 import frown
 from common import circumstances, shared_folder, table, timed
+from frown.relax.fuse import GATES
 
 Labels = NDArray[np.int64]
 
@@ -80,24 +82,23 @@ def images(module: nn.Module, path: Path, count: int) -> tuple[NDArray[np.float3
     return x[right], y[right]
 
 
-def measure(
-    name: str, p: float, methods: list[str], count: int, shared: Path
-) -> list[tuple[str, ...]]:
+def measure(name: str, p: float, given: argparse.Namespace, shared: Path) -> list[tuple[str, ...]]:
     """A line per method; the others' figures stand beside the first where all ten are used."""
     module = Classifier(NETWORKS[name], shared / "models" / NETWORKS[name].file)
-    x, y = images(module, shared / "data" / "mnist.npz", count)
+    x, y = images(module, shared / "data" / "mnist.npz", given.samples)
     model = frown.load(module, torch.from_numpy(x[:1]))
     question = "l_inf, whole" if p == inf else f"l_{p:g}, each frame"
     frames = "all" if p == inf else "each"
+    options = {"frames": frames, "gates": given.gates, "batch": given.batch, "attack": False}
     lines = []
-    for method in methods:
+    for method in given.methods:
         seconds, result = timed(
             lambda method=method: frown.certify(  # type: ignore[misc]
-                model, x, y, norm=p, target=(y + 2) % 10, frames=frames, method=method, attack=False
+                model, x, y, norm=p, target=(y + 2) % 10, method=method, **options
             )
         )
         mean = float(result.radius.mean())
-        others = OTHERS.get((name, p), {}) if count == 10 else {}
+        others = OTHERS.get((name, p), {}) if given.samples == 10 else {}
         beside = ", ".join(
             f"{who} {value:g} (x {mean / value:.2f})" for who, value in others.items()
         )
@@ -114,6 +115,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["crown", "frown"])
     parser.add_argument("--norms", nargs="+", type=float, choices=[inf, 2.0], default=[inf, 2.0])
     parser.add_argument("--samples", type=int, default=10, help="images (default 10)")
+    parser.add_argument("--gates", choices=GATES, default="composed")
+    parser.add_argument("--batch", type=int, help="images at a time (default: chosen)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     shared = shared_folder(given.shared)
@@ -121,7 +124,7 @@ def main() -> None:
         line
         for p in given.norms
         for name in given.networks
-        for line in measure(name, p, given.methods, given.samples, shared)
+        for line in measure(name, p, given, shared)
     ]
     head = ("network", "region", "method", "mean radius", "CPU s per input", "other machine")
     print(circumstances())

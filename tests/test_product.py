@@ -85,6 +85,26 @@ def test_planes_of_the_search_space_are_mccormicks(seed: int) -> None:
 
 
 @given(seed=seeds)
+def test_planes_of_the_search_space_enclose_the_product(seed: int) -> None:
+    """Also of places outside [0, 1], and where a slope's error is a subnormal number."""
+    rng = np.random.default_rng(seed)
+    for dtype, least in ((torch.float32, 1e-44), (torch.float64, 1e-322)):
+        middle = rng.normal(size=(60, 2)) * rng.choice([least, 1e-20, 1, 1e6, 1e18], (60, 2))
+        radius = rng.choice([1e-7, 0.3, 2.0], (60, 2)) * np.abs(middle)
+        low, high = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
+        box = Box(low, high)
+        here = frame(OP, box, Settings(method="crown"))
+        place = torch.from_numpy(rng.uniform(-0.2, 1.2, (60, 2))).to(dtype)
+        ends = corners(box).astype(np.longdouble)
+        for below, mask in masks(box):
+            lines = OP.within(place, mask, here)
+            slope = lines.slope.double().numpy().astype(np.longdouble)[:, None]
+            intercept = lines.intercept.double().numpy().astype(np.longdouble)
+            gap = ends.prod(2) - (ends * slope).sum(2) - intercept[:, None]
+            assert (gap * (1 if below else -1) >= 0).all()
+
+
+@given(seed=seeds)
 def test_uphill_is_the_derivative_along_the_segment(seed: int) -> None:
     """Against a finite difference of A (slope . z + intercept) at a fixed z."""
     rng = np.random.default_rng(seed)

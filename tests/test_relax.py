@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import zoo
+from frown.engines.frame import frame
+from frown.engines.settings import Settings
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Slopes
@@ -360,6 +362,28 @@ def test_waves_far_from_0_are_enclosed(name: str, dtype: str, data: st.DataObjec
         for s in (slope, torch.zeros_like(slope), op.crown(box).lower, op.crown(box).upper):
             line = op.line(s, side_mask(box, below), op.anchors(box))
             assert_encloses(name, s, line.intercept, box, below)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "arctan", "erf"])
+@every_dtype
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_lines_of_s_shaped_functions_inside_the_range(
+    name: str, dtype: str, data: st.DataObject, seed: int
+) -> None:
+    """The search's short way to lines gives those of `line`, and values the image's."""
+    op = ELEMENTWISE[name]
+    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
+    here = frame(op, box, Settings(method="crown"))
+    place = torch.from_numpy(np.random.default_rng(seed).uniform(0, 1, box.lower.shape))
+    for below in (True, False):
+        mask = side_mask(box, below)
+        found = op.within(place.to(box.lower), mask, here)
+        assert_encloses(name, found.slope, found.intercept, box, below)
+        assert torch.equal(found.intercept, op.line(found.slope, mask, here.anchors).intercept)
+    image, values = op.image(box), zoo.REFERENCE[name](zoo.grid(box))
+    tiny = torch.finfo(box.lower.dtype).tiny
+    assert (values >= column(image.lower) - tiny).all()
+    assert (values <= column(image.upper) + tiny).all()
 
 
 def test_the_table_and_its_references_agree() -> None:

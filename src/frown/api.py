@@ -31,6 +31,7 @@ from frown.query.inputs import (
     targets_of,
 )
 from frown.query.query import Query
+from frown.relax.fuse import fuse
 from frown.results import Certification, Row, Sensitivity
 from frown.version import __version__
 
@@ -81,6 +82,7 @@ def certify(
     group: int = 1,
     wide: bool = False,
     rule: str = "area",
+    gates: str = "composed",
     steps: int | None = None,
     tangents: int = 3,
     boxes: str = "lp",
@@ -108,6 +110,8 @@ def certify(
     gives features their own radius: eps * scale, 0 for features that may not move.
     `frames` are slices of an input along `frame_axis`, as of a sequence in time: "all" share
     one ball, "each" has its own, and 3, "0:3", [0, 2] or "each of 0:3" alone may move.
+    `gates` says how sigmoid(x) tanh(y) and sigmoid(x) y are bounded: "composed" of their factors'
+    lines, or by "joint" planes of x and y.
     Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers` and `hot` are
     options of lp (see `frown.engines.settings.Settings`).
 
@@ -127,6 +131,7 @@ def certify(
         group=group,
         wide=wide,
         rule=rule,
+        gates=gates,
         steps=steps,
         tangents=tangents,
         boxes=boxes,
@@ -142,6 +147,7 @@ def certify(
         certificates=None if certificates is None else Path(certificates),
         deployed=deployed,
     )
+    model = _gated(model, search.gates)
     plan = plan_for(model, dtype, device)
     run, options = answered(model, plan, question, search, progress, on_rows)
     options["scale"] = None if scale is None else "given"
@@ -208,6 +214,7 @@ def sensitivity(
 
     question = Question(query, radii, np.arange(len(query)))
     search = Search(**options)
+    model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device)
     run, settings = answered(model, plan, question, search, progress, finished)
     settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
@@ -238,6 +245,7 @@ def bound(
     group: int = 1,
     wide: bool = False,
     rule: str = "area",
+    gates: str = "composed",
     steps: int | None = None,
     tangents: int = 3,
     boxes: str = "lp",
@@ -256,12 +264,12 @@ def bound(
     inputs = inputs_of(x, model.input_shape)
     none = np.zeros(len(inputs), dtype=np.int64)
     query = _query(model, inputs, none, None, norm, bounds, scale, frames, frame_axis, None)
-    plan = plan_for(model, dtype, device)
-    settings = Search(
+    search = Search(
         method=method,
         group=group,
         wide=wide,
         rule=rule,
+        gates=gates,
         steps=30 if steps is None else steps,
         tangents=tangents,
         boxes=boxes,
@@ -269,7 +277,8 @@ def bound(
         hot=hot,
         device=device,
         memory=memory,
-    ).settings()
+    )
+    plan, settings = plan_for(_gated(model, search.gates), dtype, device), search.settings()
     graph = plan.graph
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
@@ -331,6 +340,11 @@ def _query(
             raise InvalidInput(f"scale is 0 in all frames that may move ({frames})")
     valid = range_of(bounds, inputs, numbers)
     return Query(inputs, label, target, norm_of(norm), valid, factor, moving)
+
+
+def _gated(model: Model, gates: str) -> Model:
+    """The model with its gates as they are to be bounded."""
+    return replace(model, graph=fuse(model.graph)) if gates == "joint" else model
 
 
 def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:

@@ -26,6 +26,7 @@ from frown.memory import half_of_free
 from frown.prover import ESTIMATES, LEVELS, Prover
 from frown.query.inputs import whole_number
 from frown.query.query import Query
+from frown.relax.fuse import GATES
 from frown.results import Row
 from frown.rigor.deployed import PRECISIONS
 
@@ -49,6 +50,7 @@ class Search:
     group: int = 1
     wide: bool = False
     rule: str = "area"
+    gates: str = "composed"
     steps: int | None = None
     tangents: int = 3
     boxes: str = "lp"
@@ -69,6 +71,8 @@ class Search:
             raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
         if self.time_limit is not None and not self.time_limit > 0:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
+        if self.gates not in GATES:
+            raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
         if self.method in ESTIMATES and (self.level == "checked" or self.certificates is not None):
@@ -147,6 +151,7 @@ def answered(
         "eps": None if radii is None else "given",
         **frames,
         "tol": search.tol,
+        "gates": search.gates,
         "dtype": search.dtype,
         "device": search.device,
         "level": search.level,

@@ -73,15 +73,28 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
     if settings.method == "interval":
         return walk(plan, region, lambda source, box, frames: box, settings)
 
+    def both(
+        source: int, box: Box, frames: dict[int, Frame], sample: Tensor, neuron: Tensor
+    ) -> Box:
+        """Both sides in one pass: with few rows, passes cost more than rows."""
+        signs = box.lower.new_ones(2 * len(sample))
+        signs[len(sample) :] = -1
+        sample, neuron = sample.repeat(2), neuron.repeat(2)
+        bound = _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
+        return box.meet(with_entries(box, sample, neuron, signs, bound))
+
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
         clock.check()
         if region.p == torch.inf and plan.interval_exact(source):
             return box
         if not plan.below(source):
             return affine_box(plan, region, source, settings)
+        near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
+        sample, neuron = unsettled(plan, source, box)
+        if 2 * len(sample) * plan.row_bytes(source) <= CHUNK:
+            return both(source, box, frames, sample, neuron)
         # The side nearer to 0 first: what it settles needs no row for the other.
-        near = box.middle.flatten(1).sign()
-        for sign in (torch.where(near > 0, near, -1), torch.where(near > 0, -near, 1)):
+        for sign in (near, -near):
             sample, neuron = unsettled(plan, source, box)
             signs = sign[sample, neuron]
             bound = _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
@@ -124,7 +137,7 @@ def fixed_rows(
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
     bounds = [coef.new_zeros(0)]
     for piece in pieces(part.plan, part.target, len(sample), settings):
-        index = rounded(piece, coef.device)
+        index = rounded(piece, coef.device) if part.convolved else piece
         here = sample[index], place[index]
         form = fixed_form(part.plan, part.target, coef[index], part.lines(frames, *here))
         least = part.region(region, *here).least(form.coef) + form.const

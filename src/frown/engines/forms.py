@@ -16,6 +16,7 @@ from torch import Tensor
 from frown.engines.plan import Plan
 from frown.graph.graph import Input
 from frown.graph.op import Affine
+from frown.graph.selection import Gather, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Partial:
     const: Tensor  # (rows,)
     stop: int
 
+
+_LAID_OUT = (Slice, Gather)  # whose `pull_back` makes a tensor of its own
 
 Through = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 
@@ -101,6 +104,8 @@ def descend(plan: Plan, target: int, start: Partial, through: Through | None) ->
             if first in own and step.affine.add_back(here, pending[first]):
                 continue
             back = step.affine.pull_back(here)
+            if type(step.affine) in _LAID_OUT and first not in pending:
+                own.add(first)
         elif through is None:
             return Partial(pending, const, step.node)
         else:

@@ -12,12 +12,13 @@ from frown.relax.relaxation import Frame, Lines, Relaxation, SlopeRange
 
 def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
     """The node's lines by Fast-Lin's or CROWN's rule, and its search space."""
+    spread = op.tightest(box)
     if settings.method == "fastlin":
         slopes = op.parallel(box)
     elif settings.rule == "paper":
         slopes = op.paper(box)
     else:
-        slopes = op.crown(box)
+        slopes = op.least_area(box, spread)
     anchors = op.anchors(box)
     output = (box.lower.shape[0], *op.shape(tuple(box.lower.shape[1:])))
     below = torch.ones(output, dtype=torch.bool, device=box.lower.device)
@@ -26,7 +27,6 @@ def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
         op.line(slopes.lower, below, anchors).intercept,
         op.line(slopes.upper, ~below, anchors).intercept,
     )
-    spread = op.tightest(box)
     return Frame(op, anchors, lines, spread, widest(spread) if settings.wide else None)
 
 

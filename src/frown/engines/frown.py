@@ -212,7 +212,7 @@ class _Engine:
     ) -> Tensor:
         """Optimise rows, starting from and saving to the warm table."""
         count = len(sample)
-        if not grouped:
+        if not grouped and part.convolved:
             index = rounded(slice(0, count), coef.device)
             coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.plan import Plan
-from frown.graph.affine import Conv, Flat
+from frown.graph.affine import Conv, ConvTranspose, Flat
 from frown.graph.box import Box
 from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
@@ -62,6 +62,15 @@ class Part(ABC):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.plan.graph.nodes[self.target].shape
+
+    @property
+    def convolved(self) -> bool:
+        """Whether rows pass convolutions, which are prepared anew for every number of rows."""
+        kinds = (Conv, ConvTranspose)
+        return self.plan.fact(
+            ("convolved", self.target),
+            lambda: any(isinstance(s.affine, kinds) for s in self.plan.route(self.target)),
+        )
 
     def blocks(self, place: Tensor, entry: Tensor, group: int) -> tuple[Tensor, int]:
         """The block of each row that shares slopes (0: all entries), and how many there are.

@@ -129,8 +129,10 @@ class Elementwise(Relaxation):
         )
 
     def crown(self, box: Box) -> Slopes:
+        return self.least_area(box, self.tightest(box))
+
+    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
         """The envelopes' supporting lines at the middle: the least area on each side."""
-        spread = self.tightest(box)
         anchors = self.anchors(box)
         middle = box.middle
         supports = self.supports(box)

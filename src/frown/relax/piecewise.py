@@ -53,11 +53,10 @@ class Relu(PiecewiseLinear):
         chord = self._upper(box, first)
         return SlopeRange(Box(first, last), Box(chord, chord))
 
-    def crown(self, box: Box) -> Slopes:
+    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
         """Below: z where it is nearer in the mean, u >= -l, else 0. Above: the chord."""
-        first = (box.lower >= 0).to(box.lower)
         nearer = box.upper.clamp(min=0) >= -box.lower.clamp(max=0)
-        return Slopes(nearer.to(box.lower), self._upper(box, first))
+        return Slopes(nearer.to(box.lower), spread.upper.upper)
 
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
         """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through

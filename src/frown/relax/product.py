@@ -74,21 +74,34 @@ class Product(Relaxation):
         return SlopeRange(other, other)
 
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
-        """The two places of a product stand for one: slopes on McCormick's segment."""
+        """The two places of a product stand for one, m: slopes on McCormick's segment.
+
+        All planes of a segment go through the same two corners, (x_l, y_u) and (x_u, y_l)
+        below, (x_l, y_l) and (x_u, y_u) above: no search for the intercept.
+        """
         first, second = place.unbind(-1)
-        m = (torch.where(below, first, 1 - first) + second) / 2
+        m = ((torch.where(below, first, 1 - first) + second) / 2).clamp(0, 1)
         tied = torch.stack([torch.where(below, m, 1 - m), m], -1)
-        low, width = frame.range.at(self.expand(below))
-        slope = torch.addcmul(low, tied, width)
-        line = self.line(slope, below, frame.anchors)
-        return Within(slope, line.intercept, line.touch, width)
+        box, other = frame.box, frame.range.lower
+        width = other.upper - other.lower
+        slope = torch.addcmul(other.lower, tied, width)
+        x, y = box.lower.unbind(-1)
+        y_high = box.upper[..., 1]
+        touch = torch.where(self.expand(below), torch.stack([x, y_high], -1), box.lower)
+        # A slope's error, at most 3 eps of the other factor's reach, lifts the corners beside
+        # by as much times the width of its own; the intercept adds 8 eps of its three terms.
+        info = torch.finfo(slope.dtype)
+        reach_x, reach_y = (frame.anchors.reach + info.tiny).unbind(-1)
+        slack = 32 * info.eps * reach_x * reach_y + info.tiny
+        value = torch.where(below, x * y_high - slack, x * y + slack)
+        return Within(slope, value - (slope * touch).sum(-1), touch, width)
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
         """Both places move the segment's one, each by half."""
-        alone = coef * lines.width * (z - lines.touch) / 2
-        turn = torch.where(coef >= 0, 1.0, -1.0).to(alone)  # above, the first place runs back
-        along = alone[..., :1] * turn + alone[..., 1:]
-        return torch.cat([along * turn, along], -1)
+        along = lines.width * (z - lines.touch)
+        half, size = coef / 2, coef.abs() / 2  # above (coef < 0) the first place runs back
+        x, y = along[..., :1], along[..., 1:]
+        return torch.cat([half * x + size * y, size * x + half * y], -1)
 
     def crown(self, box: Box) -> Slopes:
         """The start of each segment. All have the same volume, but where factors are gates

@@ -39,8 +39,8 @@ class SlopeRange:
     def at(self, below: Tensor) -> tuple[Tensor, Tensor]:
         """(low, high - low) of the side each entry needs; `below` is a mask."""
         low = self.lower.lower.where(below, self.upper.lower)
-        high = self.lower.upper.where(below, self.upper.upper)
-        return low, high - low
+        width = self.lower.upper - self.lower.lower
+        return low, width.where(below, self.upper.upper - self.upper.lower)
 
     def rows(self, index: Tensor | slice) -> SlopeRange:
         return SlopeRange(self.lower.rows(index), self.upper.rows(index))
@@ -156,6 +156,10 @@ class Relaxation(Nonlinear):
     @abstractmethod
     def crown(self, box: Box) -> Slopes:
         """The fixed rule: the lines that are tightest at the middle of the box."""
+
+    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
+        """The same, for callers who know the tightest slopes."""
+        return self.crown(box)
 
     @abstractmethod
     def parallel(self, box: Box) -> Slopes:

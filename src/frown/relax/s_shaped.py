@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Slopes
+from frown.relax.elementwise import Elementwise, outwards
+from frown.relax.relaxation import Frame, SlopeRange, Slopes, Within
 
 _FIRST, _LAST, _ENTRIES = 1e-4, 1e4, 4096  # |end| covered by the table of tangents
 
@@ -41,6 +41,36 @@ class SShaped(Elementwise):
         index = place.nan_to_num(nan=0.0).long()  # an end without a number has no tangent
         ratio = torch.lerp(table[index], table[index + 1], reach - place)
         return (box.clip(-end * ratio),)
+
+    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
+        """Below, f itself is the envelope up to where the tangent through the upper end
+        touches, left of 0; there f' has grown to that tangent's slope. Above, mirrored."""
+        middle, low, high = box.middle, spread.lower, spread.upper
+        slope = self.derivative(middle)
+        lower = torch.where(middle < 0, slope.minimum(low.upper), low.upper)
+        upper = torch.where(middle > 0, slope.minimum(high.upper), high.upper)
+        return Slopes(low.clip(lower), high.clip(upper))
+
+    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+        """Inside the tightest range a line touches where f' is its slope, or there as well
+        as at an end."""
+        low, width = frame.range.at(below)
+        slope = torch.addcmul(low, place, width)
+        (touch,) = self.critical(slope, below, frame.box)
+        least = most = torch.addcmul(self.apply(touch), slope, touch, value=-1)
+        for z, f in frame.anchors.points:
+            gap = torch.addcmul(f, slope, z, value=-1)
+            least, most = least.minimum(gap), most.maximum(gap)
+        best = torch.where(below, least, most)
+        intercept = outwards(best, slope, below, frame.anchors, self.floor(slope.dtype))
+        return Within(slope, intercept, touch, width)
+
+    def image(self, box: Box) -> Box:
+        """f rises: its values at the ends, moved outwards like any line."""
+        low, high = self.apply(box.lower), self.apply(box.upper)
+        ulps = 6 * torch.finfo(low.dtype).eps
+        floor = self.floor(low.dtype)
+        return Box(low - ulps * (low.abs() + floor), high + ulps * (high.abs() + floor))
 
     def paper(self, box: Box) -> Slopes:
         """Appendix A.4: on boxes across 0 the tangent through the far end, else the
