@@ -140,11 +140,25 @@ def _fields(value: Any, names: str, what: str) -> list[Any]:
 
 
 def _number(value: Any, what: str) -> float:
-    """A float in C99's hexadecimal notation."""
-    found = float.fromhex(_text(value, what))
+    """A float as Python's float.hex writes it, and in no other spelling: what is read is what
+    the file says."""
+    text = _text(value, what)
+    found = float.fromhex(text)
     if not isfinite(found):
         raise Refused(f"{what} is not finite")
+    if found.hex() != text:
+        raise Refused(f"{what} is not written as {found.hex()}")
     return found
+
+
+def _norm(value: Any) -> float:
+    """inf, a whole number or a hexadecimal one."""
+    text = _text(value, "norm")
+    if text == "inf":
+        return inf
+    if text.isascii() and text.isdigit() and len(text) < 4 and str(int(text)) == text:
+        return float(text)
+    return _number(text, "norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +242,7 @@ class _Reader:
         norm, radius, centre, scale, ball, lower, upper = _fields(
             region, "norm radius centre scale ball lower upper", "region"
         )
-        p = inf if norm == "inf" else _number(norm, "norm") if "x" in norm else float(int(norm))
+        p = _norm(norm)
         size = _number(radius, "radius")
         if not p >= 1 or size < 0:
             raise Refused("the norm must be at least 1, the radius not below 0")
