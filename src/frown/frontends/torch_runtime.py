@@ -91,7 +91,9 @@ class Runtime:
             )
 
     def _try_batch(self, example: Tensor, label: str) -> None:
-        """Refuse an example whose first axis is something else, such as frames."""
+        """Refuse an example whose first axis is frames: recurrent layers may want them first."""
+        if not any(isinstance(m, nn.RNNBase) for m in self.module.modules()):
+            return
         try:
             (whole,), (alone,) = (
                 pytree.tree_leaves(self.forward(x)) for x in (example, example[:1])
