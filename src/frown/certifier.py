@@ -53,6 +53,7 @@ class Batch:
     certificate: dict[int, bytes] = field(default_factory=dict)  # by place
     certificate_file: dict[int, str] = field(default_factory=dict)  # by place: its name
     checked: set[int] = field(default_factory=set)  # places the independent checker accepted
+    base: Tensor | None = None  # what CROWN proved, before others went on
     warm: Warm | None = None  # where FROWN's ascents ended
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
     covered: Tensor | None = None  # with them: whether the valid range lies within the radius
@@ -144,6 +145,7 @@ class Certifier:
             return
         began = monotonic()
         bracket = batch.bracket
+        batch.base = bracket.proved.clone()
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
         batch.bracket = bracket.onwards()
         first = batch.limit if eps else bracket.proved * 1.2

@@ -93,22 +93,44 @@ class Prover:
             found = self._replayed(batch, waiting, trial)
             good = (found.margins > 0).all(1)
             proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
-            if self.certificates:
-                for k in good.nonzero().flatten().tolist():
-                    file = found.file(self.certifier.model, k, float(trial[k]))
-                    batch.certificate[int(batch.right[waiting[k]])] = file
+            self._keep(batch, waiting, found, good, trial)
             waiting = waiting[~good]
+        self._fall_back(batch, radius, proved, margins)
         batch.rigorous = (proved, margins)
         region = batch.query.take(batch.right).region(self.plan.graph)
         batch.covered = proved >= farthest(region)
 
-    def _replayed(self, batch: Batch, which: Tensor, radius: Tensor) -> _Replayed:
+    def _fall_back(self, batch: Batch, radius: Tensor, proved: Tensor, margins: Tensor) -> None:
+        """Where less is left than CROWN had proved, CROWN's own lines at CROWN's radius."""
+        if batch.base is None:
+            return
+        base = batch.base.double().cpu().minimum(radius)
+        worse = (proved < base).nonzero().flatten()
+        if not len(worse):
+            return
+        found = self._replayed(batch, worse, base[worse], fixed_rule)
+        good = (found.margins > 0).all(1)
+        proved[worse[good]], margins[worse[good]] = base[worse[good]], found.margins[good]
+        self._keep(batch, worse, found, good, base[worse])
+
+    def _keep(
+        self, batch: Batch, which: Tensor, found: _Replayed, good: Tensor, radius: Tensor
+    ) -> None:
+        """The certificates of what was proved."""
+        if self.certificates:
+            for k in good.nonzero().flatten().tolist():
+                file = found.file(self.certifier.model, k, float(radius[k]))
+                batch.certificate[int(batch.right[which[k]])] = file
+
+    def _replayed(
+        self, batch: Batch, which: Tensor, radius: Tensor, guide: Guide | None = None
+    ) -> _Replayed:
         """Proven margins of these samples at these radii, and how."""
         query = batch.query.take(batch.right[which.numpy()])
         graph = self.plan.graph
         region = query.region(graph).with_radius(radius)
         recorder = Recorder(self.plan) if self.certificates else None
-        guide = self._guide(batch, which)
+        guide = guide or self._guide(batch, which)
         walk = Walk(self.plan, region, self.certifier.settings, guide, record=recorder)
         walk.layers()
         spec = query.spec(graph)
