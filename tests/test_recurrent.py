@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,18 @@ import torch
 from torch import Tensor, nn
 
 import frown
+from frown.engines import backward
+from frown.engines.backward import fixed_layers
+from frown.engines.forms import descend
 from frown.engines.plan import Plan
+from frown.engines.settings import Settings
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.frontends.model import Model
 from frown.graph.affine import Linear
 from frown.graph.builder import Builder, Value
 from frown.graph.selection import Gather, Slice
 from frown.graph.simplify import simplify
+from frown.query.region import Region
 from frown.relax.table import Product
 from sequences import reached
 
@@ -245,6 +251,38 @@ def test_frames_that_nobody_reads_are_dropped() -> None:
     assert len(Plan(short).relaxed) == FRAMES + 1
     x = sequences().double()
     torch.testing.assert_close(short.apply(x), model.graph.apply(x))
+
+
+def passes(plan: Plan, memory: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, Tensor]:
+    """Passes per node that gets rows, of one CROWN evaluation; and the output's upper bounds."""
+    shape = (1, *plan.graph.input_shape)
+    region = Region(torch.zeros(shape, dtype=torch.float64), torch.full((1,), 0.1).double(), 2)
+    seen = []
+
+    def counted(plan: Plan, target: int, *rest: Any) -> Any:
+        seen.append(target)
+        return descend(plan, target, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backward, "descend", counted)
+        layers = fixed_layers(plan, region, Settings(method="crown", memory=memory))
+    return len(seen) / len(set(seen)), layers.values[plan.graph.output].upper
+
+
+@pytest.mark.parametrize("frames", [4, 8])
+def test_passes_per_frame_do_not_grow_with_frames(
+    frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of long sequences are long, and still go together; the memory budget has its say."""
+    monkeypatch.setattr(backward, "CHUNK", 1 << 10)  # so that few frames are many
+    torch.manual_seed(0)
+    module = Layer(nn.LSTM(F, 3, batch_first=True), 3).eval()
+    plan = Plan(simplify(frown.load(module, torch.zeros(1, frames, F)).graph))
+    count, bounds = passes(plan, 1 << 30, monkeypatch)
+    assert count == 1
+    more, same = passes(plan, 3 * plan.row_bytes(plan.graph.output), monkeypatch)
+    assert more > 3
+    torch.testing.assert_close(bounds, same)
 
 
 def test_slices_look_through_what_moves_entries() -> None:
