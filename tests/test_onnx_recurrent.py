@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 
+import frown
 from frown.errors import InvalidModel
 from frown.frontends.model import Model
 from frown.frontends.onnx import load_onnx
@@ -18,6 +19,7 @@ from frown.frontends.onnx_import import Task, import_graph
 from frown.frontends.onnx_nodes import OnnxNode
 from frown.graph.graph import Graph
 from onnx_models import integers, model, node, refused, saved, weights
+from sequences import reached
 
 FRAMES, FEATURES, SIZE = 4, 3, 2
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
@@ -280,3 +282,34 @@ def test_a_state_of_zeros_that_the_file_makes_from_the_batch(tmp_path: Path) -> 
         node("Gather", "back last", "y", axis=1),
     ]
     assert_agrees(model(nodes, ["N", FRAMES, FEATURES], given), tmp_path)
+
+
+BOUNDED: dict[str, onnx.ModelProto] = {
+    "rnn both ways": recurrent("RNN", direction="bidirectional"),
+    "rnn of hard sigmoids": recurrent("RNN", activations=["HardSigmoid"]),
+    "lstm": recurrent("LSTM"),
+    "lstm with peepholes, clipped": recurrent("LSTM", with_="B P", clip=0.7, read="Y_c"),
+    "lstm with coupled gates": recurrent("LSTM", input_forget=1),
+    "gru": recurrent("GRU"),
+    "gru backwards, reset after its linear map": recurrent(
+        "GRU", direction="reverse", linear_before_reset=1
+    ),
+}
+REGIONS = {"l_1": (1, 0.5, "all"), "l_2": (2, 0.3, "all"), "l_inf": (np.inf, 0.15, "all")}
+REGIONS["l_2, each frame"] = (2, 0.2, "each")
+
+
+@pytest.mark.parametrize("name", list(BOUNDED))
+def test_bounds_hold_on_sampled_and_attacked_sequences(name: str, tmp_path: Path) -> None:
+    """What onnxruntime gives within the region stays between the bounds of either engine."""
+    loaded = load_onnx(saved(BOUNDED[name], tmp_path))
+    x = np.random.default_rng(2).standard_normal((2, FRAMES, FEATURES))
+    middle = loaded.run(x)
+    for p, eps, frames in REGIONS.values():
+        low, high = reached(loaded.run, x, eps, p, frames == "each")
+        for method in ("crown", "frown"):
+            out = frown.bound(loaded, x, eps, norm=p, method=method, steps=2, frames=frames)
+            assert (high <= out.upper + 1e-5).all() and (low >= out.lower - 1e-5).all()
+            room = out.upper - middle
+            at_stake = room > 0.01  # not saturated
+            assert ((high - middle)[at_stake] / room[at_stake]).max() > 0.5

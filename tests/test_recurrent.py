@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,20 @@ import torch
 from torch import Tensor, nn
 
 import frown
+from frown.engines import backward
+from frown.engines.backward import fixed_layers
+from frown.engines.forms import descend
 from frown.engines.plan import Plan
+from frown.engines.settings import Settings
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.frontends.model import Model
 from frown.graph.affine import Linear
 from frown.graph.builder import Builder, Value
 from frown.graph.selection import Gather, Slice
 from frown.graph.simplify import simplify
+from frown.query.region import Region
 from frown.relax.table import Product
+from sequences import reached
 
 FRAMES, FEATURES = 3, 2
 
@@ -154,64 +161,35 @@ def test_both_front_ends_certify_the_same_radius(name: str, tmp_path: Path) -> N
     np.testing.assert_allclose(radii[0], radii[1], rtol=1e-3)
 
 
-def extreme(gradient: Tensor, eps: float, p: float) -> Tensor:
-    """The point of the ball around 0 at which a linear form is largest."""
-    flat = gradient.flatten(1)
-    if p == inf:
-        step = flat.sign()
-    elif p == 2:
-        step = flat / flat.norm(dim=1, keepdim=True)
-    else:
-        best = flat.abs().argmax(1, keepdim=True)
-        step = torch.zeros_like(flat).scatter(1, best, flat.gather(1, best).sign())
-    return eps * step.view_as(gradient)
+REGIONS = {"l_1": (1, 0.5, "all"), "l_2": (2, 0.3, "all"), "l_inf": (inf, 0.15, "all")}
+REGIONS["l_2, each frame"] = (2, 0.2, "each")
 
 
-def attacked(module: nn.Module, x: Tensor, eps: float, p: float) -> Tensor:
-    """(2, N, outputs): the lowest and highest values that a few steps of ascent reach."""
-    found = []
-    for sign in (-1, 1):
-        for k in range(3):
-            point, best = x.clone(), torch.full((len(x),), -inf)
-            for _ in range(4):
-                point = point.detach().requires_grad_()
-                score = sign * module(point)[:, k]
-                best = torch.maximum(best, score.detach())
-                (gradient,) = torch.autograd.grad(score.sum(), point)
-                point = x + extreme(gradient, eps, p)
-            found.append(sign * best)
-    return torch.stack(found).view(2, 3, len(x)).transpose(1, 2)
-
-
-@pytest.mark.parametrize("p", [1, 2, inf])
+@pytest.mark.parametrize("region", list(REGIONS))
 @pytest.mark.parametrize(
-    "name", ["rnn relu, all outputs", "rnn, two layers both ways", "lstm", "gru", "lstm cell"]
+    "name",
+    ["rnn", "rnn relu, all outputs", "rnn, two layers both ways", "lstm", "gru", "lstm cell"],
 )
-def test_bounds_hold_on_sampled_and_attacked_sequences(name: str, p: float) -> None:
-    module, model = made(name)
-    x, eps = sequences(), {1: 0.5, 2: 0.3, inf: 0.15}[p]
+def test_bounds_hold_on_sampled_and_attacked_sequences(name: str, region: str) -> None:
+    _, model = made(name)
+    x, (p, eps, frames) = sequences(), REGIONS[region]
     crown, best = (
-        frown.bound(model, x, eps, norm=p, method=method, steps=3) for method in ("crown", "frown")
+        frown.bound(model, x, eps, norm=p, method=method, steps=3, frames=frames)
+        for method in ("crown", "frown")
     )
     assert (best.lower >= crown.lower).all() and (best.upper <= crown.upper).all()
-    step = torch.randn(300, *x.shape, generator=torch.Generator().manual_seed(1))
-    size = torch.linalg.vector_norm(step.flatten(2), ord=p, dim=2)[:, :, None, None]
-    with torch.no_grad():
-        sampled = module((x + eps * step / size).flatten(0, 1)).view(300, len(x), 3)
-        middle = module(x).numpy()
-    low, high = attacked(module, x, eps, p).numpy()
-    reached = np.maximum(high, sampled.amax(0).numpy())
-    lowest = np.minimum(low, sampled.amin(0).numpy())
-    assert (reached <= best.upper + 1e-5).all() and (lowest >= best.lower - 1e-5).all()
+    low, high = reached(model.run, x.numpy(), eps, p, frames == "each")
+    assert (high <= best.upper + 1e-5).all() and (low >= best.lower - 1e-5).all()
     # The attack goes a good part of the way, so the bounds above were at stake.
+    middle = model.run(x.numpy())
     assert ((high - middle) / (crown.upper - middle)).max() > 0.5
 
 
 def test_a_projected_lstm_is_bounded() -> None:
-    module, model = made("lstm with projection")
+    _, model = made("lstm with projection")
     x = sequences()
     out = frown.bound(model, x, 0.1, method="crown")
-    low, high = attacked(module, x, 0.1, inf).numpy()
+    low, high = reached(model.run, x.numpy(), 0.1, inf)
     assert (low >= out.lower - 1e-5).all() and (high <= out.upper + 1e-5).all()
 
 
@@ -273,6 +251,38 @@ def test_frames_that_nobody_reads_are_dropped() -> None:
     assert len(Plan(short).relaxed) == FRAMES + 1
     x = sequences().double()
     torch.testing.assert_close(short.apply(x), model.graph.apply(x))
+
+
+def passes(plan: Plan, memory: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, Tensor]:
+    """Passes per node that gets rows, of one CROWN evaluation; and the output's upper bounds."""
+    shape = (1, *plan.graph.input_shape)
+    region = Region(torch.zeros(shape, dtype=torch.float64), torch.full((1,), 0.1).double(), 2)
+    seen = []
+
+    def counted(plan: Plan, target: int, *rest: Any) -> Any:
+        seen.append(target)
+        return descend(plan, target, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backward, "descend", counted)
+        layers = fixed_layers(plan, region, Settings(method="crown", memory=memory))
+    return len(seen) / len(set(seen)), layers.values[plan.graph.output].upper
+
+
+@pytest.mark.parametrize("frames", [4, 8])
+def test_passes_per_frame_do_not_grow_with_frames(
+    frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of long sequences are long, and still go together; the memory budget has its say."""
+    monkeypatch.setattr(backward, "CHUNK", 1 << 10)  # so that few frames are many
+    torch.manual_seed(0)
+    module = Layer(nn.LSTM(F, 3, batch_first=True), 3).eval()
+    plan = Plan(simplify(frown.load(module, torch.zeros(1, frames, F)).graph))
+    count, bounds = passes(plan, 1 << 30, monkeypatch)
+    assert count == 1
+    more, same = passes(plan, 3 * plan.row_bytes(plan.graph.output), monkeypatch)
+    assert more > 3
+    torch.testing.assert_close(bounds, same)
 
 
 def test_slices_look_through_what_moves_entries() -> None:

@@ -26,6 +26,7 @@ from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
 
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
+CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
             return affine_box(plan, region, source, settings)
         near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
         sample, neuron = unsettled(plan, source, box)
-        if 2 * len(sample) * plan.row_bytes(source) <= CHUNK:
+        if 2 * len(sample) <= at_once(plan, source, settings):
             return both(source, box, frames, sample, neuron)
         # The side nearer to 0 first: what it settles needs no row for the other.
         for sign in (near, -near):
@@ -210,8 +211,13 @@ def with_entries(box: Box, sample: Tensor, neuron: Tensor, sign: Tensor, least: 
 
 
 def at_once(plan: Plan, target: int, settings: Settings) -> int:
-    """How many rows of a target go together: within the budget, and near the processor."""
-    return max(1, min(settings.memory, CHUNK) // plan.row_bytes(target))
+    """How many rows of a target go together: within the budget, and near the processor.
+
+    A row through many small nodes (frames of a sequence) is long, but each of them wants its
+    share of numbers: else rows get fewer with every frame, and passes more.
+    """
+    row = plan.row_bytes(target)
+    return max(1, min(settings.memory // row, max(CHUNK // row, CALL // plan.node_size(target))))
 
 
 def pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[slice]:

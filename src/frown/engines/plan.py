@@ -149,6 +149,10 @@ class Plan:
         """Roughly what one row of `target` keeps in memory while it is optimised."""
         return self.fact(("bytes", target), lambda: self._row_bytes(target))
 
+    def node_size(self, target: int) -> int:
+        """The mean size of the nodes that a row of `target` passes, rounded up."""
+        return self.fact(("node size", target), lambda: self._node_size(target))
+
     # -- what the graph alone decides is computed once ------------------------------
 
     @cached_property
@@ -194,6 +198,10 @@ class Plan:
         item = self.graph.dtype.itemsize
         sizes = sum(self.graph.nodes[i].size for i in self.ancestors(target))
         return item * (4 * sizes + 24 * self.slots(target)[1])
+
+    def _node_size(self, target: int) -> int:
+        sizes = [self.graph.nodes[i].size for i in self.ancestors(target)]
+        return -(-sum(sizes) // len(sizes))
 
 
 def spread_box(op: Affine, *boxes: Box) -> Box:
