@@ -128,11 +128,11 @@ def _judged(
         return Outcome(kind, text, traceback.format_exc(), True, "", content)
     if not verdict.accepted:
         return Outcome(kind, text, REFUSED, False, verdict.reason, content)
-    said = _accepted(base, kind, verdict.claim, content, None if mine else session(model))
+    said = _accepted(base, kind, verdict.claim, content, path)
     return Outcome(kind, text, said, said not in (SAME, WEAKER, ANOTHER), "", content)
 
 
-def _accepted(base: Base, kind: str, claim: Any, content: bytes, net: Any) -> str:
+def _accepted(base: Base, kind: str, claim: Any, content: bytes, path: Path) -> str:
     if kind == "lie":
         return "accepted, though it is false"
     found, old = claimed(claim), base.statement
@@ -141,6 +141,8 @@ def _accepted(base: Base, kind: str, claim: Any, content: bytes, net: Any) -> st
             return "accepted as something else than the file says"
     except ValueError as error:
         return f"accepted, though the file can be read in several ways: {error}"
+    loaded = base.loaded if path == base.path else frown.load(path)
+    net = base.session if path == base.path else session(path.read_bytes())
     if base.refuted(found, net):
         return "accepted, though a witness refutes it"
     if found == old:
@@ -151,12 +153,14 @@ def _accepted(base: Base, kind: str, claim: Any, content: bytes, net: Any) -> st
         return "accepted with the digest of another statement"
     if found.implied_by(old):
         return WEAKER
-    return ANOTHER if net is None and proved(base, found) else "accepted, and not proved by frown"
+    return ANOTHER if proved(base, found, loaded, net) else "accepted, and not proved by frown"
 
 
-def proved(base: Base, s: Statement) -> bool:
-    """Whether frown's rigorous engine proves a statement about the base's file as well."""
-    y = run(base.session, (s.centre[None] - s.mean) / s.std)[0]
+def proved(base: Base, s: Statement, loaded: frown.Model, net: Any) -> bool:
+    """Whether frown's rigorous engine proves a statement about a file as well."""
+    if loaded.digest != s.digest:
+        return False
+    y = run(net, (s.centre[None] - s.mean) / s.std)[0]
     if min(y[s.label] - y[o] for o in s.others) < -SURE:
         return False
     moving = s.scale > 0
@@ -169,7 +173,7 @@ def proved(base: Base, s: Statement) -> bool:
         else:
             norm = inf  # the box around it
     ranged = np.isfinite(s.lower).all()
-    model = base.loaded.normalised(s.mean, s.std)
+    model = loaded.normalised(s.mean, s.std)
     for other in s.others:
         for method in ("crown", "frown"):
             found = frown.certify(
