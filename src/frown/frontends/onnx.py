@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,8 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
         raise InvalidModel(f"{file} is not an ONNX file, or it is cut off or damaged{hint}")
     if not proto.graph.node:
         raise InvalidModel(f"{file}: its graph is empty")
+    if not _legible(proto):
+        raise InvalidModel(f"{file} is damaged: it has names that are not text in UTF-8")
     digest = hashlib.sha256(content)
     beside = sorted(_external(proto))
     if beside:
@@ -107,6 +109,19 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
     if _open_batch(proto):
         source = proto.SerializeToString()
     return _inlined(proto), source, digest.hexdigest(), 1 + len(beside)
+
+
+def _legible(message: Any) -> bool:
+    """Whether all strings of a message are text: of others the parser makes bytes."""
+    for field, value in message.ListFields():
+        values = (
+            [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        )
+        if field.type == field.TYPE_STRING and any(isinstance(v, bytes) for v in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(_legible(v) for v in values):
+            return False
+    return True
 
 
 def _open_batch(proto: onnx.ModelProto) -> bool:
@@ -160,7 +175,11 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
     kind = given.type.tensor_type
     dtype = _DTYPES.get(kind.elem_type)
     if dtype is None:
-        found = onnx.TensorProto.DataType.Name(kind.elem_type)
+        known = onnx.TensorProto.DataType.values()
+        numbered = f"number {kind.elem_type}"
+        found = (
+            onnx.TensorProto.DataType.Name(kind.elem_type) if kind.elem_type in known else numbered
+        )
         raise UnsupportedModel(
             f"{model}: input {given.name} has type {found}; only FLOAT and DOUBLE are bounded"
         )
@@ -201,7 +220,9 @@ def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
     opset = _opset(proto, model)
     output = _output(proto, model)
     nodes = needed([OnnxNode.read(n) for n in proto.graph.node], output)
-    nodes, constants = fold(nodes, opset, _initializers(proto, model))
+    weights = _initializers(proto, model)
+    _require_order(nodes, {port.name, *weights}, model)
+    nodes, constants = fold(nodes, opset, weights)
     nodes, constants = fuse_activations(nodes, constants, output)
     return Task(
         model,
@@ -213,6 +234,18 @@ def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
         output,
         lambda: _inferred(proto, port),
     )
+
+
+def _require_order(nodes: Sequence[OnnxNode], known: set[str], model: str) -> None:
+    """Raise InvalidModel where a node reads what is computed after it, or never."""
+    for node in nodes:
+        missing = [i for i in node.inputs if i and i not in known]
+        if missing:
+            raise InvalidModel(
+                f"{model}: {node.op} at {node.name} reads {', '.join(missing)}, "
+                "which nothing before it computes"
+            )
+        known.update(node.outputs)
 
 
 def _opset(proto: onnx.ModelProto, model: str) -> int:
