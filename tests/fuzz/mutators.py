@@ -106,22 +106,23 @@ def network(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
         return bytewise(data)
 
 
-OPERATORS = (
-    "Relu LeakyRelu PRelu Sigmoid Tanh Softplus Abs HardSwish HardSigmoid Exp Log Sin Cos Atan Clip "
-    "Max Min Elu Selu Celu Pow Reciprocal Sqrt Mul Div Add Sub Neg Sum Mean Gelu Erf MaxPool "
-    "AveragePool GlobalMaxPool GlobalAveragePool ReduceMax ReduceMin ReduceSum ReduceMean "
-    "ReduceLogSumExp Softmax LogSoftmax MatMul Gemm Conv ConvTranspose BatchNormalization "
-    "LayerNormalization InstanceNormalization GroupNormalization LRN RNN LSTM GRU Reshape Flatten "
-    "Squeeze Unsqueeze Transpose Concat Split Slice Gather Pad Expand Tile Identity Dropout Cast "
-    "Constant ConstantOfShape Shape Range Where Einsum CumSum Resize DepthToSpace SpaceToDepth "
-    "Upsample TopK Loop If Equal Not Floor Swish ReverseSequence GatherND ScatterND Trilu"
-).split()
-ATTRIBUTES = (
-    "axis axes alpha beta gamma transA transB kernel_shape strides pads dilations group auto_pad "
-    "ceil_mode count_include_pad storage_order perm keepdims epsilon hidden_size direction layout "
-    "linear_before_reset activations clip output_shape output_padding mode value split to allowzero "
-    "starts ends num_outputs batch_dims exclusive reverse equation blocksize min max largest"
-).split()
+_OPERATORS = """
+Relu LeakyRelu PRelu Sigmoid Tanh Softplus Abs HardSwish HardSigmoid Exp Log Sin Cos Atan Clip
+Max Min Elu Selu Celu Pow Reciprocal Sqrt Mul Div Add Sub Neg Sum Mean Gelu Erf MaxPool
+AveragePool GlobalMaxPool GlobalAveragePool ReduceMax ReduceMin ReduceSum ReduceMean
+ReduceLogSumExp Softmax LogSoftmax MatMul Gemm Conv ConvTranspose BatchNormalization
+LayerNormalization InstanceNormalization GroupNormalization LRN RNN LSTM GRU Reshape Flatten
+Squeeze Unsqueeze Transpose Concat Split Slice Gather Pad Expand Tile Identity Dropout Cast
+Constant ConstantOfShape Shape Range Where Einsum CumSum Resize DepthToSpace SpaceToDepth
+Upsample TopK Loop If Equal Not Floor Swish ReverseSequence GatherND ScatterND Trilu
+"""
+_ATTRIBUTES = """
+axis axes alpha beta gamma transA transB kernel_shape strides pads dilations group auto_pad
+ceil_mode count_include_pad storage_order perm keepdims epsilon hidden_size direction layout
+linear_before_reset activations clip output_shape output_padding mode value split to allowzero
+starts ends num_outputs batch_dims exclusive reverse equation blocksize min max largest
+"""
+OPERATORS, ATTRIBUTES = _OPERATORS.split(), _ATTRIBUTES.split()
 
 
 def _graph(proto: onnx.ModelProto, rng: random.Random, bytewise: Bytewise) -> None:

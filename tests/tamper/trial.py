@@ -175,7 +175,7 @@ def proved(base: Base, s: Statement, loaded: frown.Model, net: Any) -> bool:
     ranged = np.isfinite(s.lower).all()
     model = loaded.normalised(s.mean, s.std)
     for other in s.others:
-        for method in ("crown", "frown"):
+        for method, steps in (("crown", None), ("frown", None), ("frown", 200)):
             found = frown.certify(
                 model,
                 s.centre[None],
@@ -183,6 +183,7 @@ def proved(base: Base, s: Statement, loaded: frown.Model, net: Any) -> bool:
                 target=other,
                 norm=norm,
                 method=method,
+                steps=steps,
                 eps=s.radius,
                 scale=s.scale,
                 bounds=(s.lower, s.upper) if ranged else None,

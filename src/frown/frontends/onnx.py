@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from frown.frontends.onnx_runtime import OnnxRuntime, Port
 from frown.graph.op import Shape
 
 OLDEST_OPSET = 8
+MOST_NUMBERS = 2**28  # in what the model reads at once
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT: np.dtype(np.float32),
@@ -175,11 +177,8 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
     kind = given.type.tensor_type
     dtype = _DTYPES.get(kind.elem_type)
     if dtype is None:
-        known = onnx.TensorProto.DataType.values()
-        numbered = f"number {kind.elem_type}"
-        found = (
-            onnx.TensorProto.DataType.Name(kind.elem_type) if kind.elem_type in known else numbered
-        )
+        names = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        found = names.get(kind.elem_type, f"number {kind.elem_type}")
         raise UnsupportedModel(
             f"{model}: input {given.name} has type {found}; only FLOAT and DOUBLE are bounded"
         )
@@ -200,6 +199,12 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
         )
     first = dims[0].dim_value if dims[0].dim_value > 0 else None
     lead = first if len(dims) == 1 and first is not None else 1
+    declared = (first or 1, *(d.dim_value for d in dims[1:]))
+    if prod(declared) > MOST_NUMBERS:
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has shape {declared}, more than "
+            f"{MOST_NUMBERS:,} numbers; export it with batch 1 or a symbolic one"
+        )
     return Port(given.name, dtype, (lead, *(d.dim_value for d in dims[1:])), first)
 
 
