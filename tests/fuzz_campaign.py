@@ -144,20 +144,22 @@ def main() -> int:
         print("the fuzzer needs atheris: pip install atheris (Linux)")
         return 2
     old = set(asked.keep.glob("*"))
-    for name in asked.targets:
-        _fuzzed(name, asked.seconds, asked.keep)
+    deaths = sum(_fuzzed(name, asked.seconds, asked.keep) for name in asked.targets)
     new = sorted(p for p in set(asked.keep.glob("*")) - old if p.suffix != ".txt")
     for path in new:
         story = path.with_name(f"{path.name}.txt")
         last = story.read_text().strip().splitlines()[-1] if story.exists() else "the process died"
         print(f"{path}: {last}")
-    print(f"{len(new)} findings in {len(asked.targets)} targets of {asked.seconds} s each")
-    return 1 if new else 0
+    what = f"{len(new)} findings, {deaths} processes that died"
+    print(f"{what}, in {len(asked.targets)} targets of {asked.seconds} s each")
+    return 1 if new or deaths else 0
 
 
-def _fuzzed(name: str, seconds: int, keep: Path) -> None:
-    """A target in processes of its own: one that dies is started again, with its corpus."""
-    ends = time.monotonic() + seconds
+def _fuzzed(name: str, seconds: int, keep: Path) -> int:
+    """A target in processes of its own: one that dies is started again, with its corpus.
+
+    Returns how many died."""
+    ends, deaths = time.monotonic() + seconds, 0
     with tempfile.TemporaryDirectory() as corpus:
         while (left := int(ends - time.monotonic())) > 0:
             command = [sys.executable, __file__, "--targets", name, "--seconds", str(left)]
@@ -171,11 +173,13 @@ def _fuzzed(name: str, seconds: int, keep: Path) -> None:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
             lines = [t for t in done.stdout.splitlines() if t.startswith("FOUND")]
-            stats = [t for t in done.stderr.splitlines() if t.startswith(("#", "stat::number"))]
-            print("\n".join([*lines, f"{name}: {' | '.join(stats[-3:])}"]), flush=True)
+            stats = [t for t in done.stderr.splitlines() if " cov: " in t or "number_of" in t]
+            print("\n".join([*lines, f"{name}: {' | '.join(stats[-2:])}"]), flush=True)
             if done.returncode:
+                deaths += 1
                 print(f"{name}: ended with {done.returncode}", flush=True)
                 print("\n".join(done.stderr.splitlines()[-25:]), flush=True)
+    return deaths
 
 
 if __name__ == "__main__":

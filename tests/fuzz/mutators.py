@@ -102,7 +102,7 @@ def network(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
         for _ in range(rng.choice([1, 1, 1, 2, 4])):
             _graph(proto, rng, bytewise)
         return proto.SerializeToString()
-    except (DecodeError, ValueError, TypeError, OverflowError):
+    except (DecodeError, IndexError, OverflowError, TypeError, ValueError):
         return bytewise(data)
 
 

@@ -177,8 +177,8 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
     kind = given.type.tensor_type
     dtype = _DTYPES.get(kind.elem_type)
     if dtype is None:
-        names = {number: name for name, number in onnx.TensorProto.DataType.items()}
-        found = names.get(kind.elem_type, f"number {kind.elem_type}")
+        types = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        found = types.get(kind.elem_type, f"number {kind.elem_type}")
         raise UnsupportedModel(
             f"{model}: input {given.name} has type {found}; only FLOAT and DOUBLE are bounded"
         )
