@@ -20,6 +20,7 @@ LAYERS = (
     ("batches",),
     ("prover",),
     ("certifier", "bounding", "certificate"),
+    ("batch",),
     ("rigor",),
     ("radius", "engines", "attacks"),
     ("frontends",),
