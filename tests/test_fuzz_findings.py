@@ -79,6 +79,34 @@ def test_names_that_are_no_text(field: str, tmp_path: Path) -> None:
         checked(path)
 
 
+@pytest.mark.parametrize("where", ["weight", "constant"])
+def test_tensors_of_sizes_below_0(where: str, tmp_path: Path) -> None:
+    """numpy takes -1 for a size to be worked out."""
+    proto = gemm()
+    tensor = proto.graph.initializer[0]
+    tensor.dims[1] = -1
+    if where == "constant":
+        value = onnx.helper.make_attribute("value", tensor)
+        del proto.graph.initializer[:]
+        proto.graph.node.insert(0, node("Constant", "", "w"))
+        proto.graph.node[0].attribute.append(value)
+    path = saved(proto, tmp_path)
+    with pytest.raises(InvalidModel, match="below 0"):
+        frown.load(path)
+    with pytest.raises(Refused, match="below 0"):
+        checked(path)
+
+
+def test_weights_of_a_type_without_a_name(tmp_path: Path) -> None:
+    proto = gemm()
+    proto.graph.initializer[0].data_type = 43
+    path = saved(proto, tmp_path)
+    with pytest.raises(InvalidModel, match="weight w is damaged"):
+        frown.load(path)
+    with pytest.raises(Refused, match="constant w"):
+        checked(path)
+
+
 def test_an_input_of_a_type_without_a_name(tmp_path: Path) -> None:
     proto = gemm()
     proto.graph.input[0].type.tensor_type.elem_type = 65

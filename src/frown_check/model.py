@@ -128,6 +128,8 @@ def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str])
 def _array(tensor: onnx.TensorProto) -> Constant:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise Refused(f"the weights of {tensor.name} are in another file")
+    if any(size < 0 for size in tensor.dims):
+        raise Refused(f"constant {tensor.name} has sizes below 0")
     try:
         found = np.asarray(onnx.numpy_helper.to_array(tensor))
     except Exception as error:  # of several libraries, and all mean the same

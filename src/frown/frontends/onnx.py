@@ -96,6 +96,9 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
         raise InvalidModel(f"{file}: its graph is empty")
     if not _legible(proto):
         raise InvalidModel(f"{file} is damaged: it has names that are not text in UTF-8")
+    odd = [t.name for t in _tensors(proto.graph) if any(size < 0 for size in t.dims)]
+    if odd:  # numpy would work out a size of -1, and onnx's shape inference ends the process
+        raise InvalidModel(f"{file} is damaged: sizes below 0 in {', '.join(odd)}")
     digest = hashlib.sha256(content)
     beside = sorted(_external(proto))
     if beside:
@@ -273,8 +276,8 @@ def _initializers(proto: onnx.ModelProto, model: str) -> Constants:
     for tensor in proto.graph.initializer:
         try:
             constants[tensor.name] = widened(onnx.numpy_helper.to_array(tensor))
-        except (TypeError, ValueError) as error:
-            raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error}") from error
+        except Exception as error:  # of protobuf, numpy and onnx, and all mean the same
+            raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error!r}") from error
     return constants
 
 
