@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -31,6 +32,7 @@ from frown_check.model import Network, load
 from fuzz import mutators, seeds
 
 MOST_CLASSES = 100
+MOST_FEATURES = 1 << 14  # larger networks may take as long and as much as they need
 
 
 class Wrong(AssertionError):
@@ -91,6 +93,8 @@ def read_network(data: bytes) -> None:
     ops = [network.graph.nodes[i].op for i in sorted(network.graph.needed(network.output.node))]
     sites = [(op.name, op.kind, _width(network, op)) for op in ops if isinstance(op, Apply)]
     count = len(network.output.index)
+    if max(prod(network.shape), count) > MOST_FEATURES:
+        return
     x = np.random.default_rng(0).uniform(-1, 1, network.shape)
     for radius in (0.0, 0.1):
         made = draft(
@@ -136,7 +140,7 @@ def _answer(content: bytes, x: np.ndarray) -> np.ndarray:
 def load_model(data: bytes) -> None:
     """frown's reader, and CROWN once."""
     model = frown.load(_file("fuzzed.onnx", data))
-    if model.classes > MOST_CLASSES:
+    if model.classes > MOST_CLASSES or prod(model.input_shape) > MOST_FEATURES:
         return
     x = np.zeros((1, *model.input_shape))
     frown.certify(model, x, method="crown", eps=0.01, attack=False, time_limit=5)
