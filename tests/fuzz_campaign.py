@@ -105,6 +105,7 @@ def work(name: str, seconds: int, keep: Path, corpus: Path) -> None:
         f"-timeout={int(6 * SLOW)}",
         "-rss_limit_mb=5000",
         "-len_control=0",
+        "-report_slow_units=1000",  # in seconds of a clock; ours are CPU seconds
         "-print_final_stats=1",
         "-verbosity=1",
         f"-artifact_prefix={keep}/{name}-",
