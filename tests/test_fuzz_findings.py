@@ -13,9 +13,12 @@ import onnx
 import pytest
 
 import frown
+from check.writer import draft
 from frown.bench import formats
 from frown.errors import InvalidInput, InvalidModel, UnsupportedModel
 from frown.run.data import read_data
+from frown_check import check
+from frown_check.checker import BROKEN
 from frown_check.errors import Refused
 from frown_check.model import load
 from fuzz.targets import TARGETS, Target
@@ -181,6 +184,22 @@ def test_factors_that_are_no_numbers_beside_an_activation(factor: float, tmp_pat
         frown.load(path)
     with pytest.raises(Refused):
         checked(path)
+
+
+@pytest.mark.parametrize("op", ["Sigmoid", "Tanh", "Softplus", "Elu", "Exp"])
+@pytest.mark.parametrize("centre", [1e300, -1e300, 1e18])
+def test_inputs_at_which_arb_gives_up(op: str, centre: float, tmp_path: Path) -> None:
+    """1 / (1 + e^1e300): a verdict, and a reason that says where."""
+    path = saved(model([node(op, "x", "y")], ("N", 2)), tmp_path)
+    x = np.array([centre, 0.0])
+    verdict = check(draft(path, [("y", op, 2)], x, 0.1, 0, [1], rows=False).file(), path)
+    assert not verdict.reason.startswith(BROKEN)
+    assert (
+        verdict.accepted
+        or "enclosure" in verdict.reason
+        or "finite" in verdict.reason
+        or ("not proved" in verdict.reason)
+    )
 
 
 # -- data -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 import frown
 import frown_check
 from frown import prover
-from frown.rigor.replay import _largest, _short
+from frown.rigor.replay import _short
 from onnx_models import model, node, saved
 from tamper.bases import recurrent
 
@@ -38,6 +38,12 @@ def networks(folder: Path) -> dict[str, Path]:
     }
 
 
+def _at_most(size: int, patch: pytest.MonkeyPatch) -> None:
+    """Thrift for certificates of more bytes, as much as makes these small ones smaller."""
+    patch.setattr(prover, "LARGE", size)
+    patch.setattr(prover, "_THRIFTY", ((1e-3, 1.0), (1e-3, 1 - 2.0**-9), (1e-2, 1 - 2.0**-9)))
+
+
 def certified(path: Path, out: Path, **options: object) -> tuple[list[frown.Row], list[bytes]]:
     loaded = frown.load(path)
     x = np.random.default_rng(1).uniform(-1, 1, (2, *loaded.input_shape))
@@ -51,10 +57,11 @@ def test_a_thrifty_certificate_is_smaller_and_proves_its_radius(
 ) -> None:
     path = networks(tmp_path)[name]
     full, files = certified(path, tmp_path / "full", norm=norm)
-    monkeypatch.setattr(prover, "LARGE", 0)
+    most = int(0.93 * min(map(len, files)))
+    _at_most(most, monkeypatch)
     rows, smaller = certified(path, tmp_path / "small", norm=norm)
     for old, new, file, small in zip(full, rows, files, smaller, strict=True):
-        assert len(small) < 0.92 * len(file)
+        assert len(small) <= most < len(file)
         assert (1 - 2.0**-8) * old.radius <= new.radius <= old.radius
         verdict = frown_check.check(small, path)
         assert verdict.accepted and verdict.claim is not None, verdict.reason
@@ -64,21 +71,13 @@ def test_a_thrifty_certificate_is_smaller_and_proves_its_radius(
 
 def test_a_radius_that_was_asked_for_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = perceptron(tmp_path)
-    eps = [0.999 * row.radius for row in certified(path, tmp_path / "search")[0]]
-    monkeypatch.setattr(prover, "LARGE", 0)
+    found, full = certified(path, tmp_path / "search")
+    eps = [0.98 * row.radius for row in found]
+    _at_most(int(0.93 * min(map(len, full))), monkeypatch)
     rows, files = certified(path, tmp_path / "asked", eps=eps)
     for row, asked, file in zip(rows, eps, files, strict=True):
         assert row.status == "certified" and row.radius == asked
         assert frown_check.check(file, path).accepted
-
-
-def test_what_is_dropped_adds_up_to_no_more_than_is_spared() -> None:
-    gain = torch.tensor([[3.0, 1.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
-    kept = _largest(gain, torch.tensor([3.5, 0.5], dtype=torch.float64))
-    assert kept.tolist() == [[True, False, False, False], [True, True, True, True]]
-    drawn = torch.rand(50, 4, 9, dtype=torch.float64)
-    spare = torch.rand(50, dtype=torch.float64) * 20
-    assert ((drawn * ~_largest(drawn, spare)).flatten(1).sum(1) <= spare + 1e-12).all()
 
 
 def test_slopes_beyond_half_precision_stay_as_they_are() -> None:

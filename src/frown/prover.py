@@ -29,9 +29,12 @@ from frown.rigor.rounding import LOOSE, below, keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
 ESTIMATES = ("lp", "milp")  # methods whose bounds are plain floating point
-LARGE = 900_000  # bytes of a certificate that is worth another replay
-THRIFT = 0.01  # what that replay's rows may lose, as a share of a neuron's width
-_GIVEN_UP = (1.0, 1 - 2.0**-10, 1 - 2.0**-8)  # of the radius, for a smaller certificate
+LARGE = 950_000  # bytes of a certificate that is worth another replay
+# How such replays are made: thrift, and the part of the radius that is kept.
+_THRIFTY = (
+    *((thrift, 1.0) for thrift in (8e-6, 1.6e-5, 3.2e-5)),
+    *((thrift, 1 - 2.0**-9) for thrift in (1.6e-5, 3.2e-5, 6.4e-5)),
+)
 _SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
 
 
@@ -101,7 +104,7 @@ class Prover:
             waiting = waiting[~good]
         self._fall_back(batch, radius, proved, margins)
         if self.certificates:
-            self._economise(batch, proved, margins, _GIVEN_UP if eps is None else (1.0,))
+            self._economise(batch, proved, margins, eps is not None)
         batch.rigorous = (proved, margins)
         region = batch.query.take(batch.right).region(self.plan.graph)
         batch.covered = proved >= farthest(region)
@@ -119,26 +122,26 @@ class Prover:
         proved[worse[good]], margins[worse[good]] = base[worse[good]], found.margins[good]
         self._keep(batch, worse, found, good, base[worse])
 
-    def _economise(
-        self, batch: Batch, proved: Tensor, margins: Tensor, factors: tuple[float, ...]
-    ) -> None:
-        """Large certificates again with fewer and shorter slopes, at a slightly smaller radius
-        where that is what it takes; where it does not do, they stay as they are."""
+    def _economise(self, batch: Batch, proved: Tensor, margins: Tensor, fixed: bool) -> None:
+        """Large certificates again with fewer and shorter slopes, at a radius smaller by 2^-9
+        where that is what it takes (unless it is `fixed`). Where nothing does, they stay."""
         files = [batch.certificate.get(int(n), b"") for n in batch.right]
         waiting = torch.tensor([k for k, file in enumerate(files) if len(file) > LARGE])
         whole = proved.clone()
-        for factor in factors:
-            if not len(waiting):
+        for thrift, part in _THRIFTY:
+            if not len(waiting) or (fixed and part < 1):
                 return
-            trial = whole[waiting] * factor
-            found = self._replayed(batch, waiting, trial, thrift=THRIFT)
+            trial = whole[waiting] * part
+            found = self._replayed(batch, waiting, trial, thrift=thrift)
             good = (found.margins > 0).all(1)
             for k in good.nonzero().flatten().tolist():
                 n, radius = int(waiting[k]), float(trial[k])
                 file = found.file(self.certifier.model, k, radius)
-                if len(file) < len(files[n]):
+                if len(file) <= LARGE:
                     batch.certificate[int(batch.right[n])] = file
                     proved[n], margins[n] = radius, found.margins[k]
+                else:
+                    good[k] = False
             waiting = waiting[~good]
 
     def _keep(

@@ -15,6 +15,7 @@ from frown_check.model import load
 from frown_check.replay import Progress, Replay
 
 MOST_FILE = 2**30
+BROKEN = "the checker cannot follow it"  # a fault of the checker's own, and no proof either
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ def check(
         return Verdict(False, str(reason), claim)
     except MemoryError:
         return Verdict(False, "there is not enough memory to replay it", claim)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        return Verdict(False, f"{BROKEN}: {type(error).__name__}: {error}", claim)
     proved = np.isfinite(margins) & (margins > 0)
     worst = float(np.min(margins))
     if proved.all():

@@ -25,7 +25,7 @@ from frown.bench import formats
 from frown.errors import FrownError, InvalidInput, InvalidModel
 from frown.report.read import read_any
 from frown.run.data import read_classes, read_data
-from frown_check.checker import Claim
+from frown_check.checker import BROKEN, Claim
 from frown_check.errors import Refused
 from frown_check.graph import Apply
 from frown_check.model import Network, load
@@ -73,6 +73,8 @@ def check_certificate(data: bytes) -> None:
     verdict = frown_check.check(data[1:], model, most_payload=1 << 24)
     if verdict.accepted != (verdict.reason == ""):
         raise Wrong(f"accepted {verdict.accepted}, because of {verdict.reason!r}")
+    if verdict.reason.startswith(BROKEN):
+        raise Wrong(verdict.reason)
     if verdict.accepted:
         assert verdict.claim is not None
         _holds(verdict.claim, model)
@@ -101,6 +103,8 @@ def read_network(data: bytes) -> None:
             path, sites, x, radius, 0, list(range(1, min(count, 4))) or [1], rows=count < 9
         )
         verdict = frown_check.check(made.file(), path)
+        if verdict.reason.startswith(BROKEN):
+            raise Wrong(verdict.reason)
         if verdict.margin is not None and count > 1:
             _not_above(verdict.margin, data, x, min(count, 4))
 

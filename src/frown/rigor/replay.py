@@ -77,7 +77,7 @@ class Walk:
     guide: Guide
     clock: Clock = NO_LIMIT
     record: Callable[[Step], None] | None = None
-    thrift: float = 0.0  # the share of a neuron's width that a row may lose to simpler slopes
+    thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
     proven: dict[int, Proven] = field(default_factory=dict)
@@ -250,8 +250,7 @@ class Walk:
         thrifty = slopes is not None and self.thrift > 0 and target != self.plan.graph.output
         if thrifty:
             box = self.values[target]
-            width = (box.upper - box.lower).flatten(1)[sample, neuron]
-            spare = self.thrift * width / len(earlier)  # (rows,) at each node
+            least_gain = self.thrift * (box.upper - box.lower).flatten(1)[sample, neuron]  # (rows,)
         kept: dict[int, Tensor] = {}
 
         def choose(i: int, here: Tensor) -> Chosen:
@@ -265,7 +264,8 @@ class Walk:
                 return Chosen(usual, torch.where(under, rule.lower, rule.upper))
             given, place = slopes[i], frames[i].box
             gain = relaxation.expand(here).abs() * (given - usual).abs()
-            matters = _largest(gain * (place.upper - place.lower), spare)
+            gain = gain * (place.upper - place.lower)
+            matters = gain > least_gain.view(-1, *[1] * (gain.dim() - 1))
             own = torch.where(matters, _short(given), usual)
             kept[i] = own.where(matters, torch.nan)
             return Chosen(own, self.proven[i].rows(index).intercept(own, under))
@@ -277,14 +277,6 @@ class Walk:
             self.record(Step(target, sample, neuron, side, slopes))
         value = least(region, form.coef) + form.const
         return below(value, form.charge + form.const.abs() * (4 * UNIT))
-
-
-def _largest(gain: Tensor, spare: Tensor) -> Tensor:
-    """Which entries count, row by row: the others' gains add up to no more than `spare`."""
-    flat = gain.flatten(1)
-    ascending, order = flat.sort(1)
-    dropped = ascending.cumsum(1) <= spare[:, None]
-    return ~torch.zeros_like(dropped).scatter(1, order, dropped).view_as(gain)
 
 
 def _short(slope: Tensor) -> Tensor:
