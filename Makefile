@@ -4,13 +4,23 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint nightly clean
 
 demo: $(VENV)/.frown
 	$(BIN)/frown demo --out frown-demo
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Long campaigns against the proofs, the checker and the readers; an hour or so. Shorter ones:
+# make nightly REGIONS=2000 TRIALS=500 SECONDS=30
+REGIONS ?= 100000
+TRIALS ?= 10000
+SECONDS ?= 600
+nightly: $(VENV)/.fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -28,5 +38,9 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.frown
 
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,fuzz]'
+	touch $@ $(VENV)/.dev $(VENV)/.frown
+
 clean:
-	rm -rf $(VENV) frown-demo frown-examples build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) frown-demo frown-examples fuzz-findings build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -105,7 +105,7 @@ class Recorder:
             if not len(row):
                 continue
             if step.slopes is not None and slopes is None:
-                slopes = payload.put(self._table([step]), "f4")
+                slopes = payload.put(*_stored(self._table([step])))
             table = np.full(len(row), NO_TABLE) if slopes is None else row.numpy()
             found.append(
                 {
@@ -129,7 +129,7 @@ class Recorder:
         return {
             "over": self._over(self.plan.graph.output),
             "table": payload.put(np.argsort(condition), "u4"),
-            "slopes": payload.put(self._table(parts), "f4"),
+            "slopes": payload.put(*_stored(self._table(parts))),
         }
 
     def _over(self, target: int) -> list[int]:
@@ -144,6 +144,13 @@ class Recorder:
             columns = [part.slopes[i].flatten(1) for i in self.plan.below(part.target)]
             tables.append(torch.cat(columns, 1)[:, None])
         return torch.cat(tables).numpy()
+
+
+def _stored(slopes: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:
+    """Slopes with the shorter type that holds them; replays use no others than single ones."""
+    with np.errstate(over="ignore", under="ignore"):
+        same = (slopes.astype(np.float16) == slopes) | np.isnan(slopes)
+    return slopes, "f2" if same.all() else "f4"
 
 
 def _of_sample(step: Step, n: int) -> Step | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from frown_check.checker import Verdict, check
+from frown_check.checker import Claim, Verdict, check
 
 PATIENCE = 2.0  # seconds before progress is shown
 
@@ -47,7 +47,7 @@ def _text(path: Path, verdict: Verdict, seconds: float) -> str:
     extras = [
         text
         for text, present in (
-            ("within the valid range", claim.clipped),
+            (f"within the valid range {_range(claim)}", claim.clipped),
             ("features scaled or in several balls", claim.scaled),
             ("inputs normalised first", claim.normalised),
         )
@@ -57,8 +57,18 @@ def _text(path: Path, verdict: Verdict, seconds: float) -> str:
     tail = f" ({'; '.join(extras)})" if extras else ""
     return (
         f"{path}: accepted: class {claim.label} beats {others} for all {where}{tail}; "
-        f"margins > {verdict.margin:.4g}; {seconds:.2f} s"
+        f"margins > {verdict.margin:.4g}; x0 {claim.input[:12]}, statement {claim.statement[:12]}; "
+        f"{seconds:.2f} s"
     )
+
+
+def _range(claim: Claim) -> str:
+    """[0, 1], or that it differs from feature to feature."""
+    if claim.lower is None or claim.upper is None:
+        return ""
+    if (claim.lower == claim.lower.flat[0]).all() and (claim.upper == claim.upper.flat[0]).all():
+        return f"[{claim.lower.flat[0]:.17g}, {claim.upper.flat[0]:.17g}]"
+    return "of every feature"
 
 
 def _json(path: Path, verdict: Verdict, seconds: float) -> str:
@@ -71,6 +81,8 @@ def _json(path: Path, verdict: Verdict, seconds: float) -> str:
             "others": list(claim.others),
             "norm": "inf" if claim.norm == float("inf") else claim.norm,
             "radius": claim.radius,
+            "input": claim.input,
+            "statement": claim.statement,
             "clipped": claim.clipped,
             "scaled": claim.scaled,
             "normalised": claim.normalised,

@@ -2,48 +2,92 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from frown_check.balls import require_ieee
+from frown_check.balls import Array, Index, require_ieee
 from frown_check.container import MOST_PAYLOAD, Certificate, read
 from frown_check.errors import Refused
 from frown_check.model import load
 from frown_check.replay import Progress, Replay
 
 MOST_FILE = 2**30
+BROKEN = "the checker cannot follow it"  # a fault of the checker's own, and no proof either
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """output[label] > output[o] for every o in `others` and every x of the region."""
+    """output[label] > output[o] for every o in `others` and every x with lower <= x <= upper and,
+    for every ball b, ||((x - centre) / scale)_b||_norm <= radius; arrays in the input's shape."""
 
     digest: str
+    external: tuple[tuple[str, str], ...]  # digests of files beside the model
     label: int
     others: tuple[int, ...]
     norm: float
     radius: float
-    centre: np.ndarray[tuple[int, ...], np.dtype[np.float64]]  # in the input's shape
-    clipped: bool  # to a valid range
-    scaled: bool  # features move by different amounts, or in several balls
-    normalised: bool
+    centre: Array
+    scale: Array  # 0: the feature is fixed
+    ball: Index  # features of one number form one ball
+    lower: Array | None  # the valid range
+    upper: Array | None
+    mean: Array | None  # the network is applied to (x - mean) / std
+    std: Array | None
 
     @staticmethod
     def of(certificate: Certificate) -> Claim:
-        region = certificate.region
+        region, shape = certificate.region, certificate.shape
+        mean, std = certificate.normalisation or (None, None)
         return Claim(
             certificate.digest,
+            tuple(sorted(certificate.external.items())),
             certificate.label,
             certificate.others,
             region.p,
             region.radius,
-            region.centre.reshape(certificate.shape),
-            region.lower is not None,
-            bool((region.scale != 1).any() or (region.ball != 0).any()),
-            certificate.normalisation is not None,
+            region.centre.reshape(shape),
+            region.scale.reshape(shape),
+            region.ball.reshape(shape),
+            None if region.lower is None else region.lower.reshape(shape),
+            None if region.upper is None else region.upper.reshape(shape),
+            None if mean is None else mean.reshape(shape),
+            None if std is None else std.reshape(shape),
         )
+
+    @property
+    def clipped(self) -> bool:
+        """Whether x stays in a valid range."""
+        return self.lower is not None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether features move by different amounts, or in several balls."""
+        return bool((self.scale != 1).any() or (self.ball != 0).any())
+
+    @property
+    def normalised(self) -> bool:
+        return self.mean is not None
+
+    @property
+    def input(self) -> str:
+        """SHA-256 of the centre as little-endian doubles: compare it with your own input's."""
+        return hashlib.sha256(self.centre.astype("<f8").tobytes()).hexdigest()
+
+    @property
+    def statement(self) -> str:
+        """SHA-256 of everything that is claimed: another statement has another one."""
+        arrays = (self.centre, self.scale, self.ball, self.lower, self.upper, self.mean, self.std)
+        given = [field for field in arrays if field is not None]
+        there = (self.centre.shape, self.clipped, self.normalised)
+        claim = (self.digest, self.external, self.label, self.others)
+        numbers = (float(self.norm).hex(), self.radius.hex())
+        digest = hashlib.sha256(repr((claim, numbers, there)).encode())
+        for field in given:
+            digest.update(field.astype("<f8").tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +126,8 @@ def check(
         return Verdict(False, str(reason), claim)
     except MemoryError:
         return Verdict(False, "there is not enough memory to replay it", claim)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        return Verdict(False, f"{BROKEN}: {type(error).__name__}: {error}", claim)
     proved = np.isfinite(margins) & (margins > 0)
     worst = float(np.min(margins))
     if proved.all():

@@ -69,7 +69,10 @@ class Pointwise:
         precise()
         values, slopes = [], []
         for x in z.ravel().tolist():
-            series = self.expression(arb_series([arb(x), 1], 2))
+            try:
+                series = self.expression(arb_series([arb(x), 1], 2))
+            except (ValueError, ZeroDivisionError):  # as of e^x beyond what Arb can hold
+                raise Refused(f"a function has no enclosure at {x:.6g}") from None
             values.append(series[0])
             slopes.append(series[1])
         return enclosed(values, z.shape), enclosed(slopes, z.shape)

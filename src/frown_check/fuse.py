@@ -17,6 +17,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import isclose, pi, sqrt
 
+import numpy as np
 from flint import fmpq
 
 from frown_check.calls import Constant, OnnxNode
@@ -56,6 +57,8 @@ class Fuser:
             gate = self.producers.get(inner)
             if gate is None or gate.op not in ("Sigmoid", "Erf", "Tanh"):
                 continue
+            if len(gate.inputs) != 1:
+                continue
             outer = self._polynomial(right, inner)
             if outer is None:
                 return None
@@ -94,7 +97,7 @@ class Fuser:
 
     def _scalar(self, name: str) -> Fraction | None:
         found = self.constants.get(name)
-        if found is None or found.size != 1 or found.ndim > 1:
+        if found is None or found.size != 1 or found.ndim > 1 or not np.isfinite(found).all():
             return None
         return Fraction(float(found.reshape(())))
 

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown_check import activations, affine, movers, recurrent  # noqa: F401  (they register handlers)
 from frown_check.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
+from frown_check.container import MOST_FEATURES
 from frown_check.errors import Refused
 from frown_check.fuse import Fuser
 from frown_check.graph import Graph, Scale, View
@@ -49,6 +50,8 @@ def load(
         proto.ParseFromString(content)
     except DecodeError:
         raise Refused(f"{path.name} is not an ONNX file") from None
+    if not _legible(proto):
+        raise Refused(f"{path.name} has names that are not text in UTF-8")
     if proto.functions or proto.graph.sparse_initializer:
         raise Refused("local functions and sparse weights are not supported by the checker")
     opsets = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
@@ -64,6 +67,7 @@ def load(
     if len(set(named)) != len(named):
         raise Refused("the model computes a tensor twice")
     nodes = needed([_node(n) for n in proto.graph.node], output)
+    _in_order(nodes, {name, *constants})
     return _import(nodes, constants, output, name, shape, normalisation, int(opsets[0]))
 
 
@@ -80,6 +84,19 @@ def _content(path: Path, digest: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != digest:
         raise Refused(f"{path.name} is another model than the one that was certified")
     return content
+
+
+def _legible(message: Any) -> bool:
+    """Whether every string of a message, and of those in it, was UTF-8 and so became a str."""
+    for field, found in message.ListFields():
+        many = not isinstance(found, str | bytes) and not hasattr(found, "ListFields")
+        parts = found if many else [found]
+        if field.type == field.TYPE_MESSAGE:
+            if not all(map(_legible, parts)):
+                return False
+        elif field.type == field.TYPE_STRING and not all(isinstance(p, str) for p in parts):
+            return False
+    return True
 
 
 def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str]) -> None:
@@ -111,6 +128,8 @@ def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str])
 def _array(tensor: onnx.TensorProto) -> Constant:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise Refused(f"the weights of {tensor.name} are in another file")
+    if any(size < 0 for size in tensor.dims):
+        raise Refused(f"constant {tensor.name} has sizes below 0")
     try:
         found = np.asarray(onnx.numpy_helper.to_array(tensor))
     except Exception as error:  # of several libraries, and all mean the same
@@ -136,6 +155,8 @@ def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, .
         sizes[0] = 1
     if min(sizes) <= 0:
         raise Refused("the model's input has axes of unknown size")
+    if prod(sizes) > MOST_FEATURES:
+        raise Refused(f"the model's input has {prod(sizes)} features, more than {MOST_FEATURES}")
     return str(inputs[0].name), tuple(sizes)
 
 
@@ -166,6 +187,15 @@ def needed(nodes: list[OnnxNode], output: str) -> list[OnnxNode]:
             kept.append(node)
             wanted.update(i for i in node.inputs if i)
     return kept[::-1]
+
+
+def _in_order(nodes: list[OnnxNode], known: set[str]) -> None:
+    """Every tensor is computed before it is read, so there are no circles."""
+    for node in nodes:
+        missing = [i for i in node.inputs if i and i not in known]
+        if missing:
+            raise Refused(f"{node.op} at {node.name} reads {missing[0]}, which is not computed yet")
+        known.update(node.outputs)
 
 
 # -- the graph ----------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from frown_check.graph import View
 WAYS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 COMMON = "activations direction hidden_size layout"
 
+MOST_FRAMES = 4096  # each is a copy of the cell
+
 
 class Cell:
     """One direction's weights; vectors are (1, size)."""
@@ -106,6 +108,8 @@ def _unrolled(call: Call, cell: type[Cell], gates: int, states: int) -> Sequence
     plain = not call.attribute("layout", 0) and not call.has(4) and not call.has(7)
     if ways is None or not plain or len(x.shape) != 3 or x.shape[1] != 1:
         raise call.refuse("such a form")
+    if x.shape[0] > MOST_FRAMES:
+        raise call.refuse(f"a sequence of {x.shape[0]} frames")
     if cell is not Plain and call.attribute("activations", None) is not None:
         raise call.refuse("attribute activations")
     for k in range(states):

@@ -8,7 +8,6 @@ import math
 import struct
 import tarfile
 import warnings
-import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -113,7 +112,9 @@ def read_npz(path: Path, *pairs: tuple[str, str]) -> tuple[Parts, ...]:
                     f"{path} holds {', '.join(file) or 'nothing'}, but no {', '.join(missing)}"
                 )
             arrays = {name: np.asarray(file[name]) for name in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except InvalidInput:
+        raise
+    except Exception as error:  # of numpy, zipfile, zlib, tokenize: no list of them is complete
         raise InvalidInput(f"{path} cannot be read as .npz: {error}") from error
     return tuple(_parts(arrays[x], arrays[y], f"{path}: {x} and {y}") for x, y in pairs)
 

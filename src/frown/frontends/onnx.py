@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from frown.frontends.onnx_runtime import OnnxRuntime, Port
 from frown.graph.op import Shape
 
 OLDEST_OPSET = 8
+MOST_NUMBERS = 2**28  # in what the model reads at once
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT: np.dtype(np.float32),
@@ -92,6 +94,11 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
         raise InvalidModel(f"{file} is not an ONNX file, or it is cut off or damaged{hint}")
     if not proto.graph.node:
         raise InvalidModel(f"{file}: its graph is empty")
+    if not _legible(proto):
+        raise InvalidModel(f"{file} is damaged: it has names that are not text in UTF-8")
+    odd = [t.name for t in _tensors(proto.graph) if any(size < 0 for size in t.dims)]
+    if odd:  # numpy would work out a size of -1, and onnx's shape inference ends the process
+        raise InvalidModel(f"{file} is damaged: sizes below 0 in {', '.join(odd)}")
     digest = hashlib.sha256(content)
     beside = sorted(_external(proto))
     if beside:
@@ -107,6 +114,19 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
     if _open_batch(proto):
         source = proto.SerializeToString()
     return _inlined(proto), source, digest.hexdigest(), 1 + len(beside)
+
+
+def _legible(message: Any) -> bool:
+    """Whether all strings of a message are text: of others the parser makes bytes."""
+    for field, value in message.ListFields():
+        values = (
+            [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        )
+        if field.type == field.TYPE_STRING and any(isinstance(v, bytes) for v in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(_legible(v) for v in values):
+            return False
+    return True
 
 
 def _open_batch(proto: onnx.ModelProto) -> bool:
@@ -160,7 +180,8 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
     kind = given.type.tensor_type
     dtype = _DTYPES.get(kind.elem_type)
     if dtype is None:
-        found = onnx.TensorProto.DataType.Name(kind.elem_type)
+        types = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        found = types.get(kind.elem_type, f"number {kind.elem_type}")
         raise UnsupportedModel(
             f"{model}: input {given.name} has type {found}; only FLOAT and DOUBLE are bounded"
         )
@@ -181,6 +202,12 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
         )
     first = dims[0].dim_value if dims[0].dim_value > 0 else None
     lead = first if len(dims) == 1 and first is not None else 1
+    declared = (first or 1, *(d.dim_value for d in dims[1:]))
+    if prod(declared) > MOST_NUMBERS:
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has shape {declared}, more than "
+            f"{MOST_NUMBERS:,} numbers; export it with batch 1 or a symbolic one"
+        )
     return Port(given.name, dtype, (lead, *(d.dim_value for d in dims[1:])), first)
 
 
@@ -201,7 +228,9 @@ def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
     opset = _opset(proto, model)
     output = _output(proto, model)
     nodes = needed([OnnxNode.read(n) for n in proto.graph.node], output)
-    nodes, constants = fold(nodes, opset, _initializers(proto, model))
+    weights = _initializers(proto, model)
+    _require_order(nodes, {port.name, *weights}, model)
+    nodes, constants = fold(nodes, opset, weights)
     nodes, constants = fuse_activations(nodes, constants, output)
     return Task(
         model,
@@ -213,6 +242,18 @@ def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
         output,
         lambda: _inferred(proto, port),
     )
+
+
+def _require_order(nodes: Sequence[OnnxNode], known: set[str], model: str) -> None:
+    """Raise InvalidModel where a node reads what is computed after it, or never."""
+    for node in nodes:
+        missing = [i for i in node.inputs if i and i not in known]
+        if missing:
+            raise InvalidModel(
+                f"{model}: {node.op} at {node.name} reads {', '.join(missing)}, "
+                "which nothing before it computes"
+            )
+        known.update(node.outputs)
 
 
 def _opset(proto: onnx.ModelProto, model: str) -> int:
@@ -235,8 +276,8 @@ def _initializers(proto: onnx.ModelProto, model: str) -> Constants:
     for tensor in proto.graph.initializer:
         try:
             constants[tensor.name] = widened(onnx.numpy_helper.to_array(tensor))
-        except (TypeError, ValueError) as error:
-            raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error}") from error
+        except Exception as error:  # of protobuf, numpy and onnx, and all mean the same
+            raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error!r}") from error
     return constants
 
 

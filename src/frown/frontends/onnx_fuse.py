@@ -41,7 +41,7 @@ class _Reader:
     def scalar(self, name: str) -> float | None:
         found = self.constants.get(name)
         # More than one axis could add axes to what the number is combined with.
-        if found is None or found.size != 1 or found.ndim > 1:
+        if found is None or found.size != 1 or found.ndim > 1 or found.dtype.kind not in "fiub":
             return None
         return float(found.reshape(()))
 
@@ -123,7 +123,7 @@ class _Match:
 def _match(reader: _Reader, left: str, right: str) -> _Match | None:
     for inner in reader.chain(right):
         node = reader.producers.get(inner)
-        if node is None or node.op not in ("Sigmoid", "Erf", "Tanh"):
+        if node is None or node.op not in ("Sigmoid", "Erf", "Tanh") or len(node.inputs) != 1:
             continue
         outer = reader.polynomial(right, inner)
         if outer is None:

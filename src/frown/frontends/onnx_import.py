@@ -98,12 +98,6 @@ class _Importer:
         return self.build.graph(output)
 
     def _node(self, node: OnnxNode, read: set[str]) -> None:
-        missing = [i for i in node.inputs if i and i not in self.known]
-        if missing:
-            raise InvalidModel(
-                f"{self.task.model}: {node.op} at {node.name} reads {', '.join(missing)}, "
-                "which nothing before it computes"
-            )
         inputs = [self.known[i] for i in node.inputs if i]
         constant = all(isinstance(x, np.ndarray) for x in inputs)
         try:
@@ -160,7 +154,9 @@ class _Importer:
 
     def _placeholder(self, name: str) -> Value | _Unknown:
         shape = self._inferred().get(name)
-        return _Unknown() if shape is None else self.build.add(_Hole(shape))
+        if shape is None:
+            return _Unknown()
+        return self.build.reshape(self.build.add(_Hole(shape or (1,))), shape)
 
     def _inferred(self) -> Mapping[str, Shape]:
         if self.shapes is None:

@@ -23,6 +23,7 @@ from frown.relax.table import Clip, Elu, LeakyRelu, Relu, Sigmoid, Softplus, Tan
 Activation = Callable[[Builder, Value], Value]
 State = tuple[Operand, ...]
 
+MOST_FRAMES = 4096  # each is a copy of the cell
 _COMMON = "activation_alpha activation_beta activations clip direction hidden_size layout"
 
 
@@ -157,6 +158,8 @@ def _unrolled(
     x = call.value()
     if x.rank != 3:
         raise Unsupported(f"an input of shape {x.shape}, not (frames, batch, features)")
+    if x.shape[0] > MOST_FRAMES:
+        raise Unsupported(f"{x.shape[0]} frames, which are more than {MOST_FRAMES}")
     if flat:
         x = build.permute(x, (1, 0, 2))
     ways = _directions(call)

@@ -53,7 +53,7 @@ Guide = Callable[[Request], dict[int, Tensor] | None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Rows that were bounded, with the slopes they used (None: the fixed rule's)."""
+    """Rows that were bounded, with the slopes they used (None, or NaN: the fixed rule's)."""
 
     target: int
     sample: Tensor  # (rows,)
@@ -77,6 +77,7 @@ class Walk:
     guide: Guide
     clock: Clock = NO_LIMIT
     record: Callable[[Step], None] | None = None
+    thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
     proven: dict[int, Proven] = field(default_factory=dict)
@@ -246,24 +247,42 @@ class Walk:
         frames = {i: self.frames[i].rows(index) for i in earlier}
         request = Request(target, coef, sample, neuron, side, region, frames)
         slopes = guide(request)
-        if self.record is not None:
-            self.record(Step(target, sample, neuron, side, slopes))
+        thrifty = slopes is not None and self.thrift > 0 and target != self.plan.graph.output
+        if thrifty:
+            box = self.values[target]
+            least_gain = self.thrift * (box.upper - box.lower).flatten(1)[sample, neuron]  # (rows,)
+        kept: dict[int, Tensor] = {}
 
         def choose(i: int, here: Tensor) -> Chosen:
-            under = here >= 0
-            if slopes is not None:
+            under, relaxation = here >= 0, self.plan.relaxation(i)
+            if slopes is not None and not thrifty:
                 line = self.proven[i].rows(index).intercept(slopes[i], under)
                 return Chosen(slopes[i], line)
             rule = self.fixed[i].rows(index)
-            laid = self.plan.relaxation(i).expand(under)
-            return Chosen(
-                torch.where(laid, rule.slopes.lower, rule.slopes.upper),
-                torch.where(under, rule.lower, rule.upper),
-            )
+            usual = torch.where(relaxation.expand(under), rule.slopes.lower, rule.slopes.upper)
+            if slopes is None:
+                return Chosen(usual, torch.where(under, rule.lower, rule.upper))
+            given, place = slopes[i], frames[i].box
+            gain = relaxation.expand(here).abs() * (given - usual).abs()
+            gain = gain * (place.upper - place.lower)
+            matters = gain > least_gain.view(-1, *[1] * (gain.dim() - 1))
+            own = torch.where(matters, _short(given), usual)
+            kept[i] = own.where(matters, torch.nan)
+            return Chosen(own, self.proven[i].rows(index).intercept(own, under))
 
         form = pull_back(self.plan, target, coef, index, self.weights, choose)
+        if self.record is not None:
+            if thrifty and slopes is not None:  # what no row reads needs no slope
+                slopes = {i: kept.get(i, torch.full_like(slopes[i], torch.nan)) for i in earlier}
+            self.record(Step(target, sample, neuron, side, slopes))
         value = least(region, form.coef) + form.const
         return below(value, form.charge + form.const.abs() * (4 * UNIT))
+
+
+def _short(slope: Tensor) -> Tensor:
+    """Rounded to half precision, where that holds it."""
+    half = slope.half().to(slope.dtype)
+    return torch.where(half.isfinite(), half, slope)
 
 
 def _no_lines(node: int, coef: Tensor) -> Chosen:

@@ -1,0 +1,1 @@
+"""Readers of files under a coverage-guided fuzzer."""

@@ -1,0 +1,1 @@
+"""Certificates changed on purpose, and what may be accepted of them."""
