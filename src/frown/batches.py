@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from frown.attacks.pgd import Attack
+from frown.batch import Batch
 from frown.certificate import check_certifiable
-from frown.certifier import SEARCHED, Batch, Certifier
+from frown.certifier import SEARCHED, Certifier
 from frown.engines.clock import Clock
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.attacks.pgd import Attack, nearest
+from frown.batch import Batch
 from frown.engines.backward import fixed_layers, fixed_margins
 from frown.engines.clock import Clock, OutOfTime
 from frown.engines.frown import Warm, frown
@@ -32,51 +33,6 @@ from frown.radius import Bracket, Evaluate, holds, search
 from frown.results import Row
 
 SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets
-
-
-@dataclass
-class Batch:
-    """The state of a batch between stages; all arrays are per input."""
-
-    query: Query
-    index: NDArray[np.int64]  # the inputs' numbers, as the user counts them
-    prediction: NDArray[np.int64]
-    right: NDArray[np.int64]  # places of the inputs classified right
-    bracket: Bracket  # of those
-    limit: Tensor  # of those: where no larger radius makes sense
-    whole: Tensor  # of those: where the valid range ends; inf without one
-    broken: NDArray[np.float64]  # inf: no counterexample
-    counterexample: dict[int, NDArray[np.float64]]  # by place
-    seconds: float = 0.0
-    complete: bool = True
-    remark: dict[int, str] = field(default_factory=dict)  # by place: what a reader must know
-    certificate: dict[int, bytes] = field(default_factory=dict)  # by place
-    certificate_file: dict[int, str] = field(default_factory=dict)  # by place: its name
-    checked: set[int] = field(default_factory=set)  # places the independent checker accepted
-    base: Tensor | None = None  # what CROWN proved, before others went on
-    warm: Warm | None = None  # where FROWN's ascents ended
-    rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
-    covered: Tensor | None = None  # with them: whether the valid range lies within the radius
-
-    @property
-    def level(self) -> str:
-        """How the radii are proved."""
-        return "estimate" if self.rigorous is None else "rigorous"
-
-    def proof(self, k: int, targets: list[int]) -> tuple[float, dict[int, float]]:
-        """The radius proved of the k-th right input, and the margins there."""
-        if self.rigorous is None:
-            radius, margins = self.bracket.proved[k], self.bracket.at_proved[k]
-        else:
-            radius, margins = self.rigorous[0][k], self.rigorous[1][k]
-        known = dict(zip(targets, margins.tolist(), strict=True))
-        return float(radius), known if radius > 0 else {}
-
-    def everywhere(self, k: int) -> bool:
-        """Whether the k-th right input's proof is of the whole valid range."""
-        if self.covered is not None:
-            return bool(self.covered[k])
-        return float(self.bracket.proved[k]) >= float(self.whole[k])
 
 
 Pulse = Callable[[Batch], None]  # told of a batch after every radius tried

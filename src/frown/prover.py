@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frown.batch import Batch
 from frown.certificate import Recorder
-from frown.certifier import Batch, Certifier
+from frown.certifier import Certifier
 from frown.engines.frown import frown
 from frown.engines.plan import Plan
 from frown.frontends.model import Model

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.graph.op import Shape
 from frown.relax.relaxation import (
     Anchors,
     Family,
     Frame,
+    Joint,
     Line,
-    Relaxation,
     SlopeRange,
     Slopes,
 )
@@ -35,7 +34,7 @@ _NEWTON = 6  # steps towards the point inside; what is left to the root is made 
 Point = tuple[Tensor, Tensor, Tensor]  # x, y and f(x, y)
 
 
-class Gate(Relaxation):
+class Gate(Joint):
     """sigmoid(x) g(y) over the last axis, which holds x and y and disappears.
 
     g is odd and rises. Planes above f are planes below it over the box mirrored in y.
@@ -64,9 +63,6 @@ class Gate(Relaxation):
         """The line, corrected where f - p x - q y is extreme inside the box."""
 
     # -- what follows -------------------------------------------------------------
-
-    def shape(self, *inputs: Shape) -> Shape:
-        return inputs[0][:-1]
 
     def apply(self, *xs: Tensor) -> Tensor:
         return torch.sigmoid(xs[0][..., 0]) * self.carried(xs[0][..., 1])
@@ -192,24 +188,9 @@ class Gate(Relaxation):
         )
         return Slopes(below, above)
 
-    def image(self, box: Box) -> Box:
-        """Planes of slope 0 touch f at its least and greatest value."""
-        zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
-        below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
-        return Box(
-            self.line(zero, below, anchors).intercept,
-            self.line(zero, ~below, anchors).intercept,
-        )
-
     def settled(self, box: Box) -> Tensor:
         point = (box.lower == box.upper).all(-1, keepdim=True)
         return point.expand_as(box.lower)
-
-    def expand(self, coef: Tensor) -> Tensor:
-        return coef.unsqueeze(-1)
-
-    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
-        return (slope * z).sum(-1) + intercept
 
 
 @dataclass(frozen=True, slots=True)

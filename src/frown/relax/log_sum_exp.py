@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.graph.op import Shape
 from frown.relax.relaxation import (
     Anchors,
     Family,
     Frame,
+    Joint,
     Line,
-    Relaxation,
     SlopeRange,
     Slopes,
     Within,
@@ -38,14 +37,11 @@ _HALVINGS = 40  # of a level's interval
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LogSumExp(Relaxation):
+class LogSumExp(Joint):
     """y = log sum_j e^(x_j) over the last axis, which disappears; over `kept` entries alone
     where a mask (of the input's shape, or one that broadcasts to it) is given."""
 
     kept: Tensor | None = None
-
-    def shape(self, *inputs: Shape) -> Shape:
-        return inputs[0][:-1]
 
     def apply(self, *xs: Tensor) -> Tensor:
         return self._present(xs[0]).logsumexp(-1)
@@ -225,12 +221,6 @@ class LogSumExp(Relaxation):
         if self.kept is not None:
             still = still | ~self.kept
         return (still | alone).expand_as(box.lower)
-
-    def expand(self, coef: Tensor) -> Tensor:
-        return coef.unsqueeze(-1)
-
-    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
-        return (slope * z).sum(-1) + intercept
 
     # -- entries that are not there -----------------------------------------------------------
 

@@ -18,19 +18,16 @@ from frown.relax.relaxation import (
     Anchors,
     Family,
     Frame,
+    Joint,
     Line,
-    Relaxation,
     SlopeRange,
     Slopes,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Max(Relaxation):
+class Max(Joint):
     """y = max_j x_j over the last axis, which disappears."""
-
-    def shape(self, *inputs: Shape) -> Shape:
-        return inputs[0][:-1]
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].amax(-1)
@@ -131,12 +128,6 @@ class Max(Relaxation):
         winner = _one_hot(box.lower) > 0
         rival = torch.where(winner, -torch.inf, box.upper).amax(-1, keepdim=True)
         return (box.lower.amax(-1, keepdim=True) >= rival).expand_as(box.lower)
-
-    def expand(self, coef: Tensor) -> Tensor:
-        return coef.unsqueeze(-1)
-
-    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
-        return (slope * z).sum(-1) + intercept
 
 
 def _one_hot(score: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from frown.relax.relaxation import (
     Anchors,
     Family,
     Frame,
+    Joint,
     Line,
-    Relaxation,
     SlopeRange,
     Slopes,
     Within,
@@ -27,16 +27,13 @@ from frown.relax.relaxation import (
 
 
 @dataclass(frozen=True, slots=True)
-class Product(Relaxation):
+class Product(Joint):
     """x_0 x_1 over the last axis, which has two entries and disappears.
 
     The tightest planes (McCormick's) form one segment per side, with a place m in [0, 1]:
     slopes (y_l + m w_y, x_l + m w_x) below and (y_u - m w_y, x_l + m w_x) above. All of them
     have the same distance from f in the middle of the box.
     """
-
-    def shape(self, *inputs: Shape) -> Shape:
-        return inputs[0][:-1]
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0][..., 0] * xs[0][..., 1]
@@ -125,22 +122,7 @@ class Product(Relaxation):
         falling = (torch.where(first, high, low), torch.where(first, low, high))
         return Family((low, high), falling)
 
-    def image(self, box: Box) -> Box:
-        """Planes of slope 0 touch f at its least and greatest value."""
-        zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
-        below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
-        return Box(
-            self.line(zero, below, anchors).intercept,
-            self.line(zero, ~below, anchors).intercept,
-        )
-
     def settled(self, box: Box) -> Tensor:
         """With one factor fixed the product is a line of the other."""
         fixed = (box.lower == box.upper).any(-1, keepdim=True)
         return fixed.expand_as(box.lower)
-
-    def expand(self, coef: Tensor) -> Tensor:
-        return coef.unsqueeze(-1)
-
-    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
-        return (slope * z).sum(-1) + intercept

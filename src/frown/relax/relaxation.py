@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.graph.op import Nonlinear
+from frown.graph.op import Nonlinear, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +206,28 @@ class Relaxation(Nonlinear):
     def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
         """The line's value at z."""
         return torch.addcmul(intercept, slope, z)
+
+
+class Joint(Relaxation):
+    """A function of all entries of the last axis together, which disappears; its lines are
+    planes."""
+
+    __slots__ = ()
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return inputs[0][:-1]
+
+    def image(self, box: Box) -> Box:
+        """Planes of slope 0 touch f at its least and greatest value."""
+        zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
+        below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
+        return Box(
+            self.line(zero, below, anchors).intercept,
+            self.line(zero, ~below, anchors).intercept,
+        )
+
+    def expand(self, coef: Tensor) -> Tensor:
+        return coef.unsqueeze(-1)
+
+    def along(self, slope: Tensor, z: Tensor, intercept: Tensor) -> Tensor:
+        return (slope * z).sum(-1) + intercept
