@@ -9,7 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from torch import Tensor
 
+from frown.engines.frame import frame
+from frown.engines.settings import Settings
 from frown.graph.box import Box
 from frown.relax.table import Max
 
@@ -114,7 +117,59 @@ def test_rules_are_in_the_search_space_and_images_exact(seed: int) -> None:
     below = torch.ones(len(box.lower), dtype=torch.bool)
     rule = op.crown(box)
     assert torch.allclose(op.project(rule.lower, below), rule.lower)
-    assert torch.allclose(op.project(rule.upper, ~below), rule.upper)
+    level = (box.upper - rule.upper * (box.upper - box.lower)).amax(-1)
+    low, second = box.lower.amax(-1), box.upper.sort(-1).values[:, -2]
+    size = 1e-8 * (1 + box.upper.abs().amax(-1) + box.lower.abs().amax(-1))
+    assert (level >= low - size).all()
+    assert (level <= second.maximum(low) + size).all()
+
+
+@given(seed=seeds)
+def test_no_plane_above_beats_a_level_all_over_the_box(seed: int) -> None:
+    """Any slopes in [0, 1] have a level, whose own plane is nowhere higher."""
+    op = Max()
+    rng = np.random.default_rng(seed)
+    box = window_boxes(seed)
+    slope = torch.from_numpy(rng.uniform(0, 1, tuple(box.lower.shape)))
+    above = torch.zeros(len(slope), dtype=torch.bool)
+    planes = []
+    found = frame(op, box, Settings())
+    span = found.range.upper
+    for s in (slope, span.lower, span.upper):
+        t = op.line(s, above, found.anchors).intercept
+        planes.append((torch.from_numpy(corners(box)) * s[:, None]).sum(-1) + t[:, None])
+    width, bottom = box.upper - box.lower, box.lower.amax(-1)
+    top = box.upper.sort(-1).values[:, -2].maximum(bottom)
+    level = (box.upper - slope * width).amax(-1).minimum(top)
+    place = ((top - level) / (top - bottom)).nan_to_num(nan=0.0).clamp(0, 1)
+    best = op.within(place[:, None].expand_as(slope), above, found)
+    plane = (torch.from_numpy(corners(box)) * best.slope[:, None]).sum(-1)
+    plane = plane + best.intercept[:, None]
+    size = 1e-9 * (1 + box.upper.abs().amax(-1) + box.lower.abs().amax(-1))
+    assert (plane <= planes[0] + size[:, None]).all()
+    ends = (0.0, planes[1]), (1.0, planes[2])
+    for at, truth in ends:
+        line = op.within(torch.full_like(slope, at), above, found)
+        plane = (torch.from_numpy(corners(box)) * line.slope[:, None]).sum(-1)
+        assert ((plane + line.intercept[:, None] - truth).abs() <= size[:, None]).all()
+
+
+def test_uphill_is_how_planes_above_rise_with_their_level() -> None:
+    op = Max()
+    box = Box(torch.tensor([[0.0, -1.0, -2.0, 0.2]]), torch.tensor([[2.0, 1.5, 0.1, 0.9]]))
+    box = Box(box.lower.double(), box.upper.double())
+    found, above = frame(op, box, Settings()), torch.zeros(1, dtype=torch.bool)
+    z, coef = torch.tensor([[0.3, 2.0, -1.0, 0.4]]).double(), torch.tensor([[-1.5]]).double()
+
+    def value(m: float) -> Tensor:
+        line = op.within(torch.full_like(z, m), above, found)
+        return coef[:, 0] * op.along(line.slope, z, line.intercept)
+
+    for m in (0.1, 0.5, 0.95):
+        truth = (value(m + 1e-6) - value(m - 1e-6)) / 2e-6
+        lines = op.within(torch.full_like(z, m), above, found)
+        uphill = op.uphill(coef, lines, z)
+        assert torch.allclose(uphill, truth[:, None].expand_as(z) / 4, rtol=1e-6)
 
 
 @given(seed=seeds)

@@ -16,6 +16,7 @@ from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.graph.graph import Graph
 from frown.query.region import Region
+from frown.relax.table import Max
 
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 
@@ -51,6 +52,17 @@ def autograd(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
     return gradient
 
 
+def level(plan: Plan, theta: Tensor) -> Tensor:
+    """The places of a maximum's window made equal, as above they are in a search."""
+    theta = theta.clone()
+    for i, place in plan.slots(plan.graph.output)[0].items():
+        if isinstance(plan.relaxation(i), Max):
+            shape = plan.graph.nodes[plan.graph.nodes[i].inputs[0]].shape
+            window = theta[:, :, place].unflatten(2, shape)
+            theta[:, :, place] = window.mean(-1, keepdim=True).expand_as(window).flatten(2)
+    return theta
+
+
 @every_network
 @pytest.mark.parametrize("p", [2.0, inf])
 def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
@@ -59,14 +71,14 @@ def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
     generator = torch.Generator().manual_seed(2)
     slots = plan.slots(graph.output)[1]
     theta = torch.rand(len(rows.coef), 1, slots, generator=generator, dtype=torch.float64)
-    theta = 0.02 + 0.08 * theta  # window weights stay where no projection acts
+    theta = level(plan, 0.02 + 0.08 * theta)  # where no projection acts
     _, uphill = _Search(plan, rows, theta.clone()).evaluate(gradient=True)
     assert uphill is not None
     truth = autograd(plan, rows, theta)
     size = 1 + truth.abs().amax()
     assert torch.allclose(uphill, truth, atol=2e-6 * float(size))
     # And autograd agrees with plain differences, so neither is blind to a dependence.
-    direction = torch.randn(theta.shape, generator=generator, dtype=torch.float64)
+    direction = level(plan, torch.randn(theta.shape, generator=generator, dtype=torch.float64))
     h = 1e-6
     rise = (bound(plan, rows, theta + h * direction) - bound(plan, rows, theta - h * direction)) / (
         2 * h
@@ -128,7 +140,8 @@ def test_with_groups_the_mean_of_each_group_rises() -> None:
     plan, rows = problem(graph, zoo.region(graph, inf), group)
     fresh = unvisited(plan, rows, 2)
     start, end = (optimise(plan, rows, fresh, Ascent(), n) for n in (0, 30))
-    assert (end.bound >= start.bound - 1e-12).all()
-    at_end = bound(plan, rows, end.theta).view(2, 2).mean(1)
-    assert (at_end >= start.bound.view(2, 2).mean(1) - 1e-12).all()
+    for found in (start, end):  # theta proves every row's bound
+        assert torch.allclose(bound(plan, rows, found.theta), found.bound, atol=1e-10)
+    rise = (end.bound - start.bound).view(2, 2).mean(1)
+    assert (rise >= -1e-12).all()
     assert (end.bound > start.bound + 1e-6).any()

@@ -143,7 +143,8 @@ def random_slopes(old: Frame, generator: torch.Generator, beyond: float = 0.0) -
         at = at * (1 + 2 * beyond) - beyond
         slope = torch.lerp(side.lower, side.upper, at)
         mask = torch.full_like(old.lines.lower, below, dtype=torch.bool)
-        return slope if beyond else old.op.project(slope, mask)
+        inside = None if beyond else old.op.project(slope, mask)
+        return slope if inside is None else inside
 
     return Slopes(place(old.range.lower, True), place(old.range.upper, False))
 

@@ -29,7 +29,7 @@ from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.query.region import Region
 from frown.query.spec import Spec
-from frown.radius import Bracket, Evaluate, search
+from frown.radius import Bracket, Evaluate, holds, search
 from frown.results import Row
 
 SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets
@@ -218,6 +218,7 @@ class Certifier:
             ball = region.rows(sample).with_radius(radius)
             rows = spec.rows(sample)
             found = frown(self.plan, ball, rows, self.settings, warm, sample, self.clock)
+            warm.keep(sample[holds(found.margins)])
             return found.margins
 
         return evaluate

@@ -1,7 +1,7 @@
 """The last pass: what the search found is proved with all rounding accounted for.
 
-The search runs in fast floats. At the radius it returns, its slopes are replayed rigorously;
-where that fails, FROWN goes on once at that very radius, and then the radius shrinks by a hair.
+The search runs in fast floats. At the radius it returns, the slopes that proved it are replayed
+rigorously; where that fails, the radius shrinks by a hair or, if it was given, FROWN goes on once.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class Prover:
         margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)
         proved = torch.zeros_like(radius)
         waiting = (radius > 0).nonzero().flatten()
-        for attempt, factor in enumerate((1.0, 1.0, *_SHRINK)):
-            if not len(waiting) or (eps is not None and factor < 1):
+        for attempt, factor in enumerate((1.0, *_SHRINK) if eps is None else (1.0, 1.0)):
+            if not len(waiting):
                 break
-            if attempt == 1 and not self._again(batch, waiting, radius[waiting]):
-                continue
+            if attempt and factor == 1 and not self._again(batch, waiting, radius[waiting]):
+                break
             trial = radius[waiting] * factor
             found = self._replayed(batch, waiting, trial)
             good = (found.margins > 0).all(1)
@@ -183,10 +183,11 @@ class Prover:
         if batch.warm is None:
             return fixed_rule
         certifier = self.certifier
-        return optimised(self.plan, certifier.plan, batch.warm, certifier.settings, which)
+        warm = batch.warm.proofs()
+        return optimised(self.plan, certifier.plan, warm, certifier.settings, which)
 
     def _again(self, batch: Batch, which: Tensor, radius: Tensor) -> bool:
-        """Let FROWN go on at these radii, where its slopes may be those of a larger one."""
+        """Let FROWN go on at these radii, for margins that rounding leaves something of."""
         if batch.warm is None:
             return False
         certifier = self.certifier
@@ -195,6 +196,7 @@ class Prover:
         query = batch.query.take(batch.right[which.numpy()])
         ball = query.region(graph).with_radius(radius.to(graph.dtype).to(graph.device))
         frown(certifier.plan, ball, query.spec(graph), certifier.settings, batch.warm, index)
+        batch.warm.keep(index)
         return True
 
 

@@ -96,17 +96,17 @@ class Bracket:
         self.tries = self.tries.index_put((index,), self.tries[index] + 1)
         self.widest = self.widest.index_put((index,), radius.maximum(self.widest[index]))
         margins = margins.where(torch.isfinite(margins), -torch.inf)
-        holds = (margins > 0).all(1)
+        good = holds(margins)
         streak = self.streak[index]
-        streak = torch.where(holds, streak.clamp(min=0) + 1, streak.clamp(max=0) - 1)
+        streak = torch.where(good, streak.clamp(min=0) + 1, streak.clamp(max=0) - 1)
         self.streak = self.streak.index_put((index,), streak)
-        up, down = index[holds], index[~holds]
-        better = radius[holds] > self.proved[up]
-        self.proved = self.proved.index_put((up[better],), radius[holds][better])
-        self.at_proved = self.at_proved.index_put((up[better],), margins[holds][better])
-        lower = radius[~holds] < self.failed[down]
-        self.failed = self.failed.index_put((down[lower],), radius[~holds][lower])
-        self.at_failed = self.at_failed.index_put((down[lower],), margins[~holds][lower])
+        up, down = index[good], index[~good]
+        better = radius[good] > self.proved[up]
+        self.proved = self.proved.index_put((up[better],), radius[good][better])
+        self.at_proved = self.at_proved.index_put((up[better],), margins[good][better])
+        lower = radius[~good] < self.failed[down]
+        self.failed = self.failed.index_put((down[lower],), radius[~good][lower])
+        self.at_failed = self.at_failed.index_put((down[lower],), margins[~good][lower])
 
     def suppose(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
         """Let estimates rest on these margins too; nothing is proved by it."""
@@ -196,6 +196,11 @@ def search(
         bracket.record(index, here, evaluate(index, here))
         index = bracket.open(tol)
     return bracket
+
+
+def holds(margins: Tensor) -> Tensor:
+    """(n,) whether margins (n, T) prove a radius; NaN and infinity do not."""
+    return (torch.isfinite(margins) & (margins > 0)).all(1)
 
 
 def _positive(t: Tensor) -> Tensor:

@@ -36,12 +36,15 @@ class Warm:
     """Where ascents ended, for the next radius to start from.
 
     Per bounded node and part of it a table (samples * groups, lanes, slots) of theta, NaN
-    where nothing has been tried; of the last node, the output, one group per condition.
+    where nothing has been tried, or nothing was better than CROWN's lines; of the last node,
+    the output, one group per condition. A search goes on to radii that fail: `proof` has each
+    sample's theta as it was at the largest radius proved.
     """
 
     samples: int
     rounds: int = 0  # radii tried so far
     theta: dict[Key, Tensor] = field(default_factory=dict)
+    proof: dict[Key, Tensor] = field(default_factory=dict)
     tight: Warm | None = None  # of the narrow search that a wide one builds on
 
     def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
@@ -49,6 +52,29 @@ class Warm:
             shape = (self.samples * groups, lanes, slots)
             self.theta[key] = like.new_full(shape, torch.nan)
         return self.theta[key]
+
+    def filled(self, theta: Tensor, key: Key, rows: Tensor) -> Tensor:
+        """These rows of a table; a wide search starts where the narrow one ended, with
+        nothing beyond the range."""
+        if self.tight is None or key not in self.tight.theta:
+            return theta
+        narrow = self.tight.theta[key][rows]
+        start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
+        return torch.where(torch.isnan(theta), start, theta)
+
+    def keep(self, proved: Tensor) -> None:
+        """What theta is now has proved the radii of these samples."""
+        for key, table in self.theta.items():
+            kept = self.proof.setdefault(key, torch.full_like(table, torch.nan))
+            shape = (self.samples, -1, *table.shape[1:])
+            kept.view(shape)[proved] = table.view(shape)[proved]
+        if self.tight is not None:
+            self.tight.keep(proved)
+
+    def proofs(self) -> Warm:
+        """The tables of the largest radii proved, in place of the last ones tried."""
+        tight = None if self.tight is None else self.tight.proofs()
+        return Warm(self.samples, self.rounds, self.proof, tight=tight)
 
 
 @dataclass(frozen=True)
@@ -121,13 +147,6 @@ def gather_rows(
     return rows, keys
 
 
-def _continue(theta: Tensor, tight: Warm, key: Key, keys: Tensor) -> Tensor:
-    """A wide search starts where the narrow one ended, with nothing beyond the range."""
-    narrow = tight.theta[key][keys]
-    start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
-    return torch.where(torch.isnan(theta), start, theta)
-
-
 @dataclass(frozen=True)
 class _Engine:
     plan: Plan
@@ -155,6 +174,7 @@ class _Engine:
                 t[order] for t in (here, own, place, entry, side, slot)
             )
             sign = 1.0 - 2.0 * side.to(box.lower.dtype)
+            known = torch.where(side == 0, low[here, own], -high[here, own])
             bound = torch.empty_like(sign)
             for piece in self._whole_groups(part, here, slot):
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
@@ -167,6 +187,7 @@ class _Engine:
                     slot[piece],
                     2 * blocks,
                     frames,
+                    known[piece],
                     grouped=self.settings.group != 1,
                 )
             below = side == 0
@@ -193,6 +214,7 @@ class _Engine:
                 slot[piece],
                 conditions,
                 frames,
+                best[piece],
                 grouped=False,
             )
             best[piece] = torch.maximum(best[piece], found)
@@ -208,9 +230,14 @@ class _Engine:
         slot: Tensor,
         slots: int,
         frames: dict[int, Frame],
+        known: Tensor,
         grouped: bool,
     ) -> Tensor:
-        """Optimise rows, starting from and saving to the warm table."""
+        """Optimise rows, starting from and saving to the warm table.
+
+        Slopes that end below what is `known` are no proof of it, nor a good start: they are
+        forgotten, and CROWN's take their place.
+        """
         count = len(sample)
         if not grouped and part.convolved:
             index = rounded(slice(0, count), coef.device)
@@ -221,14 +248,14 @@ class _Engine:
         )
         width = part.plan.slots(part.target)[1]
         flat = self.warm.table(table, slots, rows.lanes, width, coef)
-        theta = flat[keys]
-        if self.warm.tight is not None:
-            theta = _continue(theta, self.warm.tight, table, keys)
+        theta = self.warm.filled(flat[keys], table, keys)
         ascent = self.settings.ascent
         steps = ascent.more if self.warm.rounds else ascent.steps
         found = optimise(part.plan, rows, theta, ascent, steps, self.clock)
         kept = len(keys) if grouped else count
         flat[keys[:kept]] = found.theta[:kept]
+        if not grouped:
+            flat[keys[:kept][found.bound[:kept] < known]] = torch.nan
         return found.bound[:count]
 
     def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:

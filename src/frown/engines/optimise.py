@@ -28,7 +28,7 @@ _NOISE = 1e-2  # of a row's largest derivative
 
 @dataclass(frozen=True, slots=True)
 class Optimised:
-    """The best bound of every row and where it was found."""
+    """The bounds of rows, and where they were found."""
 
     bound: Tensor  # (rows,)
     theta: Tensor  # (groups, lanes, slots) the best iterate
@@ -68,7 +68,7 @@ def optimise(
 
     Starts at theta (groups, lanes, slots), where NaN means CROWN's slope, and takes a fixed
     number of steps, so results do not depend on which rows share a batch. Keeps the best
-    value of each row and the best theta of each group.
+    theta of each group and its rows' bounds there: theta proves them all.
     """
     search = _Search(plan, rows, theta.clone())
     best = rows.coef.new_full((len(rows.coef),), -torch.inf)
@@ -80,9 +80,9 @@ def optimise(
         clock.check()
         bound, gradient = search.evaluate(gradient=step < steps)
         bound = torch.nan_to_num(bound, nan=-torch.inf)
-        best = torch.maximum(best, bound)
         mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
         better = mean > best_mean
+        best = torch.where(better if rows.group is None else better[rows.group], bound, best)
         best_theta = torch.where(better[:, None, None], search.theta, best_theta)
         best_mean = torch.maximum(mean, best_mean)
         if gradient is None or not gradient.numel():
@@ -169,6 +169,8 @@ class _Search:
             laid = frame.op.expand(below)
             if self.fresh:
                 self._begin(i, laid, frame)
+            if self.fresh or frame.excess is None:
+                self._project(i, below, frame)
             place = self._pick(0, i, laid)
             if frame.excess is None:
                 lines, beyond = frame.op.within(place, below, frame), None
@@ -196,6 +198,16 @@ class _Search:
         other = self.theta[:, lane + 1, place]
         mask = below.expand(-1, *shape).flatten(1)
         return torch.where(mask, own[self.rows.group], other[self.rows.group]).view(-1, *shape)
+
+    def _project(self, i: int, below: Tensor, frame: Frame) -> None:
+        """Bring a node's places into its search space; a wide search may leave it later."""
+        shape, place = self._shape(i), self.places[i]
+        for lane in range(self.rows.sides):
+            own = self.theta[:, lane, place].view(-1, *shape)
+            mask = below if self.rows.group is None else torch.full_like(below[:1], lane == 0)
+            inside = frame.op.project(own, mask)
+            if inside is not None and not torch.equal(inside, own):
+                self.theta[:, lane, place] = inside.flatten(1)
 
     def _add(self, uphill: Tensor, lane: int, i: int, slope: Tensor) -> None:
         """Write a node's derivatives into the lanes that its rows read."""
@@ -235,10 +247,11 @@ def _place(slope: Tensor, low: Tensor, width: Tensor) -> Tensor:
 
 def _beyond(frame: Frame, excess: Tensor, place: Tensor, beyond: Tensor, below: Tensor) -> Within:
     """Lines of slopes that may leave the tightest range."""
-    low, width = frame.range.at(frame.op.expand(below))
-    slope = torch.addcmul(torch.addcmul(low, place, width), beyond, excess)
+    inner = frame.op.within(place, below, frame)
+    slope = torch.addcmul(inner.slope, beyond, excess)
     line = frame.op.line(slope, below, frame.anchors)
-    return Within(slope, line.intercept, line.touch, width)
+    touch = torch.where(beyond == 0, inner.touch, line.touch)
+    return Within(slope, line.intercept, touch, inner.width)
 
 
 def _group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:

@@ -22,6 +22,7 @@ from frown.relax.relaxation import (
     Line,
     SlopeRange,
     Slopes,
+    Within,
 )
 
 
@@ -84,28 +85,60 @@ class Max(Joint):
         winner = winner / winner.sum(-1, keepdim=True)
         return Line(intercept, torch.lerp(others, own, winner))
 
-    def tightest(self, box: Box) -> SlopeRange:
-        """[0, 1] on both sides; `project` adds that weights below sum to at most 1."""
-        zero, one = torch.zeros_like(box.lower), torch.ones_like(box.lower)
-        return SlopeRange(Box(zero, one), Box(zero, one))
+    # -- the search ---------------------------------------------------------------
 
-    def project(self, slope: Tensor, below: Tensor) -> Tensor:
-        return torch.where(below[..., None], _weights(slope), slope.clamp(0, 1))
+    def tightest(self, box: Box) -> SlopeRange:
+        """Below: weights in [0, 1], whose sum is at most 1 in a search. Above: the
+        planes that no other one beats all over the box are those of a level g,
+
+            g + sum_j s_j (x_j - l_j),   s_j = (u_j - g) / (u_j - l_j) in [0, 1],
+
+        from g the second highest u down to g = L = max l."""
+        zero, one = torch.zeros_like(box.lower), torch.ones_like(box.lower)
+        bottom = box.lower.amax(-1, keepdim=True)
+        flat, steep = _slopes_at(_second(box.upper).maximum(bottom), box), _slopes_at(bottom, box)
+        return SlopeRange(Box(zero, one), Box(flat, steep))
+
+    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+        """Below, places are weights; above, all places of a window stand for its level."""
+        box, flat = frame.box, frame.range.upper.lower
+        width = box.upper - box.lower
+        bottom = box.lower.amax(-1, keepdim=True)
+        top = torch.addcmul(box.upper, flat, width, value=-1).amax(-1, keepdim=True)
+        drop = top - bottom
+        over = _slopes_at(torch.addcmul(top, place.mean(-1, keepdim=True), drop, value=-1), box)
+        laid = below[..., None]
+        slope = torch.where(laid, place, over)
+        line = self.line(slope, below, frame.anchors)
+        # How slopes move with the level, and the mean of the corners that hold it.
+        moving = ((over > 0) & (over < 1)).to(over)
+        share = moving / moving.sum(-1, keepdim=True).clamp(min=1)
+        rate = moving * (drop / _positive(width))
+        touch = torch.where(laid, line.touch, torch.lerp(box.lower, box.upper, share))
+        return Within(slope, line.intercept, touch, torch.where(laid, 1.0, rate))
+
+    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+        """Below, each weight by itself; above, every place moves the level by its share."""
+        along = lines.width * (z - lines.touch)
+        return coef * torch.where(coef >= 0, along, along.mean(-1, keepdim=True))
+
+    def project(self, place: Tensor, below: Tensor) -> Tensor:
+        """Of the fixed rule's slopes above, the two steepest tell the level: others may be 0."""
+        return torch.where(below[..., None], _weights(place), place.amax(-1, keepdim=True))
+
+    # -- rules ----------------------------------------------------------------------
 
     def crown(self, box: Box) -> Slopes:
-        """Below: the entry with the highest middle. Above: the plane through the corners
-        where single entries are high: s_j = (u_j - g) / (u_j - l_j) with sum s = 1."""
+        """Below: the entry with the highest middle. Above: the level at which slopes sum
+        to 1; its plane goes through the corners where single entries are high."""
         lower = _one_hot(box.middle)
-        level, top = box.lower.amax(-1, keepdim=True), box.upper.amax(-1, keepdim=True)
-        width = (box.upper - box.lower).clamp(min=torch.finfo(box.lower.dtype).tiny)
-        low, high = level, top
+        low, high = box.lower.amax(-1, keepdim=True), box.upper.amax(-1, keepdim=True)
         for _ in range(30):
             g = (low + high) / 2
-            heavy = ((box.upper - g) / width).clamp(0, 1).sum(-1, keepdim=True) > 1
+            heavy = _slopes_at(g, box).sum(-1, keepdim=True) > 1
             low, high = torch.where(heavy, g, low), torch.where(heavy, high, g)
-        upper = ((box.upper - high) / width).clamp(0, 1)
         winner = _one_hot(box.lower)
-        return Slopes(lower, torch.where(self.settled(box), winner, upper))
+        return Slopes(lower, torch.where(self.settled(box), winner, _slopes_at(high, box)))
 
     def parallel(self, box: Box) -> Slopes:
         """The same plane on both sides, as Fast-Lin's parallel lines."""
@@ -132,6 +165,20 @@ class Max(Joint):
 
 def _one_hot(score: Tensor) -> Tensor:
     return torch.zeros_like(score).scatter(-1, score.argmax(-1, keepdim=True), 1.0)
+
+
+def _second(score: Tensor) -> Tensor:
+    """The second highest entry; of a single one, that."""
+    return score.topk(min(2, score.shape[-1]), -1).values[..., -1:]
+
+
+def _slopes_at(level: Tensor, box: Box) -> Tensor:
+    """The slopes above at a level >= max l."""
+    return ((box.upper - level) / _positive(box.upper - box.lower)).clamp(0, 1)
+
+
+def _positive(width: Tensor) -> Tensor:
+    return width.clamp(min=torch.finfo(width.dtype).tiny)
 
 
 def _weights(slope: Tensor) -> Tensor:

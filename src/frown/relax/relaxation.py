@@ -182,7 +182,7 @@ class Relaxation(Nonlinear):
         """Lines inside the tightest range: `place` in [0, 1] says where in it, per entry of
         the input, on the side that `below` wants."""
         low, width = frame.range.at(self.expand(below))
-        slope = self.project(torch.addcmul(low, place, width), below)
+        slope = torch.addcmul(low, place, width)
         line = self.line(slope, below, frame.anchors)
         return Within(slope, line.intercept, line.touch, width)
 
@@ -195,9 +195,9 @@ class Relaxation(Nonlinear):
         """CROWN's rule as the paper states it (appendix A.4)."""
         return self.crown(box)
 
-    def project(self, slope: Tensor, below: Tensor) -> Tensor:
-        """The nearest slope inside the search space, where that is not a range."""
-        return slope
+    def project(self, place: Tensor, below: Tensor) -> Tensor | None:
+        """The nearest places inside the search space; None: all of [0, 1] is inside."""
+        return None
 
     def expand(self, coef: Tensor) -> Tensor:
         """Output coefficients laid over the input's entries."""

@@ -37,7 +37,7 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
                 return None
             count = len(table) // warm.samples
             key = sample[request.sample] * count + request.neuron
-            theta = table[key]
+            theta = warm.filled(table[key], (target, 0), key)
         else:
             if engine.graph.nodes[target].size != plan.graph.nodes[request.target].size:
                 return None
@@ -79,7 +79,7 @@ def _table(
         block, blocks = part.blocks(place, entry, settings.group)
         slot = request.side[rows] * blocks + block
         key = sample[request.sample[rows]] * (2 * blocks) + slot
-        theta = part.spread(table[key], place, slots)
+        theta = part.spread(warm.filled(table[key], (target, k), key), place, slots)
         if found is None:
             found = theta.new_full((len(request.neuron), *theta.shape[1:]), torch.nan)
         found[rows] = theta
