@@ -27,7 +27,7 @@ from frown.relax.relaxation import Frame, Lines
 
 Boxes = dict[int, Box]  # by node
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
-FIXED = 2 * CHUNK  # of rows with fixed lines, which keep less of them
+PASS = 1 << 17  # numbers that rows with fixed lines, of which little is kept, have at a node
 SMALL = 64  # rows that are not worth a call of their own
 
 
@@ -234,7 +234,8 @@ def pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[s
 
 def fixed_pieces(part: Part, rows: int, settings: Settings) -> Iterator[slice]:
     """The same for fixed lines; before convolutions of round sizes, as far as that goes."""
-    step = max(1, min(settings.memory, FIXED) // part.plan.row_bytes(part.target))
+    most = settings.memory // part.plan.row_bytes(part.target)
+    step = max(1, min(most, PASS // part.plan.mean_size(part.target)))
     if not part.convolved:
         yield from (slice(a, min(a + step, rows)) for a in range(0, rows, step))
         return

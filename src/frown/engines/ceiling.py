@@ -38,9 +38,7 @@ class Ceiling:
         for source, box in self.boxes.items():
             own = box.rows(sample)
             mask = holds.view(-1, *([1] * (own.lower.dim() - 1)))
-            found[source] = Box(
-                own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf)
-            )
+            found[source] = Box(own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf))
         return found
 
     def lower(

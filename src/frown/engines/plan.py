@@ -149,6 +149,11 @@ class Plan:
         """Roughly what one row of `target` keeps in memory while it is optimised."""
         return self.fact(("bytes", target), lambda: self._row_bytes(target))
 
+    def mean_size(self, target: int) -> int:
+        """How many numbers the nodes that `target` depends on have, in the mean."""
+        way = self.ancestors(target)
+        return max(1, sum(self.graph.nodes[i].size for i in way) // len(way))
+
     # -- what the graph alone decides is computed once ------------------------------
 
     @cached_property
