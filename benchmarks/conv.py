@@ -3,9 +3,10 @@
     python benchmarks/conv.py --shared DIR --peer PYTHON
     python benchmarks/conv.py --shared DIR --networks resnet-4b --images 1 --groups 32
 
-Untargeted l_inf radii to 1 %, one image after the other, one thread, float32. Every figure
-comes from a process of its own, so that its peak of resident memory is its own too; PYTHON is
-an interpreter in which both frown and auto_LiRPA can be imported.
+Untargeted l_inf radii to 1 %, one image after the other, one thread, float32, rounding not
+accounted for (which auto_LiRPA does not). Every figure comes from a process of its own, so that
+its peak of resident memory is its own too; with --repeat the processes take turns, and medians
+are shown. PYTHON is an interpreter in which both frown and auto_LiRPA can be imported.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from torch import Tensor, nn
 
 import frown
 from common import circumstances, shared_folder, short, table, timed
-from frown.radius import Bracket, search
+from frown.radius import NARROW, Bracket, search
 from peers import TOL, bisect, lirpa, quiet
 
 Images = NDArray[np.float64]
@@ -128,14 +130,17 @@ def work(shared: Path, name: str, method: str, count: int) -> dict[str, float]:
     else:
         model = frown.load(path)
         # One evaluation beforehand, as on the peer's side: what a network needs once is not timed.
-        frown.certify(model, x[:1], eps=1e-6, method="crown", attack=False)
-        options: dict[str, Any] = {"method": method.split()[1].lower()}
+        options: dict[str, Any] = {"attack": False, "level": "estimate"}
+        frown.certify(model, x[:1], eps=1e-6, method="crown", **options)
+        options["method"] = method.split()[1].lower()
         if " group " in method:
             options["group"] = int(method.rsplit(" ", 1)[1])
+        if method.endswith("rigorous"):
+            options["level"] = "rigorous"
         before = _resident()
 
         def radius(image: Images) -> float:
-            found = frown.certify(model, image, tol=TOL, attack=False, **options)
+            found = frown.certify(model, image, tol=TOL, **options)
             return float(found.radius[0])
 
         seconds, radii = timed(lambda: [radius(x[k : k + 1]) for k in range(len(x))])
@@ -186,7 +191,7 @@ class Peer:
         if how == "bisection":
             return float(bisect(margins, guess, TOL))
         bracket = Bracket.start(clean.detach(), 1e6 * guess)
-        return float(search(bracket, margins, guess, TOL).proved)
+        return float(search(bracket, margins, guess, NARROW * TOL).proved)
 
 
 def _resident() -> float:
@@ -205,26 +210,29 @@ def main() -> None:
     rows = []
     for name in args.networks:
         methods = [(sys.executable, "frown CROWN")]
+        if args.rigorous:
+            methods += [(sys.executable, "frown CROWN, rigorous")]
         methods += [(sys.executable, f"frown FROWN group {g}") for g in args.groups]
         if args.peer:
             methods += [(args.peer, f"auto_LiRPA CROWN, {how}") for how in args.search]
-        for python, method in methods:
-            found = _elsewhere(python, shared, name, method, args.images)
-            rows.append(
-                (
-                    name,
-                    method,
-                    short(found["radius"]),
-                    f"{found['seconds']:.3g}",
-                    f"{found['peak']:.0f}",
-                    f"{found['before']:.0f}",
-                )
-            )
-            print(" ".join(rows[-1]), file=sys.stderr, flush=True)
+        runs: dict[str, list[dict[str, float]]] = {method: [] for _, method in methods}
+        for turn in range(args.repeat):
+            for python, method in methods[:: 1 if turn % 2 == 0 else -1]:
+                found = _elsewhere(python, shared, name, method, args.images)
+                runs[method].append(found)
+                print(" ".join(_cells(name, method, found)), file=sys.stderr, flush=True)
+        for method, each in runs.items():
+            middle = {key: median(found[key] for found in each) for key in each[0]}
+            rows.append(_cells(name, method, middle))
     text = table(HEAD, rows)
     print(text)
     if args.out:
         Path(args.out).write_text(f"{circumstances()}\n\n{text}\n")
+
+
+def _cells(name: str, method: str, found: dict[str, float]) -> tuple[str, ...]:
+    sizes = (f"{found['peak']:.0f}", f"{found['before']:.0f}")
+    return (name, method, short(found["radius"]), f"{found['seconds']:.3g}", *sizes)
 
 
 def _elsewhere(python: str, shared: Path, name: str, method: str, images: int) -> dict[str, float]:
@@ -245,6 +253,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--images", type=int, default=3, help="images per network (3)")
     parser.add_argument("--groups", nargs="*", type=int, default=[], help="FROWN's group sizes")
+    parser.add_argument("--rigorous", action="store_true", help="also with rounding accounted for")
+    parser.add_argument("--repeat", type=int, default=1, help="runs; medians are shown (1)")
     parser.add_argument("--peer", help="interpreter that can import auto_LiRPA and frown")
     parser.add_argument(
         "--search",

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 import zoo
+from frown.engines import backward as backward_module
 from frown.engines import parts as parts_module
-from frown.engines.backward import Layers, fixed_layers, fixed_margins, rounded
+from frown.engines.backward import Layers, fixed_layers, fixed_margins, fixed_pieces, rounded
 from frown.engines.frown import Warm, frown
-from frown.engines.parts import Patch, parts
+from frown.engines.parts import Patch, Whole, parts, parts_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.graph.affine import Conv, Flat
@@ -174,6 +175,8 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     def choose(always: bool) -> None:
         monkeypatch.setattr(parts_module, "CALL", 0)
         monkeypatch.setattr(parts_module, "GAIN", 1e9 if always else 0.0)
+        # However few the rows are.
+        monkeypatch.setattr(backward_module, "parts_of", lambda plan, i, rows: parts(plan, i))
 
     return choose
 
@@ -287,6 +290,14 @@ def test_patches_are_taken_where_they_pay() -> None:
     assert all(not isinstance(parts(small, i).parts[0], Patch) for i in small.sources.values())
 
 
+def test_few_rows_stay_in_the_whole_network() -> None:
+    wide = network(conv(16, 4, 2, 1), relu, conv(32, 4, 2, 1), relu, shape=(1, 1, 28, 28))
+    plan = Plan(wide)
+    last = max(i for i, n in enumerate(wide.nodes) if isinstance(n.op, Conv))
+    assert isinstance(parts_of(plan, last, 1).parts[0], Whole)
+    assert isinstance(parts_of(plan, last, wide.nodes[last].size).parts[0], Patch)
+
+
 @pytest.mark.parametrize("always", [True, False])
 def test_groups_are_the_channels_of_one_position(
     always: bool, patched: Callable[[bool], None]
@@ -359,6 +370,29 @@ def test_chunks_of_round_numbers() -> None:
     sizes = {len(rounded(slice(0, n), torch.device("cpu"))) for n in range(1, 200)}
     assert sizes == {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
     assert rounded(slice(3, 8), torch.device("cpu")).tolist() == [3, 4, 5, 6, 7, 7]
+
+
+def test_fixed_rows_go_in_round_chunks_and_each_goes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = network(conv(4, 4, 2, 1), relu, conv(8, 4, 2, 1), relu, shape=(1, 1, 28, 28))
+    plan, settings = Plan(graph), Settings("crown")
+    last = max(i for i, n in enumerate(graph.nodes) if isinstance(n.op, Conv))
+    (part,) = parts(plan, last, 0).parts
+    assert part.convolved
+    for step in (1, 7, 96, 150):
+        monkeypatch.setattr(backward_module, "PASS", step * plan.node_size(last))
+        for rows in (0, 1, 5, 95, 97, 100, 392):
+            taken, passed = [], 0
+            for piece in fixed_pieces(part, rows, settings):
+                taken += range(piece.start, piece.stop)
+                size = len(rounded(piece, torch.device("cpu")))
+                assert size <= step
+                passed += size
+            assert taken == list(range(rows))
+            assert passed <= max(1.15 * rows, rows + 21)  # repeated rows are few
+    budget = Settings("crown", memory=3 * plan.row_bytes(last))
+    assert max(p.stop - p.start for p in fixed_pieces(part, 50, budget)) == 3
 
 
 def _same(one: tuple[Layers, Tensor], other: tuple[Layers, Tensor]) -> None:

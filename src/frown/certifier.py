@@ -19,6 +19,7 @@ from torch import Tensor
 from frown.attacks.pgd import Attack, nearest
 from frown.batch import Batch
 from frown.engines.backward import fixed_layers, fixed_margins
+from frown.engines.ceiling import Ceiling
 from frown.engines.clock import Clock, OutOfTime
 from frown.engines.frown import Warm, frown
 from frown.engines.lp import Tally, Vertices, Workers, lp
@@ -29,7 +30,7 @@ from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.query.region import Region
 from frown.query.spec import Spec
-from frown.radius import Bracket, Evaluate, holds, search
+from frown.radius import NARROW, NARROWER, Bracket, Evaluate, holds, search
 from frown.results import Row
 
 SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets
@@ -91,7 +92,7 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        self._search(batch, self._fixed(batch), first, 0.6 * self.tol, 1 if eps else 60, pulse)
+        self._search(batch, self._fixed(batch), first, NARROW * self.tol, 1 if eps else 60, pulse)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
@@ -111,7 +112,7 @@ class Certifier:
                 first = self._foreseen(batch, first)
             evaluate = self._programmed(batch)
         try:
-            self._search(batch, evaluate, first, 0.4 * self.tol, 1 if eps else 20, pulse)
+            self._search(batch, evaluate, first, NARROWER * self.tol, 1 if eps else 20, pulse)
         finally:
             same = batch.bracket.proved == bracket.proved
             batch.bracket.at_proved = torch.where(
@@ -180,7 +181,7 @@ class Certifier:
         batch: Batch,
         evaluate: Evaluate,
         first: Tensor,
-        tol: float,  # below the user's: the proved end itself is to come close
+        tol: float,
         rounds: int,
         pulse: Pulse,
     ) -> None:
@@ -202,22 +203,28 @@ class Certifier:
 
     def _fixed(self, batch: Batch) -> Evaluate:
         region, spec = self._problem(batch)
+        ceiling = Ceiling.of(region.radius)
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
             ball = region.rows(sample).with_radius(radius)
-            layers = fixed_layers(self.plan, ball, self.settings, self.clock)
-            return fixed_margins(self.plan, ball, spec.rows(sample), layers, self.settings)
+            known = ceiling.at(sample, radius)
+            layers = fixed_layers(self.plan, ball, self.settings, self.clock, known)
+            margins = fixed_margins(self.plan, ball, spec.rows(sample), layers, self.settings)
+            ceiling.lower(self.plan, sample, radius, margins, layers)
+            return margins
 
         return evaluate
 
     def _optimised(self, batch: Batch) -> Evaluate:
         region, spec = self._problem(batch)
-        warm = batch.warm = Warm(len(batch.right))
+        warm, ceiling = Warm(len(batch.right)), Ceiling.of(region.radius)
+        batch.warm = warm
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            ball = region.rows(sample).with_radius(radius)
-            rows = spec.rows(sample)
-            found = frown(self.plan, ball, rows, self.settings, warm, sample, self.clock)
+            ball, rows = region.rows(sample).with_radius(radius), spec.rows(sample)
+            known = ceiling.at(sample, radius)
+            found = frown(self.plan, ball, rows, self.settings, warm, sample, self.clock, known)
+            ceiling.lower(self.plan, sample, radius, found.margins, found.layers)
             warm.keep(sample[holds(found.margins)])
             return found.margins
 

@@ -16,6 +16,9 @@ from torch import Tensor
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> margins (n, T)
 
+# Brackets within a user's tolerance, so that the proved end itself comes close: with fixed
+# lines, and with optimised ones.
+NARROW, NARROWER = 0.6, 0.4
 SEEN = 3  # radii that an estimate rests on
 BEND = 0.25  # of the secant's step: how far a third radius may move the estimate
 POWERS = (0.7, 8.0)  # what growth of D is believed

@@ -15,7 +15,7 @@ from torch import Tensor
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import LinearForm, Partial, descend, form_of, one_hot
 from frown.engines.frame import frame
-from frown.engines.parts import Part, parts
+from frown.engines.parts import Part, parts, parts_of
 from frown.engines.plan import Plan, spread_box
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -25,8 +25,11 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
 
+Boxes = dict[int, Box]  # by node
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
 CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
+PASS = 1 << 17  # numbers that rows with fixed lines, of which little is kept, have at a node
+SMALL = 64  # rows that are not worth a call of their own
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,17 @@ def walk(
     return Layers(values, frames)
 
 
-def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = NO_LIMIT) -> Layers:
-    """All layers by the settings' fixed rule."""
+def fixed_layers(
+    plan: Plan,
+    region: Region,
+    settings: Settings,
+    clock: Clock = NO_LIMIT,
+    known: Boxes | None = None,
+) -> Layers:
+    """All layers by the settings' fixed rule; `known` boxes of some of them hold already."""
     if settings.method == "interval":
         return walk(plan, region, lambda source, box, frames: box, settings)
+    known = known or {}
 
     def both(
         source: int, box: Box, frames: dict[int, Frame], sample: Tensor, neuron: Tensor
@@ -90,6 +100,8 @@ def fixed_layers(plan: Plan, region: Region, settings: Settings, clock: Clock = 
             return box
         if not plan.below(source):
             return affine_box(plan, region, source, settings)
+        if source in known:
+            box = box.meet(known[source])
         near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
         sample, neuron = unsettled(plan, source, box)
         if 2 * len(sample) <= at_once(plan, source, settings):
@@ -137,7 +149,7 @@ def fixed_rows(
 ) -> Tensor:
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
     bounds = [coef.new_zeros(0)]
-    for piece in pieces(part.plan, part.target, len(sample), settings):
+    for piece in fixed_pieces(part, len(sample), settings):
         index = rounded(piece, coef.device) if part.convolved else piece
         here = sample[index], place[index]
         form = fixed_form(part.plan, part.target, coef[index], part.lines(frames, *here))
@@ -226,15 +238,38 @@ def pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[s
     return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
 
 
+def fixed_pieces(part: Part, rows: int, settings: Settings) -> Iterator[slice]:
+    """The same for fixed lines; before convolutions of round sizes, as far as that goes."""
+    most = settings.memory // part.plan.row_bytes(part.target)
+    step = max(1, min(most, PASS // part.plan.node_size(part.target)))
+    if not part.convolved:
+        yield from (slice(a, min(a + step, rows)) for a in range(0, rows, step))
+        return
+    first = 0
+    while first < rows:
+        left = min(rows - first, step)
+        size = round_size(left)
+        if size > step or (left > SMALL and size > left + left // 8):
+            size = round_size(left, above=False)
+        yield slice(first, min(first + size, rows))
+        first += size
+
+
+def round_size(rows: int, above: bool = True) -> int:
+    """The nearest of 1, 2, 3, 4, 6, 8, 12, ... at or above, or at or below."""
+    power = 1 << (rows.bit_length() - 1)
+    sizes = (power, power + power // 2, 2 * power)
+    return min(s for s in sizes if s >= rows) if above else max(s for s in sizes if s <= rows)
+
+
 def rounded(piece: slice, device: torch.device) -> Tensor:
     """Indices of a chunk whose last row is repeated until their number is round.
 
     Convolutions are prepared for every new shape, which costs more than some rows too many.
     """
-    size = 1
-    while size < piece.stop - piece.start:
-        size = size * 3 // 2 if size % 2 == 0 and size.bit_count() == 1 else -(-size * 4 // 3)
-    index = torch.arange(piece.start, piece.start + size, device=device)
+    index = torch.arange(
+        piece.start, piece.start + round_size(piece.stop - piece.start), device=device
+    )
     return index.clamp(max=piece.stop - 1)
 
 
@@ -249,10 +284,10 @@ def _neuron_bounds(
     settings: Settings,
 ) -> Tensor:
     """(rows,) lower bounds of sign * neuron."""
-    split = parts(plan, source)
+    split = parts_of(plan, source, len(sample))
     bounds = torch.empty_like(sign)
     for _, part, rows in split.split(neuron):
-        for piece in pieces(part.plan, part.target, len(rows), settings):
+        for piece in fixed_pieces(part, len(rows), settings):
             here = rows[piece]
             place, entry = split.place[neuron[here]], split.entry[neuron[here]]
             coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.backward import (
+    Boxes,
     Layers,
     at_once,
     fixed_layers,
@@ -93,6 +94,7 @@ def frown(
     warm: Warm,
     sample: Tensor,  # (N,) which samples of `warm` these are
     clock: Clock = NO_LIMIT,
+    known: Boxes | None = None,  # that hold already
 ) -> Frowned:
     """Bounds of every layer and of the spec with optimised lines.
 
@@ -102,9 +104,9 @@ def frown(
     if settings.wide:
         warm.tight = warm.tight or Warm(warm.samples)
         narrow = replace(settings, wide=False)
-        base = frown(plan, region, spec, narrow, warm.tight, sample, clock)
+        base = frown(plan, region, spec, narrow, warm.tight, sample, clock, known)
     else:
-        crown = fixed_layers(plan, region, settings, clock)
+        crown = fixed_layers(plan, region, settings, clock, known)
         base = Frowned(crown, fixed_margins(plan, region, spec, crown, settings))
     engine = _Engine(plan, region, settings, warm, sample, clock)
 

@@ -217,9 +217,16 @@ class Parts:
     number: Tensor  # (size,) the part of every neuron
     place: Tensor  # (size,) its place there
     entry: Tensor  # (size,) its entry of the part's target
+    each: float  # numbers that a row passes, in the mean
+    calls: int  # of operators, all parts taken together
 
     @classmethod
     def of(cls, parts: tuple[Part, ...], size: int) -> Parts:
+        work = calls = 0
+        for part in parts:
+            way = part.plan.ancestors(part.target)
+            work += part.neurons.numel() * sum(part.plan.graph.nodes[i].size for i in way)
+            calls += len(way)
         device = parts[0].neurons.device
         number, place, entry = (torch.zeros(size, dtype=torch.int64, device=device) for _ in "123")
         for k, part in enumerate(parts):
@@ -229,7 +236,11 @@ class Parts:
             number[part.neurons] = k
             place[part.neurons] = where
             entry[part.neurons] = which
-        return cls(parts, number, place, entry)
+        return cls(parts, number, place, entry, work / size, calls)
+
+    def work(self, rows: int) -> float:
+        """What so many rows cost, in numbers passed."""
+        return rows * self.each + CALL * self.calls
 
     def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor]]:
         """Number and part, with the indices of its rows."""
@@ -247,6 +258,15 @@ def parts(plan: Plan, target: int, group: int = 1) -> Parts:
     position, and where a group holds more, the positions of a tile.
     """
     return plan.fact((f"parts of {group}", target), lambda: _parts(plan, target, group))
+
+
+def parts_of(plan: Plan, target: int, rows: int) -> Parts:
+    """The parts in which so many rows, each with lines of its own or fixed ones, cost least.
+
+    Patches are chosen for all neurons of a node. Where few are left, they are calls more than
+    anything else.
+    """
+    return min(parts(plan, target), parts(plan, target, 0), key=lambda p: p.work(rows))
 
 
 def _parts(plan: Plan, target: int, group: int) -> Parts:

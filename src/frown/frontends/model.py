@@ -87,10 +87,10 @@ class Model:
         InvalidModel where the original answers with NaN or infinity; a model with logarithms,
         powers or exponentials may on some inputs, where these leave their domain or overflow.
         """
-        rng = np.random.default_rng(seed)
+        draws = normal_draws(seed)
         compared = 0
         for scale in (0.1, 1.0, 3.0):
-            x = scale * rng.standard_normal((trials, *self.input_shape))
+            x = scale * draws((trials, *self.input_shape))
             # Logarithms and roots may have no answer where one input of many is negative.
             compared += self._compare(x) or self._compare(np.abs(x))
         if not compared:
@@ -119,6 +119,12 @@ class Model:
                 f"{gap:.3g} on a random input (outputs up to {size:.3g}); nothing is bounded"
             )
         return int(answered.sum())
+
+
+def normal_draws(seed: int) -> Callable[[Shape], NDArray[np.float64]]:
+    """Normal numbers of any shape; numpy's own generators are a library to be loaded first."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda shape: torch.randn(shape, dtype=torch.float64, generator=generator).numpy()
 
 
 def require_finite(graph: Graph, name: str) -> None:

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 from frown.graph.op import Unsupported
 
@@ -114,6 +113,8 @@ def evaluated(node: OnnxNode, opset: int, constants: Mapping[str, Constant]) -> 
         [untyped(i) for i in present],
         [untyped(o) for o in node.outputs if o],
     )
+    from onnx.reference import ReferenceEvaluator  # large, and few files need it
+
     opsets = [onnx.helper.make_opsetid("", opset)]
     model = onnx.helper.make_model(graph, opset_imports=opsets)
     try:

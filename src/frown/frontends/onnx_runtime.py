@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from frown.errors import InvalidModel
-from frown.frontends.model import Array
+from frown.frontends.model import Array, normal_draws
 from frown.graph.op import Shape
 
 _ROWS = 256  # at once where the batch is free; bounds the memory of a large network
@@ -99,7 +99,7 @@ def _agree(alone: OnnxRuntime, together: OnnxRuntime) -> bool:
 
     A file can declare a symbolic batch and still reshape to a batch of 1 inside.
     """
-    x = np.random.default_rng(0).standard_normal((3, *alone.port.input_shape))
+    x = normal_draws(0)((3, *alone.port.input_shape))
     expected = alone(x)
     try:
         found = together(x)
