@@ -1,0 +1,43 @@
+"""Models whose claims are false, by numbers that overflow or operators that are easily misread:
+no certificate of them is accepted. Where onnxruntime runs one, it says that the claim is false."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import frown_check
+from check.writer import draft
+from onnx_models import integers, model, node, saved
+
+DOUBLE = onnx.TensorProto.DOUBLE
+Known = dict[str, np.ndarray]
+
+
+def claimed(path: Path, centre: object, radius: float = 0.0) -> frown_check.Verdict:
+    """That class 0 beats class 1, of a network without sites."""
+    return frown_check.check(draft(path, [], np.asarray(centre), radius, 0, [1]).file(), path)
+
+
+def answered(path: Path, x: object) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.asarray(x, np.float32)[None]})
+    return y.ravel()
+
+
+@pytest.mark.parametrize("count", [4, 8, 16])
+def test_a_sum_that_overflows_on_its_way_proves_nothing(count: int, tmp_path: Path) -> None:
+    """1e308 (count - 0.4 (3 count + 1)) < 0, though sums from the left are infinite."""
+    signs = np.concatenate([np.ones(count), np.full(3 * count + 1, -0.4)])
+    known = {
+        "w": np.zeros((1, len(signs))),
+        "b": np.full(len(signs), 1e308),
+        "v": np.stack([signs, 0 * signs], 1),
+    }
+    nodes = [node("Gemm", "x w b", "z"), node("MatMul", "z v", "y")]
+    path = saved(model(nodes, ["N", 1], known, dtype=DOUBLE), tmp_path)
+    assert not claimed(path, np.zeros(1), 0.1).accepted
