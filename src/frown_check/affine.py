@@ -301,9 +301,11 @@ def _convolve(call: Call, x: View, weight: Constant, groups: int) -> View:
 
 @operator("AveragePool", attributes=WINDOWS + " ceil_mode count_include_pad")
 def average_pool(call: Call) -> Value:
-    x = call.view()
-    picked = windows(call, x, call.list("kernel_shape") or [])
-    counts = (picked.index >= 0).sum(-1)
+    x, kernel = call.view(), call.list("kernel_shape") or []
+    picked = windows(call, x, kernel)
+    # The entries of x may be zeros of an earlier padding, which count as others do.
+    entries = View(x.node, np.zeros(x.shape, dtype=np.int64))
+    counts = (windows(call, entries, kernel).index >= 0).sum(-1)
     if call.attribute("count_include_pad", 0):
         if call.attribute("ceil_mode", 0):
             raise call.refuse("count_include_pad with ceil_mode")

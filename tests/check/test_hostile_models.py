@@ -41,3 +41,30 @@ def test_a_sum_that_overflows_on_its_way_proves_nothing(count: int, tmp_path: Pa
     nodes = [node("Gemm", "x w b", "z"), node("MatMul", "z v", "y")]
     path = saved(model(nodes, ["N", 1], known, dtype=DOUBLE), tmp_path)
     assert not claimed(path, np.zeros(1), 0.1).accepted
+
+
+@pytest.mark.parametrize("before", ["Pad", "Concat", "Where"])
+def test_zeros_that_a_file_pads_with_count_in_an_average(before: str, tmp_path: Path) -> None:
+    """The first window holds a written 0 and a 1: its mean is 1/2, not 1."""
+    known: Known = {
+        "p": integers(0, 0, 1, 0, 0, 1),
+        "none": np.zeros((1, 1, 1), np.float32),
+        "mask": np.array([[[False, True, True, False]]]),
+        "edge": integers(0, 0, 1, 0, 0, 1),
+        "w": np.array([[1.0, 0.0], [0.0, 0.0]], np.float32),
+        "b": np.array([0.0, 0.75], np.float32),
+    }
+    padded = {
+        "Pad": [node("Pad", "x p", "q")],
+        "Concat": [node("Concat", "none x none", "q", axis=2)],
+        "Where": [node("Pad", "x edge", "e", mode="edge"), node("Where", "mask e none", "q")],
+    }[before]
+    nodes = [
+        *padded,
+        node("AveragePool", "q", "a", kernel_shape=[2], strides=[2]),
+        node("Flatten", "a", "f"),
+        node("Gemm", "f w b", "y"),
+    ]
+    path = saved(model(nodes, ["N", 1, 2], known), tmp_path)
+    assert answered(path, np.ones((1, 2))).tolist() == [0.5, 0.75]
+    assert not claimed(path, np.ones((1, 2))).accepted
