@@ -39,7 +39,9 @@ def sum_all(call: Call) -> Value:
 @operator("Neg")
 def negation(call: Call) -> Value:
     x = call.value(0)
-    return call.scale(x, Ball(np.array(-1.0))) if isinstance(x, View) else -x
+    if isinstance(x, View):
+        return call.scale(x, Ball(np.array(-1.0)))
+    return -x if x.dtype.kind == "f" else whole(call, x, x, lambda a, _: -a)
 
 
 def combine(call: Call, x: Value, y: Value, sign: float) -> Value:
@@ -67,10 +69,14 @@ def finite(call: Call, x: Value) -> Constant:
 def whole(
     call: Call, x: Constant, y: Constant, compute: Callable[[Constant, Constant], Constant]
 ) -> Constant:
-    """Arithmetic on constants: of integers alone, which is exact."""
-    if x.dtype.kind not in "iub" or y.dtype.kind not in "iub":
+    """Arithmetic on constants: of integers of one type alone, and where none leaves its range."""
+    if x.dtype.kind not in "iu" or x.dtype != y.dtype:
         raise call.refuse("arithmetic on constants that are not integers")
-    return np.asarray(compute(x.astype(np.int64), y.astype(np.int64)))
+    exact = np.asarray(compute(x.astype(object), y.astype(object)), dtype=object)
+    limits = np.iinfo(x.dtype)
+    if any(not limits.min <= int(n) <= limits.max for n in exact.ravel()):
+        raise call.refuse("arithmetic on integers that overflows")
+    return exact.astype(x.dtype)
 
 
 @operator("Where")

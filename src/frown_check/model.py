@@ -116,7 +116,7 @@ def _array(tensor: onnx.TensorProto) -> Constant:
     except Exception as error:  # of several libraries, and all mean the same
         raise Refused(f"constant {tensor.name} is damaged: {error}") from None
     if found.dtype.kind in "iub":
-        return found.astype(np.int64) if found.dtype.kind != "b" else found
+        return found
     narrow = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     if found.dtype in (np.float32, np.float64) or tensor.data_type in narrow:
         return found.astype(np.float64)

@@ -68,3 +68,40 @@ def test_zeros_that_a_file_pads_with_count_in_an_average(before: str, tmp_path: 
     path = saved(model(nodes, ["N", 1, 2], known), tmp_path)
     assert answered(path, np.ones((1, 2))).tolist() == [0.5, 0.75]
     assert not claimed(path, np.ones((1, 2))).accepted
+
+
+WRAPPED: dict[str, tuple[list[onnx.NodeProto], Known]] = {
+    "int32": (
+        [node("Mul", "i j", "k")],
+        {"i": np.array([2**30, 0], np.int32), "j": np.array([4, 1], np.int32)},
+    ),
+    "int64": (
+        [node("Sub", "i j", "k")],
+        {"i": np.array([2**63 - 1, 0]), "j": np.array([-1, 1])},
+    ),
+    "int8": ([node("Neg", "i", "k")], {"i": np.array([-128, 0], np.int8)}),
+    "cast": ([node("Cast", "i", "k", to=6)], {"i": np.array([2**33, 0])}),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_integers_that_wrap_around_are_refused(name: str, tmp_path: Path) -> None:
+    """What would be large is 0 or negative in the file's own type."""
+    nodes, known = WRAPPED[name]
+    nodes = [*nodes, node("Cast", "k", "c", to=1), node("Add", "x c", "y")]
+    path = saved(model(nodes, ["N", 2], known), tmp_path)
+    centre = np.array([0.0, 20.0])
+    first, second = answered(path, centre)
+    assert first < second
+    verdict = claimed(path, centre)
+    assert not verdict.accepted and "not supported" in verdict.reason
+
+
+def test_integer_arithmetic_is_that_of_the_standard(tmp_path: Path) -> None:
+    """A quotient is cut off towards 0."""
+    known = {"i": np.array([-7, 7, -9], np.int32), "j": np.array([2, -2, 3], np.int32)}
+    nodes = [node("Div", "i j", "k"), node("Cast", "k", "c", to=1), node("Add", "x c", "y")]
+    path = saved(model(nodes, ["N", 3], known), tmp_path)
+    assert answered(path, np.zeros(3)).tolist() == [-3, -3, -3]
+    for centre, accepted in (([0.5, 0.0, 0.0], True), ([-0.5, 0.0, 0.0], False)):
+        assert claimed(path, centre).accepted == accepted
