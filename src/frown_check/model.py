@@ -23,7 +23,7 @@ from frown_check import activations, affine, movers, recurrent  # noqa: F401  (t
 from frown_check.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
 from frown_check.errors import Refused
 from frown_check.fuse import Fuser
-from frown_check.graph import Graph, Scale, View
+from frown_check.graph import MOST_ENTRIES, Graph, Scale, View
 
 OPSETS = range(8, 25)
 MOST_BYTES = 2**31
@@ -63,7 +63,10 @@ def load(
     named = [name, *constants, *(o for n in proto.graph.node for o in n.output if o)]
     if len(set(named)) != len(named):
         raise Refused("the model computes a tensor twice")
-    nodes = needed([_node(n) for n in proto.graph.node], output)
+    try:
+        nodes = needed([_node(n) for n in proto.graph.node], output)
+    except ValueError as error:
+        raise Refused(f"an attribute cannot be read: {error}") from None
     return _import(nodes, constants, output, name, shape, normalisation, int(opsets[0]))
 
 
@@ -134,14 +137,17 @@ def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, .
         raise Refused("the model's input must be of floats, and have axes")
     if len(sizes) > 1 or sizes[0] <= 0:
         sizes[0] = 1
-    if min(sizes) <= 0:
-        raise Refused("the model's input has axes of unknown size")
+    if min(sizes) <= 0 or prod(sizes) > MOST_ENTRIES:
+        raise Refused("the model's input has axes of unknown size, or is too large")
     return str(inputs[0].name), tuple(sizes)
 
 
 def _node(proto: onnx.NodeProto) -> OnnxNode:
     domain = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}::"
     attributes: dict[str, Any] = {}
+    untyped = any(a.type == onnx.AttributeProto.UNDEFINED for a in proto.attribute)
+    if untyped or len({a.name for a in proto.attribute}) != len(proto.attribute):
+        raise Refused(f"{proto.op_type} has an attribute twice, or one without a type")
     for a in proto.attribute:
         if a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
             domain = "control flow::"

@@ -40,7 +40,7 @@ def cast(call: Call) -> Value:
             raise call.refuse(f"attribute to={to} on a computed tensor")
         return x
     if to in INTEGERS or to in FLOATS:
-        y = x.astype(INTEGERS[to] if to in INTEGERS else np.float32 if to == 1 else np.float64)
+        y = x.astype(INTEGERS.get(to, np.float32 if to == 1 else np.float64))
         if (y == x).all():  # else the cast would round, or leave the range
             return y if to in INTEGERS else y.astype(np.float64)
     raise call.refuse(f"attribute to={to} on such a constant")

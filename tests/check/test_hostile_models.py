@@ -12,6 +12,8 @@ import pytest
 
 import frown_check
 from check.writer import draft
+from frown_check.calls import OnnxNode
+from frown_check.fuse import Fuser
 from onnx_models import integers, model, node, saved
 
 DOUBLE = onnx.TensorProto.DOUBLE
@@ -105,3 +107,51 @@ def test_integer_arithmetic_is_that_of_the_standard(tmp_path: Path) -> None:
     assert answered(path, np.zeros(3)).tolist() == [-3, -3, -3]
     for centre, accepted in (([0.5, 0.0, 0.0], True), ([-0.5, 0.0, 0.0], False)):
         assert claimed(path, centre).accepted == accepted
+
+
+@pytest.mark.parametrize("op", ["Sigmoid", "Erf", "Tanh"])
+@pytest.mark.parametrize("factor", [0.0, 1e308, np.inf, np.nan])
+@pytest.mark.parametrize("steep", [0.0, 1e308, 1e-200, np.inf])
+def test_absurd_constants_beside_gates_prove_nothing(
+    op: str, factor: float, steep: float, tmp_path: Path
+) -> None:
+    known = {"c": np.array(factor), "d": np.array(steep)}
+    nodes = [
+        node("Mul", "x d", "p"),
+        node("Mul", "p d", "q"),
+        node(op, "q", "t"),
+        node("Mul", "t c", "u"),
+        node("Mul", "x u", "y"),
+    ]
+    path = saved(model(nodes, ["N", 2], known, dtype=DOUBLE), tmp_path)
+    assert not claimed(path, [-1.0, 1.0], 0.1).accepted
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e-200])
+def test_a_shift_too_small_for_floats_is_seen(shift: float) -> None:
+    """x sigmoid(x + d d) is SiLU for d = 0, and not for d = 1e-200."""
+    nodes = [
+        OnnxNode("Add", "s", ("x", "d"), ("s",), {}),
+        OnnxNode("Sub", "z", ("s", "x"), ("z",), {}),
+        OnnxNode("Mul", "p", ("z", "d"), ("p",), {}),
+        OnnxNode("Add", "q", ("x", "p"), ("q",), {}),
+        OnnxNode("Sigmoid", "g", ("q",), ("g",), {}),
+        OnnxNode("Mul", "y", ("x", "g"), ("y",), {}),
+    ]
+    fused = Fuser(nodes, {"d": np.array(shift)}, "y").fused()
+    assert (fused[-1].op == "Swish") == (shift == 0)
+
+
+def test_models_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    """An attribute given twice, one of no type, and an input larger than any memory."""
+    known = {"w": np.eye(2, dtype=np.float32)}
+    twice = node("Gemm", "x w", "y", transB=0)
+    twice.attribute.append(onnx.helper.make_attribute("transB", 1))
+    typeless = node("Gemm", "x w", "y", transB=0)
+    typeless.attribute[0].type = onnx.AttributeProto.UNDEFINED
+    plain = node("Gemm", "x w", "y")
+    good = saved(model([plain], ["N", 2], known), tmp_path)
+    assert claimed(good, [1.0, 0.0]).accepted
+    for bad, shape in ((twice, ["N", 2]), (typeless, ["N", 2]), (plain, ["N", 2**40, 2**40])):
+        path = saved(model([bad], shape, known), tmp_path)
+        assert not claimed(path, [1.0, 0.0]).accepted
