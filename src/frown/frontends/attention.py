@@ -125,7 +125,8 @@ def centred(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     """x less its mean over axes."""
     if len(axes) == 1:
         count = x.shape[axes[0]]
-        return arithmetic.along(b, x, axes[0] % x.rank, torch.eye(count) - 1 / count)
+        matrix = torch.eye(count, dtype=torch.float64) - 1 / count
+        return arithmetic.along(b, x, axes[0] % x.rank, matrix)
     gap = b.combine(x, b.mean(x, axes, True), -1.0)
     assert isinstance(gap, Value)
     return gap
