@@ -17,7 +17,7 @@ from frown.graph.selection import Concat
 from frown.relax.convex import Elu, Softplus
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.maximum import Max
-from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.piecewise import Abs, Clip, LeakyRelu, Moderate, PRelu, Relu
 from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
@@ -35,6 +35,7 @@ _RATE: dict[type[Relaxation], float] = {
     Relu: 1.0,
     Clip: 1.0,
     Abs: 1.0,
+    Moderate: 1.0,
     Sigmoid: 0.25,
     Tanh: 1.0,
     Arctan: 1.0,
@@ -43,7 +44,7 @@ _RATE: dict[type[Relaxation], float] = {
     Gelu: 1.13,
     GeluTanh: 1.13,
 }
-_EXACT = (Relu, Clip, Abs)
+_EXACT = (Relu, Clip, Abs, Moderate)
 
 
 def straying(walk: Walk) -> Tensor:
