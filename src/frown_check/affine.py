@@ -331,6 +331,8 @@ def transposed_convolution(call: Call) -> Value:
     pads = call.list("pads") or [0] * 2 * dims
     extra = call.list("output_padding") or [0] * dims
     kernel = weight.shape[2:]
+    if min(*pads, *extra, 0) < 0 or min(*strides, *dilations, 1) < 1:
+        raise call.refuse("such windows")
     if x.shape[0] != 1 or weight.shape[0] != x.shape[1] or len(kernel) != dims:
         raise call.refuse(f"weights of shape {weight.shape} for an input of {x.shape}")
     spread, cut = [], []
