@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import frown
 import zoo
@@ -16,6 +17,7 @@ from frown.bounding import bounded
 from frown.engines.lp import Workers
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
+from frown.errors import UnsupportedModel
 from frown.frontends import attention
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
@@ -102,3 +104,39 @@ def test_shares_stay_between_0_and_1() -> None:
         found = bounded(plan, ball, eye, Settings(method=method), (5,), Workers())
         assert (found.lower >= -1e-9).all() and (found.upper <= 1 + 1e-9).all()
         assert found.lower[0, 0] > 1 - 1e-9 and found.upper[0, 1] < 1e-9
+
+
+class Masked(nn.Module):
+    """Scores of a size, of which a mask takes out the first."""
+
+    def __init__(self, size: float, mask: float) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("mask", torch.tensor([mask, 0.0, -1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.cat([self.size * x[:, :1], 0 * x[:, 1:], 0 * x[:, 1:]], 1)
+        return (scores + self.mask).softmax(1)
+
+
+@pytest.mark.parametrize("mask", [-1e31, -3e38, -torch.inf])
+def test_a_mask_takes_out_moderate_scores(mask: float) -> None:
+    found = frown.certify(frown.load(Masked(1.0, mask), torch.zeros(1, 2)), [[5.0, 0.0]], [1])
+    assert found.radius[0] > 1e3
+
+
+def test_a_mask_takes_out_no_score_that_outgrows_it() -> None:
+    """1e31 x - 2e32 is far below the others up to x = 20, and far above them beyond."""
+    model = frown.load(Masked(1e31, -2e32), torch.zeros(1, 2))
+    x = np.array([[5.0, 0.0]])
+    assert model.run(x)[0].argmax() == 1 and model.run(np.array([[50.0, 0.0]]))[0].argmax() == 0
+    for level in ("estimate", "rigorous"):
+        found = frown.certify(model, x, [1], bounds=(-100, 100), attack=False, level=level)
+        assert found.radius[0] <= 15
+
+
+def test_masks_that_neither_keep_nor_take_out_are_refused() -> None:
+    module = Masked(1.0, -1e31)
+    module.mask[1] = -5e29
+    with pytest.raises(UnsupportedModel, match="neither moderate nor next to -inf"):
+        frown.load(module, torch.zeros(1, 2))

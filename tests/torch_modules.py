@@ -384,6 +384,13 @@ CASES = {
 }
 
 
+class Faint(nn.Module):
+    """Scores so small that rounding is nothing beside a difference of 1e-3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e-5 * x
+
+
 def branching(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
     return x if x.sum() > 0 else -x
 
@@ -418,6 +425,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "places of a maximum": (lambda: Fn(lambda x, w, c: x.max(1)[1] + x[0]), "second result"),
     "steep softplus": (lambda: nn.Softplus(beta=1, threshold=5), "raise the threshold"),
     "jump": (lambda: nn.Threshold(0.0, 1.0), "a jump"),
+    **{
+        name: (lambda f=f: nn.Sequential(Fn(lambda x, w, c: f(x)), Faint()), "a computed tensor of")
+        for name, f in {
+            "sum of integers": lambda x: x.sum(1, keepdim=True, dtype=torch.int64).float(),
+            "mean in half": lambda x: x.mean(1, keepdim=True, dtype=torch.float16).float(),
+            "running sum of integers": lambda x: x.cumsum(1, dtype=torch.int32).float(),
+            "softmax in half": lambda x: x.softmax(1, dtype=torch.float16).float(),
+            "log-softmax in half": lambda x: x.log_softmax(1, dtype=torch.bfloat16).float(),
+            "copy to integers": lambda x: torch.zeros(1, 6, dtype=torch.int64).copy_(x).float(),
+        }.items()
+    },
     "integers": (lambda: Fn(lambda x, w, c: x.int().float()), "cast to torch.int32"),
     "half inside": (lambda: Fn(lambda x, w, c: x.half().float()), "cast to torch.float16"),
     "half": (lambda: nn.Linear(6, 2).half(), "float()"),

@@ -73,6 +73,7 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "relu6": lambda z: np.clip(z, 0, 6),
     "clip_from_below": lambda z: np.maximum(z, -0.5),
     "abs": np.abs,
+    "moderate": lambda z: z,
     "hard_swish": lambda z: z * np.clip(z + 3, 0, 6) / 6,
     "exp": np.exp,
     "log": np.log,
@@ -117,6 +118,7 @@ class Zone:
 # name: (hostile, ordinary)
 ZONES: dict[str, tuple[Zone, Zone]] = {
     "exp": (Zone(most=80), Zone(most=4)),
+    "moderate": (Zone(most=1e28), Zone()),
     "log": (Zone(1e-37, negative=False), Zone(1, negative=False)),
     "square": (Zone(most=1e15), Zone(most=20)),
     "cube": (Zone(most=1e9), Zone(most=8)),

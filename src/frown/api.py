@@ -354,8 +354,8 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
     try:
         where = torch.device(device)
         torch.zeros(1, device=where)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # torch has no one exception for a device that is misspelt, missing or not built in.
+    except (RuntimeError, AssertionError) as error:
+        # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
     key = ("plan", dtype, str(where))

@@ -61,7 +61,7 @@ class Certifier:
         prediction = outputs.argmax(1)
         spec, region = query.spec(graph), query.region(graph)
         ours = graph.apply(region.centre).flatten(1)
-        _agree(self.model.name, outputs, ours.double().cpu().numpy())
+        _agree(self.model, query.x, outputs, ours.double().cpu().numpy())
         clean = _conditions(spec, ours)
         holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label)
         right = np.flatnonzero(holds)
@@ -374,14 +374,22 @@ def _conditions(spec: Spec, outputs: Tensor) -> Tensor:
     return (spec.coef @ outputs[:, :, None]).squeeze(-1)
 
 
-def _agree(name: str, theirs: NDArray[np.floating], ours: NDArray[np.float64]) -> None:
+def _agree(
+    model: Model,
+    x: NDArray[np.float64],
+    theirs: NDArray[np.floating],
+    ours: NDArray[np.float64],
+) -> None:
     """The graph and the original model must answer alike on the inputs themselves."""
     gap = np.abs(theirs - ours).max(1)
-    bad = ~(gap <= 1e-3 * (1 + np.abs(theirs).max(1)))
+    allowed = model.rounding(
+        x.reshape(-1, *model.input_shape), theirs, np.ptp(theirs, axis=1)[:, None]
+    )
+    bad = ~(gap <= allowed)
     if bad.any():
         n = int(np.argmax(bad))
         raise ModelMismatch(
-            f"{name}: the imported graph and the original model disagree by {gap[n]:.3g} on "
+            f"{model.name}: the imported graph and the original model disagree by {gap[n]:.3g} on "
             f"an input (place {n} of its batch); nothing is certified"
         )
 

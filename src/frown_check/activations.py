@@ -239,7 +239,7 @@ def division(call: Call) -> Value:
         return call.scale(x, quotient(np.array(1.0), divisor))
     if (y == 0).any():
         raise call.refuse("division by 0")
-    return whole(call, x, y, lambda a, b: np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+    return whole(call, x, y, lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)))
 
 
 @operator("Pow")

@@ -39,7 +39,9 @@ def sum_all(call: Call) -> Value:
 @operator("Neg")
 def negation(call: Call) -> Value:
     x = call.value(0)
-    return call.scale(x, Ball(np.array(-1.0))) if isinstance(x, View) else -x
+    if isinstance(x, View):
+        return call.scale(x, Ball(np.array(-1.0)))
+    return -x if x.dtype.kind == "f" else whole(call, x, x, lambda a, _: -a)
 
 
 def combine(call: Call, x: Value, y: Value, sign: float) -> Value:
@@ -67,10 +69,14 @@ def finite(call: Call, x: Value) -> Constant:
 def whole(
     call: Call, x: Constant, y: Constant, compute: Callable[[Constant, Constant], Constant]
 ) -> Constant:
-    """Arithmetic on constants: of integers alone, which is exact."""
-    if x.dtype.kind not in "iub" or y.dtype.kind not in "iub":
+    """Arithmetic on constants: of integers of one type alone, and where none leaves its range."""
+    if x.dtype.kind not in "iu" or x.dtype != y.dtype:
         raise call.refuse("arithmetic on constants that are not integers")
-    return np.asarray(compute(x.astype(np.int64), y.astype(np.int64)))
+    exact = np.asarray(compute(x.astype(object), y.astype(object)), dtype=object)
+    limits = np.iinfo(x.dtype)
+    if any(not limits.min <= int(n) <= limits.max for n in exact.ravel()):
+        raise call.refuse("arithmetic on integers that overflows")
+    return exact.astype(x.dtype)
 
 
 @operator("Where")
@@ -301,9 +307,11 @@ def _convolve(call: Call, x: View, weight: Constant, groups: int) -> View:
 
 @operator("AveragePool", attributes=WINDOWS + " ceil_mode count_include_pad")
 def average_pool(call: Call) -> Value:
-    x = call.view()
-    picked = windows(call, x, call.list("kernel_shape") or [])
-    counts = (picked.index >= 0).sum(-1)
+    x, kernel = call.view(), call.list("kernel_shape") or []
+    picked = windows(call, x, kernel)
+    # The entries of x may be zeros of an earlier padding, which count as others do.
+    entries = View(x.node, np.zeros(x.shape, dtype=np.int64))
+    counts = (windows(call, entries, kernel).index >= 0).sum(-1)
     if call.attribute("count_include_pad", 0):
         if call.attribute("ceil_mode", 0):
             raise call.refuse("count_include_pad with ceil_mode")
@@ -323,6 +331,8 @@ def transposed_convolution(call: Call) -> Value:
     pads = call.list("pads") or [0] * 2 * dims
     extra = call.list("output_padding") or [0] * dims
     kernel = weight.shape[2:]
+    if min(*pads, *extra, 0) < 0 or min(*strides, *dilations, 1) < 1:
+        raise call.refuse("such windows")
     if x.shape[0] != 1 or weight.shape[0] != x.shape[1] or len(kernel) != dims:
         raise call.refuse(f"weights of shape {weight.shape} for an input of {x.shape}")
     spread, cut = [], []

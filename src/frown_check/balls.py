@@ -49,12 +49,15 @@ def up(x: Array, n: int) -> Array:
 
 
 def down(x: Array) -> Array:
-    """A number below what x was before its last operation was rounded."""
-    return np.nextafter(x, -np.inf)
+    """A number below what x was before its last operation was rounded; NaN where x overflowed,
+    since a sum that passed infinity on its way says nothing."""
+    lower: Array = np.where(x == np.inf, np.nan, np.nextafter(x, -np.inf))
+    return lower
 
 
 def above(x: Array) -> Array:
-    return np.nextafter(x, np.inf)
+    """The same from above."""
+    return -down(-x)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a handler of an ONNX operator is given, and the registry of handlers.
 
 A handler maps a `Call` to the node's outputs: views of the graph under construction, or constant
-arrays. Constants are kept as they are in the file: floats widened to float64, which is exact.
+arrays. Constants are kept as they are in the file: floats widened to float64, which is exact, and
+integers in their own type.
 A node is refused if it has no handler or an attribute that its handler does not name.
 """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from math import isclose, pi, sqrt
+from math import isfinite, pi, sqrt
 
 import numpy as np
 from flint import fmpq
@@ -25,8 +25,9 @@ from frown_check.errors import Refused
 
 Polynomial = dict[int, Fraction]
 
-NEAR = 1e-6
+NEAR = Fraction(1, 10**6)
 DEGREE = 3
+LARGEST = 2**1000  # more than any factor that could be of use
 USUAL = {"Erf": {1: 1 / sqrt(2)}, "Tanh": {1: sqrt(2 / pi), 3: 0.044715 * sqrt(2 / pi)}}
 
 
@@ -99,7 +100,8 @@ class Fuser:
         found = self.constants.get(name)
         if found is None or found.size != 1 or found.ndim > 1 or not np.isfinite(found).all():
             return None
-        return Fraction(float(found.reshape(())))
+        number = float(found.reshape(()))
+        return Fraction(number) if isfinite(number) else None
 
     def _chain(self, name: str) -> Iterator[str]:
         """`name`, then what it is an expression of with one scalar constant, and so on."""
@@ -155,7 +157,9 @@ def _product(x: Polynomial, y: Polynomial) -> Polynomial | None:
 
 
 def _near(found: Polynomial, wanted: Mapping[int, float | Fraction]) -> bool:
-    return all(isclose(found.get(k, 0), wanted.get(k, 0), rel_tol=NEAR) for k in {*found, *wanted})
+    """Relatively, so that what should be 0 is 0; in rational arithmetic, where nothing vanishes."""
+    pairs = [(found.get(k, Fraction(0)), Fraction(wanted.get(k, 0))) for k in {*found, *wanted}]
+    return all(abs(a - b) <= NEAR * max(abs(a), abs(b)) for a, b in pairs)
 
 
 def _activation(
@@ -166,12 +170,12 @@ def _activation(
         steep = argument.get(1, Fraction(0))
         if steep == 0 or not _near(argument, {1: steep}) or not _near(outer, {1: slope}):
             return None
-        if Fraction(float(steep)) != steep:
+        if abs(steep) > LARGEST or Fraction(float(steep)) != steep:
             raise Refused(f"a sigmoid's factor at {gate.name} is not supported by the checker")
         return OnnxNode("Swish", "", (source,), (), {"alpha": float(steep)}), slope
     if not _near(outer, {0: slope, 1: slope}) or not _near(argument, USUAL[gate.op]):
         return None
-    if outer[0] != slope:
+    if outer.get(0, Fraction(0)) != slope:
         raise Refused(f"the constants of {gate.name} are not supported by the checker")
     constants = [fmpq(c.numerator, c.denominator) for k, c in sorted(argument.items()) if k % 2]
     kind = "Gelu" if gate.op == "Erf" else "GeluTanh"

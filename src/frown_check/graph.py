@@ -15,6 +15,7 @@ such that c . y = sum_i c_i . x_i + constant for coefficients and constants in t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,21 +90,26 @@ class Edge:
 
 
 class Operator:
-    """An affine operator; x and coefficients are (rows, size)."""
+    """What a node does: the input, a site, or affine."""
 
+
+class Affine(Operator, ABC):
+    """x and coefficients are (rows, size)."""
+
+    @abstractmethod
     def forward(self, xs: Sequence[Ball]) -> Ball:
-        raise NotImplementedError
+        """Balls around the values."""
 
+    @abstractmethod
     def backward(self, coef: Ball) -> tuple[list[Ball], Ball | None]:
         """Coefficients of what each edge reads, and constants (None: 0)."""
-        raise NotImplementedError
 
 
 class Input(Operator):
-    pass
+    """The network's input."""
 
 
-class Join(Operator):
+class Join(Affine):
     def __init__(self, sizes: Sequence[int]) -> None:
         self.cuts = np.cumsum(sizes)[:-1]
 
@@ -116,7 +122,7 @@ class Join(Operator):
         return [Ball(m, r) for m, r in zip(mids, rads)], None
 
 
-class Linear(Operator):
+class Linear(Affine):
     """(groups, places, inputs) to (groups, places, outputs)."""
 
     def __init__(self, weight: Ball, bias: Ball | None, places: int) -> None:
@@ -155,7 +161,7 @@ class Linear(Operator):
         return matmul(x.map(gather), w).map(scatter)
 
 
-class Scale(Operator):
+class Scale(Affine):
     def __init__(self, factor: Ball, offset: Ball | None) -> None:
         self.factor, self.offset = factor, offset
 

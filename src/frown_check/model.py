@@ -66,7 +66,10 @@ def load(
     named = [name, *constants, *(o for n in proto.graph.node for o in n.output if o)]
     if len(set(named)) != len(named):
         raise Refused("the model computes a tensor twice")
-    nodes = needed([_node(n) for n in proto.graph.node], output)
+    try:
+        nodes = needed([_node(n) for n in proto.graph.node], output)
+    except ValueError as error:
+        raise Refused(f"an attribute cannot be read: {error}") from None
     _in_order(nodes, {name, *constants})
     return _import(nodes, constants, output, name, shape, normalisation, int(opsets[0]))
 
@@ -135,7 +138,7 @@ def _array(tensor: onnx.TensorProto) -> Constant:
     except Exception as error:  # of several libraries, and all mean the same
         raise Refused(f"constant {tensor.name} is damaged: {error}") from None
     if found.dtype.kind in "iub":
-        return found.astype(np.int64) if found.dtype.kind != "b" else found
+        return found
     narrow = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     if found.dtype in (np.float32, np.float64) or tensor.data_type in narrow:
         return found.astype(np.float64)
@@ -163,6 +166,9 @@ def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, .
 def _node(proto: onnx.NodeProto) -> OnnxNode:
     domain = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}::"
     attributes: dict[str, Any] = {}
+    untyped = any(a.type == onnx.AttributeProto.UNDEFINED for a in proto.attribute)
+    if untyped or len({a.name for a in proto.attribute}) != len(proto.attribute):
+        raise Refused(f"{proto.op_type} has an attribute twice, or one without a type")
     for a in proto.attribute:
         if a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
             domain = "control flow::"

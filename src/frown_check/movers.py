@@ -17,7 +17,7 @@ from frown_check.calls import Call, Value, indexed, operator
 from frown_check.graph import MOST_ENTRIES, View
 
 FLOATS = (1, 11)  # TensorProto.FLOAT, DOUBLE
-INTEGERS = (6, 7)  # INT32, INT64
+INTEGERS = {6: np.int32, 7: np.int64}  # TensorProto.INT32, INT64
 
 
 @operator("Identity")
@@ -40,9 +40,8 @@ def cast(call: Call) -> Value:
             raise call.refuse(f"attribute to={to} on a computed tensor")
         return x
     if to in INTEGERS or to in FLOATS:
-        cast_to = np.int64 if to in INTEGERS else np.float32 if to == 1 else np.float64
-        y = x.astype(cast_to)
-        if (y == x).all():  # else the cast would round
+        y = x.astype(INTEGERS.get(to, np.float32 if to == 1 else np.float64))
+        if (y == x).all():  # else the cast would round, or leave the range
             return y if to in INTEGERS else y.astype(np.float64)
     raise call.refuse(f"attribute to={to} on such a constant")
 

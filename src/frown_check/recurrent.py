@@ -7,6 +7,7 @@ the usual activations, both directions and states that start at 0.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ COMMON = "activations direction hidden_size layout"
 MOST_FRAMES = 4096  # each is a copy of the cell
 
 
-class Cell:
+class Cell(ABC):
     """One direction's weights; vectors are (1, size)."""
 
     def __init__(self, call: Call, gates: int, way: int) -> None:
@@ -52,8 +53,9 @@ class Cell:
         assert isinstance(x, View)
         return self.call.apply(x, SIMPLE[op]())
 
+    @abstractmethod
     def step(self, x: View, state: Sequence[Value]) -> Sequence[Value]:
-        raise NotImplementedError
+        """The state after a frame whose input part is x."""
 
 
 class Plain(Cell):

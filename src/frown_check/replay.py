@@ -20,7 +20,7 @@ import numpy as np
 from frown_check.balls import Array, Ball, Index, U, add, between, down, rounding, total, up
 from frown_check.container import NO_TABLE, Certificate, Floats, Rows
 from frown_check.errors import Refused
-from frown_check.graph import Apply, Edge
+from frown_check.graph import Affine, Apply, Edge
 from frown_check.lines import Frame, Mask
 from frown_check.model import Network
 from frown_check.region import Region
@@ -87,6 +87,7 @@ class Replay:
                     self._tighten(i, waiting.pop(0))
                 self._settle(i, number)
                 continue
+            assert isinstance(node.op, Affine)
             xs = [between(*(e.read(end[None]) for end in self.boxes[e.node])) for e in node.edges]
             low, high = node.op.forward(xs).ends()
             self.boxes[i] = _numbers(low[0], high[0])
@@ -180,6 +181,7 @@ class Replay:
                 parts: list[Ball] = [form]
                 constant = add(constant, added)
             else:
+                assert isinstance(node.op, Affine)
                 parts, shift = node.op.backward(form)
                 constant = constant if shift is None else add(constant, shift)
             for edge, part in zip(node.edges, parts, strict=True):

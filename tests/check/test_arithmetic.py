@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from frown_check.balls import (
     Array,
     Ball,
+    above,
     add,
     between,
+    down,
     matmul,
     multiply,
     require_ieee,
@@ -156,3 +158,11 @@ def test_a_process_that_flushes_subnormal_numbers_is_refused() -> None:
             require_ieee()
     finally:
         torch.set_flush_denormal(False)
+
+
+def test_infinite_results_have_no_finite_ends() -> None:
+    inf = np.array([np.inf])
+    assert np.isnan(down(inf)).all() and np.isnan(above(-inf)).all()
+    assert (down(-inf) == -inf).all() and (above(inf) == inf).all()
+    one = np.array([1.0])
+    assert (down(one) < one).all() and (above(one) > one).all()

@@ -7,6 +7,7 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -88,11 +89,22 @@ def assert_same(found: Model, path: Path) -> None:
     assert (high - low <= 1e-9 * (1 + np.abs(wanted))).all()
 
 
+def doubled(path: Path) -> Model:
+    """The network in a file, with its one output twice: a claim is about two classes."""
+    proto = onnx.load(path)
+    (output,) = proto.graph.output
+    proto.graph.node.append(node("Flatten", output.name, "flat", axis=0))
+    proto.graph.node.append(node("Concat", "flat flat", "twice", axis=1))
+    output.name = "twice"
+    output.type.tensor_type.ClearField("shape")
+    return load_onnx(saved(proto, path.parent))
+
+
 @pytest.mark.parametrize("case", [*AFFINE, *NONLINEAR, *POSITIVE], ids=str)
 def test_every_operator_is_read_as_frown_reads_it(case: Case, tmp_path: Path) -> None:
     found = case.load(tmp_path)
     if found.graph.output_size < 2:
-        pytest.skip("no two classes")
+        found = doubled(tmp_path / "model.onnx")
     try:
         assert_same(found, tmp_path / "model.onnx")
     except Refused as reason:
@@ -100,11 +112,13 @@ def test_every_operator_is_read_as_frown_reads_it(case: Case, tmp_path: Path) ->
             raise
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+# Of the others onnxruntime has no double precision, and frown asks onnxruntime.
+COMPARED = [name for name in NETWORKS if name not in ("atan", "hard swish", "convolutional")]
+
+
+@pytest.mark.parametrize("name", COMPARED)
 def test_networks_have_the_sites_that_frown_bounds(name: str, tmp_path: Path) -> None:
     net = NETWORKS[name](tmp_path, np.random.default_rng(0))
-    if name in ("atan", "hard swish", "convolutional"):
-        pytest.skip("onnxruntime has no double precision for it, and frown asks onnxruntime")
     assert engine_sites(load_onnx(net.path)) == net.sites
 
 

@@ -164,3 +164,22 @@ def test_robust_means_all_of_the_range(tmp_path: Path) -> None:
         assert row.level == "rigorous"
         assert (row.status == "robust") == reached
         assert row.status in ("robust", "certified") and row.radius > 0.9
+
+
+@pytest.mark.parametrize("front", ["onnx", "torch"])
+def test_layer_normalisation_divides_by_its_count_in_full(front: str, tmp_path: Path) -> None:
+    """1/3 in single precision would be wrong by 1e-8, and the bounds by as much."""
+    x = [0.5, -1.25, 2.0]
+    if front == "onnx":
+        known = {"w": np.ones(3, np.float32)}
+        path = saved(model([node("LayerNormalization", "x w")], (1, 3), known, 17), tmp_path)
+        loaded = frown.load(path)
+    else:
+        loaded = frown.load(nn.LayerNorm(3), torch.zeros(1, 3))
+    values = [arb(rational(v)) for v in x]
+    mean = sum(values) / 3
+    epsilon = rational(np.float32(1e-5)) if front == "onnx" else rational(1e-5)
+    spread = (sum((v - mean) ** 2 for v in values) / 3 + arb(epsilon)).sqrt()
+    box = proven(loaded, x)
+    for k, v in enumerate(values):
+        assert_tight(box, k, (v - mean) / spread, 1e-12)

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 import frown
 from frown.graph.box import Box
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import ELEMENTWISE, SUPPORTED, Log, LogSumExp, Max, Power, Product
+from frown.relax.table import (
+    ELEMENTWISE,
+    SUPPORTED,
+    Log,
+    LogSumExp,
+    Max,
+    Moderate,
+    Power,
+    Product,
+)
 from frown.rigor.lines import prove
 
 WITHOUT_PROOF: set[str] = set()  # names of SUPPORTED; with one, results stay estimates
@@ -47,6 +56,7 @@ DOMAINS: list[tuple[Relaxation, list[tuple[float, float]], list[tuple[float, flo
     (Power(-1.0), [(-2.0, -1.0), (1.0, 2.0)], [(0.0, 1.0), (-1.0, 0.0), (-1.0, 1.0)]),
     (Power(-2.0), [(-2.0, -1.0), (1.0, 2.0)], [(0.0, 1.0), (-1.0, 0.0), (-1.0, 1.0)]),
     (Power(3.0), [(-2.0, 1.0), (0.0, 0.0)], []),
+    (Moderate(2.0), [(-2.0, 2.0), (0.0, 1.0)], [(-2.1, 0.0), (0.0, torch.inf), (3.0, 3.0)]),
 ]
 
 

@@ -14,9 +14,10 @@ from frown.frontends.matrices import matmul
 from frown.graph.affine import Scale
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Unsupported
-from frown.relax.table import LogSumExp, Power, Product, Sigmoid
+from frown.relax.table import LogSumExp, Moderate, Power, Product, Sigmoid
 
 MASKED = -1e30  # scores moved this far down count for nothing: exporters write -inf or -3.4e38
+MODERATE = 1e29  # as long as no other number is as large
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,18 @@ def _unmasked(b: Builder, x: Value) -> tuple[Value, Tensor | None]:
     node = b.nodes[x.index]
     if not isinstance(node.op, Scale) or bool((node.op.offset > MASKED).all()):
         return x, None
-    kept = (node.op.offset > MASKED).expand(x.shape)
+    offset, factor = node.op.offset, node.op.factor
+    kept = (offset > MASKED).expand(x.shape)
     zero = torch.zeros((), dtype=torch.float64)
     (source,) = node.inputs
-    finite = Scale(torch.where(kept, node.op.factor, zero), torch.where(kept, node.op.offset, zero))
-    return b.add(finite, Value(source, b.nodes[source].shape)), kept
+    scores = Value(source, b.nodes[source].shape)
+    if bool((offset.isfinite() & (offset <= MASKED)).any()):
+        if bool(((offset > MASKED) & (offset < -MODERATE)).any()):
+            raise Unsupported("a mask whose numbers are neither moderate nor next to -inf")
+        scores = b.add(Moderate(MODERATE), b.scale(scores, factor))
+        factor = torch.ones((), dtype=torch.float64)
+    finite = Scale(torch.where(kept, factor, zero), torch.where(kept, offset, zero))
+    return b.add(finite, scores), kept
 
 
 def softmax(b: Builder, x: Value, axis: int = -1) -> Operand:
@@ -125,7 +133,8 @@ def centred(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     """x less its mean over axes."""
     if len(axes) == 1:
         count = x.shape[axes[0]]
-        return arithmetic.along(b, x, axes[0] % x.rank, torch.eye(count) - 1 / count)
+        matrix = torch.eye(count, dtype=torch.float64) - 1 / count
+        return arithmetic.along(b, x, axes[0] % x.rank, matrix)
     gap = b.combine(x, b.mean(x, axes, True), -1.0)
     assert isinstance(gap, Value)
     return gap

@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from frown.errors import InvalidModel
-from frown.frontends.model import Array, normal_draws
+from frown.frontends.model import Array, normal_draws, same
 from frown.graph.op import Shape
 
 _ROWS = 256  # at once where the batch is free; bounds the memory of a large network
@@ -105,9 +105,7 @@ def _agree(alone: OnnxRuntime, together: OnnxRuntime) -> bool:
         found = together(x)
     except InvalidModel:
         return False
-    return found.shape == expected.shape and np.allclose(
-        found, expected, rtol=1e-4, atol=1e-4, equal_nan=True
-    )
+    return same(found, expected)
 
 
 def _sentence(error: Exception) -> str:

@@ -251,12 +251,15 @@ class _Importer:
         return pytree.tree_map_only(Tensor, lambda t: t.cpu(), result)
 
     def _as_declared(self, node: Node, result: Any) -> Any:
-        """A handler that got a shape wrong must not pass for one that works."""
+        """A handler that got a shape wrong must not pass for one that works, nor a type that
+        rounds for one that does not."""
         if not isinstance(result, Value | Tensor):
             return result
         declared = node.meta["val"]
         if tuple(result.shape) != tuple(declared.shape):
             raise Unsupported(f"read as {tuple(result.shape)}, not {tuple(declared.shape)}")
+        if isinstance(result, Value) and declared.dtype not in (torch.float32, torch.float64):
+            raise Unsupported(f"a computed tensor of type {declared.dtype}")
         return result if isinstance(result, Value) else result.to(declared.dtype)
 
     def _report(self) -> str:

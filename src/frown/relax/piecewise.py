@@ -150,3 +150,20 @@ class Abs(PiecewiseLinear):
 
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class Moderate(PiecewiseLinear):
+    """z, of which nothing is proved where |z| may exceed a limit: what a front end assumes of
+    numbers that it cannot know."""
+
+    limit: float
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return xs[0].clone()
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.ones_like(z)
+
+    def defined(self, box: Box) -> Tensor | None:
+        return (box.lower >= -self.limit) & (box.upper <= self.limit)

@@ -9,7 +9,7 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.log_sum_exp import LogSumExp
 from frown.relax.maximum import Max
-from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.piecewise import Abs, Clip, LeakyRelu, Moderate, PRelu, Relu
 from frown.relax.power import Exp, Log, Power
 from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
@@ -41,6 +41,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "relu6": Clip(0.0, 6.0),
     "clip_from_below": Clip(-0.5, float("inf")),
     "abs": Abs(),
+    "moderate": Moderate(1e29),
     "hard_swish": HardSwish(),
     "exp": Exp(),
     "log": Log(),
@@ -82,6 +83,7 @@ __all__ = [
     "Log",
     "LogSumExp",
     "Max",
+    "Moderate",
     "PRelu",
     "Power",
     "Product",

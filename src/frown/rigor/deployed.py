@@ -2,8 +2,9 @@
 
 Every operator is taken as the file has it, its sums added in any order, with or without fused
 multiply-adds, and values that underflow may be flushed to 0. Library functions (sigmoid, tanh, exp
-and their like) are assumed to be off by at most ULPS units in the last place; ReLU, clip, abs and
-maximum are exact.
+and their like) are assumed to be off by at most ULPS units in the last place of their value or, if
+that is more, of what they are computed from: 1 for sigmoid, e^z for ELU, z for GELU. ReLU, clip,
+abs and maximum are exact. Where a number may be too large for single precision nothing is known.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from frown.graph.selection import Concat
 from frown.relax.convex import Elu, Softplus
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.maximum import Max
-from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
+from frown.relax.piecewise import Abs, Clip, LeakyRelu, Moderate, PRelu, Relu
 from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
@@ -27,6 +28,7 @@ from frown.rigor.rounding import LOOSE
 
 UNIT32 = 2.0**-24
 TINY32 = 2.0**-126
+LARGEST32 = 3.4e38
 ULPS = 8
 PRECISIONS = ("float32",)
 
@@ -35,6 +37,7 @@ _RATE: dict[type[Relaxation], float] = {
     Relu: 1.0,
     Clip: 1.0,
     Abs: 1.0,
+    Moderate: 1.0,
     Sigmoid: 0.25,
     Tanh: 1.0,
     Arctan: 1.0,
@@ -43,7 +46,8 @@ _RATE: dict[type[Relaxation], float] = {
     Gelu: 1.13,
     GeluTanh: 1.13,
 }
-_EXACT = (Relu, Clip, Abs)
+_EXACT = (Relu, Clip, Abs, Moderate)
+_HUMPS = (Silu, Gelu, GeluTanh)  # z times a sigmoid, which may be 1 less something near 1
 
 
 def straying(walk: Walk) -> Tensor:
@@ -54,12 +58,13 @@ def straying(walk: Walk) -> Tensor:
     for i in plan.ancestors(plan.graph.output):
         node = plan.graph.nodes[i]
         if isinstance(node.op, Input):
-            error[i] = torch.zeros_like(walk.weights.value[i])
+            error[i] = torch.full_like(walk.weights.value[i], TINY32)
         elif isinstance(node.op, Affine):
             error[i] = _affine(walk, i, node.op, [error[j] for j in node.inputs])
         else:
             (source,) = node.inputs
             error[i] = _nonlinear(walk, i, plan.relaxation(i), error[source])
+        error[i] = torch.where(walk.weights.value[i] + error[i] < LARGEST32, error[i], torch.inf)
     return error[plan.graph.output].flatten(1)
 
 
@@ -69,7 +74,10 @@ def _affine(walk: Walk, i: int, op: Affine, errors: list[Tensor]) -> Tensor:
     fan = sum(walk.plan.graph.nodes[j].size for j in walk.plan.graph.nodes[i].inputs)
     grown = op.spread(*errors)
     gamma = _gamma(fan + 8)
-    return (grown + (walk.weights.terms[i] + grown) * gamma + fan * TINY32) * LOOSE
+    terms = walk.weights.terms[i] + grown
+    largest = max(float(walk.weights.value[j].max()) for j in walk.plan.graph.nodes[i].inputs)
+    error = (grown + terms * gamma + fan * TINY32 * (1 + largest)) * LOOSE
+    return torch.where(terms < LARGEST32, error, torch.inf)  # sums on the way are no larger
 
 
 def _nonlinear(walk: Walk, i: int, op: Relaxation, error: Tensor) -> Tensor:
@@ -93,8 +101,11 @@ def _nonlinear(walk: Walk, i: int, op: Relaxation, error: Tensor) -> Tensor:
         name = walk.plan.graph.nodes[i].name
         raise NoProof(f"{type(op).__name__} at {name} as executed in single precision")
     grown = error * rate
-    own = 0.0 if isinstance(op, _EXACT) else ULPS * UNIT32
-    return (grown + (value + grown) * own + (TINY32 if own else 0.0)) * LOOSE
+    if isinstance(op, _EXACT):
+        return grown * LOOSE
+    (source,) = walk.plan.graph.nodes[i].inputs
+    made_of = walk.weights.value[source] + error if isinstance(op, _HUMPS) else max(1.0, rate)
+    return (grown + (value + grown + made_of) * (ULPS * UNIT32) + TINY32) * LOOSE
 
 
 def _gamma(terms: int) -> float:
