@@ -28,7 +28,7 @@ from frown.query.inputs import whole_number
 from frown.query.query import Query
 from frown.relax.fuse import GATES
 from frown.results import Row
-from frown.rigor.deployed import PRECISIONS
+from frown.rigor.single import PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)

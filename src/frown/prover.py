@@ -20,11 +20,11 @@ from frown.engines.plan import Plan
 from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.rigor.curves import NoProof
-from frown.rigor.deployed import straying
+from frown.rigor.deployed import Execution
 from frown.rigor.guides import optimised
 from frown.rigor.region import farthest
 from frown.rigor.replay import Guide, Walk, fixed_rule
-from frown.rigor.rounding import LOOSE, below, keeps_small_numbers
+from frown.rigor.rounding import keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
 ESTIMATES = ("lp", "milp")  # methods whose bounds are plain floating point
@@ -131,15 +131,12 @@ class Prover:
         region = query.region(graph).with_radius(radius)
         recorder = Recorder(self.plan) if self.certificates else None
         guide = guide or self._guide(batch, which)
-        walk = Walk(self.plan, region, self.certifier.settings, guide, record=recorder)
+        settings, execution = self.certifier.settings, Execution() if self.deployed else None
+        walk = Walk(
+            self.plan, region, settings, guide, record=recorder, execution=execution
+        )
         walk.layers()
-        spec = query.spec(graph)
-        margins = walk.margins(spec)
-        if self.deployed:
-            # Both ends of a difference may stray, each way.
-            stray = (spec.coef.abs() @ straying(walk)[:, :, None]).squeeze(-1) * LOOSE
-            margins = below(margins - stray)
-        return _Replayed(margins, query, walk, recorder)
+        return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:
         if batch.warm is None:

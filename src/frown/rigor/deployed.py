@@ -1,103 +1,81 @@
-"""The network as executed in single precision: how far its outputs stray from the real ones.
+"""The network as executed in single precision, a little off at every operator.
 
-Every operator is taken as the file has it, its sums added in any order, with or without fused
-multiply-adds, and values that underflow may be flushed to 0. Library functions (sigmoid, tanh, exp
-and their like) are assumed to be off by at most ULPS units in the last place; ReLU, clip, abs and
-maximum are exact.
+Let z' be executed values. An affine operator gives z' = J z'_in + b + e, an activation
+z' = f(z'_in) + e, where |e| is bounded by the sizes of the numbers involved. So execution is one
+point of a larger region, in which errors move next to the input, and whatever bounds forms over
+a region bounds them over this one: a form a . z' pulled back through an operator is charged
+|a| . max |e|, and boxes around z' carry max |e| as well. All e = 0 is the real network, which the
+same walk therefore covers.
+
+Neighbouring affine operators may be merged by a runtime, so each run of them is charged as one
+sum, where a nonlinearity or the output reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
-from frown.graph.graph import Input
-from frown.graph.op import Affine, Selection
-from frown.graph.selection import Concat
-from frown.relax.convex import Elu, Softplus
-from frown.relax.hump import Gelu, GeluTanh, Silu
-from frown.relax.maximum import Max
-from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
-from frown.relax.product import Product
+from frown.graph.op import Affine
 from frown.relax.relaxation import Relaxation
-from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
-from frown.rigor.curves import NoProof
-from frown.rigor.replay import Walk
+from frown.rigor.forms import terms_of
 from frown.rigor.rounding import LOOSE
-
-UNIT32 = 2.0**-24
-TINY32 = 2.0**-126
-ULPS = 8
-PRECISIONS = ("float32",)
-
-# The largest |f'|: errors of the argument grow by no more than this.
-_RATE: dict[type[Relaxation], float] = {
-    Relu: 1.0,
-    Clip: 1.0,
-    Abs: 1.0,
-    Sigmoid: 0.25,
-    Tanh: 1.0,
-    Arctan: 1.0,
-    Softplus: 1.0,
-    Silu: 1.1,
-    Gelu: 1.13,
-    GeluTanh: 1.13,
-}
-_EXACT = (Relu, Clip, Abs)
+from frown.rigor.single import LARGE32, TINY32, UNIT32, fan, gamma32, own_error, roundings
 
 
-def straying(walk: Walk) -> Tensor:
-    """(N, outputs) how far each output can be from its real value, executed in single precision
-    on any input of the region that is itself in single precision."""
-    plan = walk.plan
-    error: dict[int, Tensor] = {}
-    for i in plan.ancestors(plan.graph.output):
-        node = plan.graph.nodes[i]
-        if isinstance(node.op, Input):
-            error[i] = torch.zeros_like(walk.weights.value[i])
-        elif isinstance(node.op, Affine):
-            error[i] = _affine(walk, i, node.op, [error[j] for j in node.inputs])
-        else:
-            (source,) = node.inputs
-            error[i] = _nonlinear(walk, i, plan.relaxation(i), error[source])
-    return error[plan.graph.output].flatten(1)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run of affine operators up to a node."""
+
+    terms: Tensor  # sizes of the terms of its sums
+    lost: Tensor  # what may be flushed to 0
+    rounded: int  # how often a term has been rounded
 
 
-def _affine(walk: Walk, i: int, op: Affine, errors: list[Tensor]) -> Tensor:
-    if isinstance(op, Selection | Concat):
-        return op.apply(*errors)
-    fan = sum(walk.plan.graph.nodes[j].size for j in walk.plan.graph.nodes[i].inputs)
-    grown = op.spread(*errors)
-    gamma = _gamma(fan + 8)
-    return (grown + (walk.weights.terms[i] + grown) * gamma + fan * TINY32) * LOOSE
+@dataclass
+class Execution:
+    """Errors of nodes as they grow, over the regions of a walk; all tensors are (N, *shape)."""
+
+    # At least |e|: of a nonlinear node its own, of an affine node that of its run.
+    error: dict[int, Tensor] = field(default_factory=dict)
+    _runs: dict[int, _Run] = field(default_factory=dict)
+
+    def input(self, node: int, size: Tensor) -> Tensor:
+        """The input of this size at the most, rounded to single precision."""
+        self.error[node] = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
+        return self.error[node]
+
+    def affine(self, node: int, op: Affine, inputs: Sequence[int], sizes: list[Tensor]) -> Tensor:
+        """An affine operator that reads values of these sizes."""
+        runs = [self._runs.get(j) or _begin(m) for j, m in zip(inputs, sizes, strict=True)]
+        terms = terms_of(op, [run.terms for run in runs])
+        lost = op.spread(*(run.lost for run in runs))
+        if roundings(op):
+            # What it reads may be flushed to 0, and its weights, products, sums and bias.
+            lost = op.spread(*(run.lost + TINY32 for run in runs))
+            largest = torch.stack([run.terms.flatten(1).amax(1) for run in runs]).amax(0)
+            flushed = (2 * fan(op) + 2) * TINY32 * (1 + largest)
+            lost = lost + flushed.view(-1, *([1] * (lost.dim() - 1)))
+        rounded = max(run.rounded for run in runs) + roundings(op)
+        self._runs[node] = run = _Run(terms, lost * LOOSE, rounded)
+        error = run.terms * gamma32(rounded) + 2 * run.lost
+        self.error[node] = _finite(run.terms, error * LOOSE)
+        return self.error[node]
+
+    def nonlinear(self, node: int, op: Relaxation, argument: Tensor, value: Tensor) -> Tensor:
+        """A nonlinear operator with an argument and a value of these sizes."""
+        error = own_error(op, argument, value)
+        self.error[node] = _finite(value + error, error * LOOSE)
+        return self.error[node]
 
 
-def _nonlinear(walk: Walk, i: int, op: Relaxation, error: Tensor) -> Tensor:
-    value = walk.weights.value[i]
-    if isinstance(op, Max):
-        return error.amax(-1)
-    if isinstance(op, Product):
-        (source,) = walk.plan.graph.nodes[i].inputs
-        x, y = (walk.weights.value[source] + error).unbind(-1)
-        ex, ey = error.unbind(-1)
-        return (x * ey + y * ex + x * y * UNIT32 + TINY32) * LOOSE
-    if isinstance(op, Elu):
-        rate = max(abs(op.scale), abs(op.scale * op.alpha))
-    elif isinstance(op, PRelu):
-        rate = max(1.0, float(op.slope.abs().max()))
-    elif isinstance(op, LeakyRelu):
-        rate = max(1.0, abs(op.slope))
-    elif type(op) in _RATE:
-        rate = _RATE[type(op)]
-    else:
-        name = walk.plan.graph.nodes[i].name
-        raise NoProof(f"{type(op).__name__} at {name} as executed in single precision")
-    grown = error * rate
-    own = 0.0 if isinstance(op, _EXACT) else ULPS * UNIT32
-    return (grown + (value + grown) * own + (TINY32 if own else 0.0)) * LOOSE
+def _begin(size: Tensor) -> _Run:
+    return _Run(size, torch.zeros_like(size), 0)
 
 
-def _gamma(terms: int) -> float:
-    """Relative error of a sum in single precision; useless, and infinite, beyond 2^23 terms."""
-    loss = (terms + 2) * UNIT32
-    return loss / (1 - loss) * (1 + 1e-9) if loss < 0.5 else torch.inf
+def _finite(size: Tensor, error: Tensor) -> Tensor:
+    """Numbers that are too large overflow, and nothing is known of what follows."""
+    return torch.where(size < LARGE32, error, torch.inf)
