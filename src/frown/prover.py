@@ -28,7 +28,23 @@ from frown.rigor.rounding import keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
 ESTIMATES = ("lp", "milp")  # methods whose bounds are plain floating point
-_SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A share of the radius to prove; None: where the last two margins say that it vanishes."""
+
+    share: float | None
+    again: bool = False  # FROWN goes on there first
+
+
+def _tries(*small: int) -> tuple[_Try, ...]:
+    return tuple(_Try(1 - 2.0**-k) for k in small)
+
+
+_TRIES = (_Try(1.0), _Try(1.0, again=True), *_tries(18, 12, 8, 6, 4))
+_DEPLOYED = (_Try(1.0), *_tries(9), _Try(None), _Try(None), *_tries(5, 3, 1))
+_ONE_RADIUS = (_Try(1.0), _Try(1.0, again=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,32 @@ class _Replayed:
     def file(self, model: Model, n: int, radius: float) -> bytes:
         assert self.recorder is not None
         return self.recorder.file(model, self.query, self.walk, n, radius)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The last two radii tried, the later one first, and the least margin at each."""
+
+    radius: tuple[Tensor, Tensor]  # (samples,) each
+    margin: tuple[Tensor, Tensor]
+
+    @classmethod
+    def none(cls, radius: Tensor) -> _Failed:
+        unknown = torch.full_like(radius, torch.nan)
+        return cls((radius, radius), (unknown, unknown))
+
+    def then(self, which: Tensor, radius: Tensor, margins: Tensor) -> _Failed:
+        last, least = self.radius[0].clone(), self.margin[0].clone()
+        last[which], least[which] = radius, margins.amin(1)
+        return _Failed((last, self.radius[0]), (least, self.margin[0]))
+
+    def crossing(self) -> Tensor:
+        """Radii at which margins, going on as they did, are a little above 0."""
+        (last, before), (margin, margin_before) = self.radius, self.margin
+        rate = (margin - margin_before) / (before - last)  # > 0: what a smaller radius gains
+        ahead = last - 1.25 * -margin / rate
+        ahead = torch.where(torch.isfinite(ahead) & (rate > 0), ahead, last * (1 - 2.0**-6))
+        return ahead.minimum(last * (1 - 2.0**-12)).maximum(last * (1 - 2.0**-3))
 
 
 @dataclass(frozen=True)
@@ -84,16 +126,19 @@ class Prover:
         margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)
         proved = torch.zeros_like(radius)
         waiting = (radius > 0).nonzero().flatten()
-        for attempt, factor in enumerate((1.0, 1.0, *_SHRINK)):
-            if not len(waiting) or (eps is not None and factor < 1):
+        failed = _Failed.none(radius)
+        for attempt in _ONE_RADIUS if eps is not None else _DEPLOYED if self.deployed else _TRIES:
+            if not len(waiting):
                 break
-            if attempt == 1 and not self._again(batch, waiting, radius[waiting]):
+            if attempt.again and not self._again(batch, waiting, radius[waiting]):
                 continue
-            trial = radius[waiting] * factor
+            guess = failed.crossing() if attempt.share is None else radius * attempt.share
+            trial = guess[waiting]
             found = self._replayed(batch, waiting, trial)
             good = (found.margins > 0).all(1)
             proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
             self._keep(batch, waiting, found, good, trial)
+            failed = failed.then(waiting, trial, found.margins)
             waiting = waiting[~good]
         self._fall_back(batch, radius, proved, margins)
         batch.rigorous = (proved, margins)

@@ -19,20 +19,52 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.graph.op import Affine
+from frown.graph.box import Box
+from frown.graph.op import Affine, Selection
+from frown.graph.selection import Concat
 from frown.relax.relaxation import Relaxation
 from frown.rigor.forms import terms_of
 from frown.rigor.rounding import LOOSE
-from frown.rigor.single import LARGE32, TINY32, UNIT32, fan, gamma32, own_error, roundings
+from frown.rigor.single import (
+    LARGE32,
+    TINY32,
+    UNIT32,
+    factors,
+    fan,
+    gamma32,
+    mixes,
+    own_error,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run of affine operators up to a node."""
+    """A run of affine operators up to a node, as one sum: all terms, flattened.
 
-    terms: Tensor  # sizes of the terms of its sums
+    Some of its terms add up to at most (width + tilt) / 2 and to at least (tilt - width) / 2.
+    """
+
+    terms: Tensor  # the sum of their sizes
+    width: Tensor  # of those that may be > 0 and those that may be < 0
+    tilt: Tensor
+    error: Tensor  # in units of UNIT32, to first order
     lost: Tensor  # what may be flushed to 0
     rounded: int  # how often a term has been rounded
+    mixed: bool  # whether entries have been added up already
+
+    @classmethod
+    def begin(cls, box: Box) -> _Run:
+        size = box.lower.abs().maximum(box.upper.abs())
+        up, down = box.upper.clamp(min=0), (-box.lower).clamp(min=0)
+        zero = torch.zeros_like(size)
+        return cls(size, (up + down) * LOOSE, up - down, zero, zero, 0, False)
+
+    @property
+    def bound(self) -> Tensor:
+        """At least |value as executed - value|."""
+        second = self.rounded * UNIT32 * gamma32(self.rounded)
+        found = (self.error * UNIT32 + self.terms * second + 2 * self.lost) * LOOSE
+        return _finite(self.terms, found)
 
 
 @dataclass
@@ -48,32 +80,47 @@ class Execution:
         self.error[node] = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
         return self.error[node]
 
-    def affine(self, node: int, op: Affine, inputs: Sequence[int], sizes: list[Tensor]) -> Tensor:
-        """An affine operator that reads values of these sizes."""
-        runs = [self._runs.get(j) or _begin(m) for j, m in zip(inputs, sizes, strict=True)]
-        terms = terms_of(op, [run.terms for run in runs])
-        lost = op.spread(*(run.lost for run in runs))
-        if roundings(op):
-            # What it reads may be flushed to 0, and its weights, products, sums and bias.
-            lost = op.spread(*(run.lost + TINY32 for run in runs))
-            largest = torch.stack([run.terms.flatten(1).amax(1) for run in runs]).amax(0)
-            flushed = (2 * fan(op) + 2) * TINY32 * (1 + largest)
-            lost = lost + flushed.view(-1, *([1] * (lost.dim() - 1)))
-        rounded = max(run.rounded for run in runs) + roundings(op)
-        self._runs[node] = run = _Run(terms, lost * LOOSE, rounded)
-        error = run.terms * gamma32(rounded) + 2 * run.lost
-        self.error[node] = _finite(run.terms, error * LOOSE)
-        return self.error[node]
-
     def nonlinear(self, node: int, op: Relaxation, argument: Tensor, value: Tensor) -> Tensor:
         """A nonlinear operator with an argument and a value of these sizes."""
         error = own_error(op, argument, value)
         self.error[node] = _finite(value + error, error * LOOSE)
         return self.error[node]
 
+    def affine(self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Box]) -> Tensor:
+        """An affine operator that reads values in these boxes."""
+        run = _after(
+            op, [self._runs.get(j) or _Run.begin(b) for j, b in zip(inputs, boxes, strict=True)]
+        )
+        self._runs[node], self.error[node] = run, run.bound
+        return run.bound
 
-def _begin(size: Tensor) -> _Run:
-    return _Run(size, torch.zeros_like(size), 0)
+
+def _after(op: Affine, runs: list[_Run]) -> _Run:
+    """Runs that end in one operator.
+
+    An addition is off by UNIT32 of its result, which is a sum of some of the terms; products,
+    weights and factors by so much of a term. Where two operators that mix entries are merged, so
+    are the additions behind each weight. Runs that join may be added up in one.
+    """
+    terms = terms_of(op, [run.terms for run in runs])
+    width = terms_of(op, [run.width for run in runs])
+    tilt = op.apply(*(run.tilt for run in runs))
+    rounded, mixed = sum(run.rounded for run in runs), any(run.mixed for run in runs)
+    error = op.spread(*(run.error for run in runs))
+    lost = op.spread(*(run.lost for run in runs))
+    if not isinstance(op, Selection | Concat):
+        # The slack is more than double precision makes of the tilt.
+        largest = ((width + tilt.abs()) / 2 + width * 1e-6).minimum(terms)
+        partial = terms if mixed and mixes(op) else largest
+        error = error.maximum(partial * rounded) + partial * fan(op) + terms * factors(op)
+        rounded += fan(op) + factors(op)
+        # What it reads may be flushed to 0, and its weights, products, sums and bias.
+        lost = op.spread(*(run.lost + TINY32 for run in runs))
+        most = torch.stack([run.terms.flatten(1).amax(1) for run in runs]).amax(0)
+        flushed = (2 * fan(op) + 2) * TINY32 * (1 + most)
+        lost = lost + flushed.view(-1, *([1] * (lost.dim() - 1)))
+        mixed = mixed or mixes(op)
+    return _Run(terms, width, tilt, error * LOOSE, lost * LOOSE, rounded, mixed)
 
 
 def _finite(size: Tensor, error: Tensor) -> Tensor:

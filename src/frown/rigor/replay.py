@@ -141,11 +141,10 @@ class Walk:
         node = self.plan.graph.nodes[i]
         op, boxes = node.op, [self.values[j] for j in node.inputs]
         assert isinstance(op, Affine)
-        values = [self.weights.value[j] for j in node.inputs]
-        self.weights.terms[i] = terms_of(op, values)
+        self.weights.terms[i] = terms_of(op, [self.weights.value[j] for j in node.inputs])
         off = None
         if self.execution is not None:
-            off = self.execution.affine(i, op, node.inputs, values)
+            off = self.execution.affine(i, op, node.inputs, boxes)
         if isinstance(op, Selection | Concat):
             low, high = (op.apply(*side) for side in zip(*((b.lower, b.upper) for b in boxes)))
             self._set(i, Box(low, high))

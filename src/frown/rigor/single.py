@@ -79,16 +79,15 @@ def fan(op: Affine) -> int:
     return 1
 
 
-def roundings(op: Affine) -> int:
-    """How often a term of the sum is rounded on its way into the result.
+def mixes(op: Affine) -> bool:
+    """Whether several entries of one input are added up."""
+    return isinstance(op, Linear | Conv | ConvTranspose | Flat | Sum)
 
-    With a bias there are as many additions as products; each product is rounded, and so may be
-    its weight (one of double precision, or scaled by a file's attribute). Factors of a batch
-    normalisation are computed by the runtime, in five operations.
-    """
-    if isinstance(op, Selection | Concat):
-        return 0
-    return fan(op) + (8 if isinstance(op, Scale) else 4)
+
+def factors(op: Affine) -> int:
+    """How often a term is rounded apart from additions: its product, a weight in double precision,
+    an attribute that scales it. Those of a batch normalisation are computed by the runtime."""
+    return 8 if isinstance(op, Scale) else 4
 
 
 def gamma32(terms: int) -> float:
