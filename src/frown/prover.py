@@ -176,7 +176,8 @@ class Prover:
         region = query.region(graph).with_radius(radius)
         recorder = Recorder(self.plan) if self.certificates else None
         guide = guide or self._guide(batch, which)
-        settings, execution = self.certifier.settings, Execution() if self.deployed else None
+        settings = self.certifier.settings
+        execution = Execution(self.plan, region, settings) if self.deployed else None
         walk = Walk(
             self.plan, region, settings, guide, record=recorder, execution=execution
         )

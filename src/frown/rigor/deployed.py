@@ -14,17 +14,23 @@ sum, where a nonlinearity or the output reads it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from frown.engines.backward import pieces
+from frown.engines.forms import one_hot
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
 from frown.graph.box import Box
 from frown.graph.op import Affine, Selection
 from frown.graph.selection import Concat
+from frown.query.region import Region
 from frown.relax.relaxation import Relaxation
 from frown.rigor.forms import terms_of
-from frown.rigor.rounding import LOOSE
+from frown.rigor.region import extremes
+from frown.rigor.rounding import LOOSE, TINY, above, below
 from frown.rigor.single import (
     LARGE32,
     TINY32,
@@ -34,6 +40,7 @@ from frown.rigor.single import (
     gamma32,
     mixes,
     own_error,
+    sizes,
 )
 
 
@@ -71,14 +78,20 @@ class _Run:
 class Execution:
     """Errors of nodes as they grow, over the regions of a walk; all tensors are (N, *shape)."""
 
+    plan: Plan
+    region: Region
+    settings: Settings
     # At least |e|: of a nonlinear node its own, of an affine node that of its run.
     error: dict[int, Tensor] = field(default_factory=dict)
     _runs: dict[int, _Run] = field(default_factory=dict)
+    _centres: dict[int, _Run] = field(default_factory=dict)  # of the balls, affine nodes alone
 
     def input(self, node: int, size: Tensor) -> Tensor:
         """The input of this size at the most, rounded to single precision."""
-        self.error[node] = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
-        return self.error[node]
+        self.error[node] = error = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
+        centre = self.region.centre
+        self._centres[node] = _Run.begin(Box(below(centre, error), above(centre, error)))
+        return error
 
     def nonlinear(self, node: int, op: Relaxation, argument: Tensor, value: Tensor) -> Tensor:
         """A nonlinear operator with an argument and a value of these sizes."""
@@ -92,7 +105,46 @@ class Execution:
             op, [self._runs.get(j) or _Run.begin(b) for j, b in zip(inputs, boxes, strict=True)]
         )
         self._runs[node], self.error[node] = run, run.bound
+        if all(j in self._centres for j in inputs):
+            self._centres[node] = _after(op, [self._centres[j] for j in inputs])
         return run.bound
+
+    def narrow(self, node: int) -> None:
+        """A run that starts at the input, from the ball's centre instead of from a box: terms
+        change by no more than |J| |x - centre|, which the norm bounds."""
+        run, centre = self._runs[node], self._centres[node]
+        reach = self._reach(node).view_as(run.terms)
+        self._runs[node] = run = replace(
+            run,
+            terms=run.terms.fmin((centre.terms + reach) * LOOSE),
+            error=run.error.fmin((centre.error + reach * run.rounded) * LOOSE),
+        )
+        self.error[node] = run.bound
+
+    def _reach(self, node: int) -> Tensor:
+        """(N, entries) at least |J| |x - centre| over the region, |J| the run's product of sizes."""
+        zero = torch.zeros_like(self.region.centre)
+        ball = replace(self.region, centre=zero, lower=None, upper=None)
+        shape, size = self.plan.graph.nodes[node].shape, self.plan.graph.nodes[node].size
+        every, found = torch.arange(size), []
+        for piece in pieces(self.plan, node, size, self.settings):
+            one = torch.ones(len(every[piece]), dtype=zero.dtype)
+            coef = self._sizes(node, one_hot(every[piece], one, size, shape))
+            found.append(extremes(ball, coef).upper)
+        return torch.cat(found, 1)
+
+    def _sizes(self, node: int, coef: Tensor) -> Tensor:
+        """Rows >= 0 at a node that is affine in the input, pulled back through |J|."""
+        pending = {node: coef}
+        for step in self.plan.route(node):
+            here = pending.pop(step.node, None)
+            if here is None:
+                continue
+            assert step.affine is not None
+            slack = self.plan.graph.nodes[step.node].size * TINY
+            for j, part in zip(step.inputs, sizes(step.affine).pull_back(here), strict=True):
+                pending[j] = (pending.get(j, 0.0) + part + slack) * LOOSE
+        return pending[0]
 
 
 def _after(op: Affine, runs: list[_Run]) -> _Run:

@@ -226,6 +226,8 @@ class Walk:
         node, box = self.plan.graph.nodes[source], self.values[source]
         neuron = torch.arange(node.size, device=box.lower.device)
         most = self.weights.largest()
+        if self.execution is not None:
+            self.execution.narrow(source)
         lower, upper = [], []
         for piece in pieces(self.plan, source, node.size, self.settings):
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)

@@ -90,6 +90,15 @@ def factors(op: Affine) -> int:
     return 8 if isinstance(op, Scale) else 4
 
 
+def sizes(op: Affine) -> Affine:
+    """The operator with |J| for its matrix J."""
+    if isinstance(op, Combine):
+        return Combine(tuple(abs(w) for w in op.weights))
+    if isinstance(op, Selection | Concat | Pad | Sum):
+        return op
+    return op.mapped(torch.abs)
+
+
 def gamma32(terms: int) -> float:
     """Relative error of numbers rounded so often; infinite beyond 2^23 times."""
     loss = terms * UNIT32
