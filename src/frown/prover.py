@@ -178,9 +178,7 @@ class Prover:
         guide = guide or self._guide(batch, which)
         settings = self.certifier.settings
         execution = Execution(self.plan, region, settings) if self.deployed else None
-        walk = Walk(
-            self.plan, region, settings, guide, record=recorder, execution=execution
-        )
+        walk = Walk(self.plan, region, settings, guide, record=recorder, execution=execution)
         walk.layers()
         return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
 

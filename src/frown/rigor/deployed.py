@@ -96,7 +96,8 @@ class Execution:
     def nonlinear(self, node: int, op: Relaxation, argument: Tensor, value: Tensor) -> Tensor:
         """A nonlinear operator with an argument and a value of these sizes."""
         error = own_error(op, argument, value)
-        self.error[node] = _finite(value + error, error * LOOSE)
+        read = argument if argument.dim() == value.dim() else argument.amax(-1)
+        self.error[node] = _finite(read + value, error * LOOSE)
         return self.error[node]
 
     def affine(self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Box]) -> Tensor:
@@ -122,7 +123,7 @@ class Execution:
         self.error[node] = run.bound
 
     def _reach(self, node: int) -> Tensor:
-        """(N, entries) at least |J| |x - centre| over the region, |J| the run's product of sizes."""
+        """(N, entries) at least |J| |x - centre|, |J| the product of the run's own."""
         zero = torch.zeros_like(self.region.centre)
         ball = replace(self.region, centre=zero, lower=None, upper=None)
         shape, size = self.plan.graph.nodes[node].shape, self.plan.graph.nodes[node].size
@@ -155,6 +156,7 @@ def _after(op: Affine, runs: list[_Run]) -> _Run:
     are the additions behind each weight. Runs that join may be added up in one.
     """
     terms = terms_of(op, [run.terms for run in runs])
+    terms = _finite(terms, terms)
     width = terms_of(op, [run.width for run in runs])
     tilt = op.apply(*(run.tilt for run in runs))
     rounded, mixed = sum(run.rounded for run in runs), any(run.mixed for run in runs)

@@ -14,6 +14,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from frown.errors import UnsupportedModel
 from frown.graph.affine import Combine, Conv, ConvTranspose, Flat, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Op, Selection
@@ -43,12 +44,25 @@ _AFFINE = (Linear, Conv, ConvTranspose, Flat, Scale, Combine, Sum, Selection, Co
 _RESAMPLED = "upsample_"
 
 
+def check_execution(graph: Graph) -> None:
+    """Refuse a network with operators whose execution nothing is assumed about."""
+    found = unknown(graph)
+    if found:
+        width = max(len(what) for what, _ in found)
+        lines = "\n".join(f"  {what:{width}}  at {name}" for what, name in found)
+        raise UnsupportedModel(
+            "cannot bound what single precision does to these operators:\n"
+            f"{lines}\n"
+            "leave out deployed (--deployed) to certify the network over the real numbers"
+        )
+
+
 def unknown(graph: Graph) -> list[tuple[str, str]]:
-    """(operator, name) of all nodes whose execution nothing is known about."""
+    """(operator, name) of all nodes whose execution nothing is assumed about."""
     found = []
     for i in graph.ancestors(len(graph.nodes) - 1):
         node = graph.nodes[i]
-        if node.name.split("/")[-1].startswith(_RESAMPLED):
+        if node.name.split(".")[-1].startswith(_RESAMPLED) and isinstance(node.op, Linear):
             found.append(("resampling", node.name))
         elif not isinstance(node.op, (*_AFFINE, *_NONLINEAR, Input)):
             found.append((type(node.op).__name__, node.name))

@@ -1,0 +1,438 @@
+"""Networks as executed in single precision stay within what is proved for them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+import frown
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.errors import InvalidInput, UnsupportedModel
+from frown.graph.affine import Scale
+from frown.graph.builder import Builder
+from frown.graph.graph import Graph
+from frown.query.region import Region
+from frown.query.spec import margins
+from frown.relax.piecewise import Relu
+from frown.relax.relaxation import Relaxation
+from frown.relax.table import ELEMENTWISE
+from frown.rigor.deployed import Execution
+from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.single import TINY32, UNIT32, own_error, unknown
+from onnx_models import model, node, number, saved
+from rigor.cases import CLASSES, network, points
+from rigor.runtime import Runtime
+
+LIBRARY = {
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Erf": "erf",
+    "Atan": "arctan",
+    "Softplus": "softplus",
+    "Elu": "elu",
+    "Selu": "selu",
+    "Gelu": "gelu",
+    "HardSwish": "hard_swish",
+}
+
+
+def walked(graph: Graph, region: Region, method: str = "crown") -> Walk:
+    plan, settings = Plan(graph), Settings(method=method)
+    walk = Walk(plan, region, settings, fixed_rule, execution=Execution(plan, region, settings))
+    walk.layers()
+    return walk
+
+
+def inside(walk: Walk, runtime: Runtime, samples: Tensor) -> tuple[int, int]:
+    """How many executed numbers are within their bounds; all of them have to be."""
+    assert walk.execution is not None
+    counted = useful = 0
+    for i, value in runtime.values.items():
+        z = torch.from_numpy(value).double()
+        box = walk.values[i].rows(samples)
+        assert ((z >= box.lower) & (z <= box.upper) | ~_known(box.lower, box.upper)).all(), i
+        off = (z - runtime.ideal[i]).abs()
+        allowed = walk.execution.error[i][samples]
+        # The reference is in double precision: a billionth of what single precision may lose.
+        assert ((off <= allowed * (1 + 1e-6)) | ~torch.isfinite(allowed)).all(), i
+        counted += z.numel()
+        useful += int(torch.isfinite(allowed).sum())
+    return counted, useful
+
+
+def _known(low: Tensor, high: Tensor) -> Tensor:
+    return torch.isfinite(low) & torch.isfinite(high)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_hostile_networks_stay_within_their_boxes(smooth: bool) -> None:
+    rng = np.random.default_rng(5 + smooth)
+    evaluations = useful = 0
+    for _ in range(60):
+        graph = _in_single(network(rng, smooth))
+        if unknown(graph):
+            continue
+        p = float(rng.choice([1, 2, inf]))
+        centre = torch.from_numpy(rng.standard_normal((3, *graph.input_shape)))
+        radius = torch.from_numpy(2.0 ** rng.uniform(-40, 0, 3))
+        region = Region(centre, radius, p)
+        walk = walked(graph, region, str(rng.choice(["crown", "fastlin", "interval"])))
+        spec = margins(
+            torch.zeros(3, dtype=torch.long), torch.ones(3, 1).long(), CLASSES, centre.dtype
+        )
+        proved = walk.margins(spec)[:, 0]
+        x, sample = _points(rng, region)
+        for flush in (False, True):
+            runtime = Runtime(graph, rng, flush)
+            y = runtime.run(x).reshape(len(x), -1).astype(float)
+            useful += inside(walk, runtime, sample)[1]
+            gap = torch.from_numpy(y[:, 0] - y[:, 1])
+            assert ((gap >= proved[sample]) | ~torch.isfinite(proved[sample])).all()
+            evaluations += len(x)
+    assert evaluations > 1000 and useful > 20_000
+
+
+def _in_single(graph: Graph) -> Graph:
+    """The same network with numbers of single precision (half of the time)."""
+    rounded = graph.to(torch.float32).to(torch.float64)
+    return rounded if len(graph.nodes) % 2 else graph
+
+
+def _points(rng: np.random.Generator, region: Region) -> tuple[Tensor, Tensor]:
+    found, sample = [], []
+    for n in range(len(region.radius)):
+        slopes = torch.from_numpy(rng.standard_normal((6, *region.centre.shape[1:])))
+        for x in points(rng, region, n, slopes):
+            floats = np.array([int(v.p) / int(v.q) for v in x.ravel()]).reshape(x.shape)
+            found.append(torch.from_numpy(floats))
+            sample.append(n)
+    return torch.stack(found), torch.tensor(sample)
+
+
+# -- bounds that are reached ----------------------------------------------------------------
+
+FAN = 1000
+SMALL = UNIT32 * (1 - 2.0**-20)  # 1 + SMALL rounds to 1
+
+
+def accumulating(layers: int) -> Graph:
+    """Each layer adds FAN small numbers to the first entry, one by one: all of them are lost."""
+    b = Builder()
+    x = b.input("x", (FAN + 1,))
+    weight = torch.eye(FAN + 1, dtype=torch.float64)
+    weight[0] = 1
+    for _ in range(layers):
+        x = b.add(Relu(), b.linear(x, weight))
+    return b.graph(b.slice(x, 0, 0, 1))
+
+
+class InOrder(np.random.Generator):
+    """No random choices: terms one after the other as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def choice(self, *args: object, **named: object) -> str:  # type: ignore[override]
+        return "sequential"
+
+    def permutation(self, n: int) -> np.ndarray:  # type: ignore[override]
+        return np.arange(n)
+
+    def integers(self, *args: object, **named: object) -> int:  # type: ignore[override]
+        return 0
+
+
+def accumulated(layers: int) -> tuple[Walk, Runtime]:
+    graph = accumulating(layers)
+    x = torch.full((1, FAN + 1), SMALL, dtype=torch.float64)
+    x[:, 0] = 1
+    runtime = Runtime(graph, InOrder())
+    runtime.run(x)
+    return walked(graph, Region(x, torch.tensor([2.0**-60]).double(), inf)), runtime
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_errors_that_accumulate_come_close_to_their_bound(layers: int) -> None:
+    walk, runtime = accumulated(layers)
+    inside(walk, runtime, torch.tensor([0]))
+    last = len(walk.plan.graph.nodes) - 1
+    real = 1 + layers * FAN * SMALL
+    lost = real - float(runtime.values[last].flat[0])
+    assert lost == pytest.approx(layers * FAN * UNIT32, rel=1e-3)
+    assert lost > 0.95 * (real - float(walk.values[last].lower))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_half_of_the_bound_is_too_little(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Execution.affine
+
+    def half(self: Execution, i: int, *rest: object) -> Tensor:
+        self.error[i] = whole(self, i, *rest) / 2  # type: ignore[arg-type]
+        return self.error[i]
+
+    monkeypatch.setattr(Execution, "affine", half)
+    with pytest.raises(AssertionError):
+        inside(*accumulated(layers), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("dropped", [1, 3, 5])
+def test_no_layer_can_be_left_out(dropped: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Execution.affine
+
+    def rest_of(self: Execution, i: int, *rest: object) -> Tensor:
+        self.error[i] = whole(self, i, *rest) * (i != dropped)  # type: ignore[arg-type]
+        return self.error[i]
+
+    monkeypatch.setattr(Execution, "affine", rest_of)
+    walk, runtime = accumulated(3)
+    last = len(walk.plan.graph.nodes) - 1
+    assert float(runtime.values[last].flat[0]) < float(walk.values[last].lower)
+
+
+def test_merged_operators_are_covered() -> None:
+    """A runtime folds a batch normalisation, or one matrix into the next, in single precision."""
+    rng = np.random.default_rng(3)
+    for trial in range(40):
+        first, second = (torch.from_numpy(rng.standard_normal((30, 30))).float() for _ in "ab")
+        factor, offset = (torch.from_numpy(rng.standard_normal(30)).float() for _ in "ab")
+        matrix = bool(trial % 2)
+        b = Builder()
+        x = b.input("x", (30,))
+        y = b.linear(x, first.double(), offset.double())
+        y = b.linear(y, second.double()) if matrix else b.scale(y, factor.double(), 0.5)
+        graph = b.graph(y)
+        centre = torch.from_numpy(rng.standard_normal((8, 30)))
+        walk = walked(graph, Region(centre, torch.zeros(8).double() + 1e-30, 2.0))
+        runtime = Runtime(graph, rng)
+        single = centre.numpy().astype(np.float32)
+        weight = second @ first if matrix else factor[:, None] * first
+        bias = second @ offset if matrix else factor * offset + 0.5
+        executed = torch.from_numpy(runtime.dense(single, weight, bias)).double()
+        exact = graph.apply(torch.from_numpy(single).double())
+        assert walk.execution is not None
+        assert ((executed - exact).abs() <= walk.execution.error[2]).all()
+
+
+def test_a_ball_is_bounded_from_its_centre() -> None:
+    """A box around a ball of l_1 is far larger than the ball, and so would sums in it be."""
+    rng = np.random.default_rng(0)
+    weight = torch.from_numpy(rng.standard_normal((5, 400)))
+    b = Builder()
+    graph = b.graph(b.add(Relu(), b.linear(b.input("x", (400,)), weight)))
+    centre = torch.from_numpy(rng.uniform(-1, 1, (1, 400)))
+    errors = []
+    for radius in (1e-6, 10.0):
+        walk = walked(graph, Region(centre, torch.tensor([radius]).double(), 1.0))
+        assert walk.execution is not None
+        errors.append(walk.execution.error[1])
+        for k in range(5):  # the ball's own corner: all of the radius on the largest weight
+            x = centre.clone()
+            x[0, int(weight[k].abs().argmax())] += radius
+            runtime = Runtime(graph, rng)
+            runtime.run(x)
+            inside(walk, runtime, torch.tensor([0]))
+    assert (errors[1] < 1.6 * errors[0]).all()
+
+
+# -- what runtimes are trusted with -----------------------------------------------------------
+
+
+def arguments() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    tiny = 2.0 ** rng.uniform(-140, 10, 20_000) * rng.choice([-1, 1], 20_000)
+    wide = (np.linspace(-20, 20, 100_001), np.linspace(-100, 100, 20_001), tiny)
+    return np.concatenate(wide).astype(np.float32)
+
+
+def allowed(op: Relaxation, z: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Values in double precision, and how far execution may be from them."""
+    argument = torch.from_numpy(z).double()
+    value = op.apply(argument)
+    return value, own_error(op, argument.abs(), value.abs())
+
+
+@pytest.mark.parametrize("name", [*LIBRARY.values(), "silu", "gelu_tanh", "leaky_relu"])
+def test_torch_keeps_what_is_assumed(name: str) -> None:
+    z, op = arguments(), ELEMENTWISE[name]
+    value, error = allowed(op, z)
+    executed = op.apply(torch.from_numpy(z)).double()
+    assert ((executed - value).abs() <= error).all()
+
+
+@pytest.mark.parametrize("name", [*LIBRARY, "Silu"])
+def test_onnxruntime_keeps_what_is_assumed(name: str, tmp_path: Path) -> None:
+    nodes = [node(name, "x")]
+    if name == "Silu":
+        nodes = [node("Sigmoid", "x", "s"), node("Mul", "x s")]
+    path = saved(model(nodes, ["N"], opset=20), tmp_path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    z = arguments()
+    value, error = allowed(ELEMENTWISE[LIBRARY.get(name, "silu")], z)
+    executed = torch.from_numpy(session.run(None, {"x": z})[0]).double()
+    assert ((executed - value).abs() <= error).all()
+
+
+def test_onnxruntimes_sigmoid_is_off_by_far_more_than_its_own_last_place(tmp_path: Path) -> None:
+    """Why s-shaped functions are trusted with an absolute error only."""
+    path = saved(model([node("Sigmoid", "x")], ["N"]), tmp_path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (value,) = session.run(None, {"x": np.float32([-25])})
+    real = float(torch.sigmoid(torch.tensor(-25.0).double()))
+    assert abs(float(value[0]) - real) > 1e4 * UNIT32 * real
+
+
+# -- the whole way ----------------------------------------------------------------------------
+
+
+def absorbing(folder: Path, ahead: float = SMALL * 32) -> Path:
+    """y_0 = x and 64 small numbers, added one by one; y_1 = x and half as much, added at once."""
+    nodes = [node("Add", f"{'x' if k == 0 else f's{k - 1}'} t", f"s{k}") for k in range(64)]
+    nodes += [node("Add", "x h", "o"), node("Concat", "s63 o", axis=1)]
+    half = 64 * SMALL - ahead
+    return saved(model(nodes, ["N", 1], {"t": number(SMALL), "h": number(half)}), folder)
+
+
+def test_a_network_that_only_real_numbers_make_robust(tmp_path: Path) -> None:
+    path = absorbing(tmp_path)
+    network = frown.load(path)
+    x, y = np.array([[0.5]]), np.array([0])
+
+    def status(deployed: str | None) -> str:
+        found = frown.certify(network, x, y, eps=0.6, deployed=deployed, attack=False)
+        return found.rows[0].status
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    executed = session.run(None, {"x": np.float32([[0.5], [1.0]])})[0]
+    assert executed[0, 0] > executed[0, 1] and executed[1, 0] < executed[1, 1]
+    assert status(None) == "certified"
+    assert status("float32") == "unknown"
+
+
+def test_enough_of_a_margin_is_proved_for_execution(tmp_path: Path) -> None:
+    network = frown.load(absorbing(tmp_path, ahead=1e-3))
+    found = frown.certify(
+        network, np.array([[0.5]]), np.array([0]), eps=0.6, deployed="float32", attack=False
+    )
+    assert found.rows[0].status == "certified"
+
+
+@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Sigmoid])
+def test_deep_networks_keep_their_radii(norm: float, activation: type[nn.Module]) -> None:
+    torch.manual_seed(1)
+    width = [24, *[16] * 8]
+    gain = 1.6 if activation is nn.ReLU else 6.0
+    layers: list[nn.Module] = []
+    for a, b in pairwise(width):
+        layers += [nn.Linear(a, b), activation()]
+        nn.init.normal_(layers[-2].weight, std=gain / a**0.5)  # type: ignore[arg-type]
+    network = frown.load(nn.Sequential(*layers, nn.Linear(16, 4)), torch.zeros(1, 24))
+    x = np.random.default_rng(0).standard_normal((4, 24))
+    real, executed = (
+        frown.certify(network, x, norm=norm, method="crown", deployed=d, attack=False).radius
+        for d in (None, "float32")
+    )
+    assert (real > 0).all() and (executed <= real).all()
+    assert (executed / real > 0.97).all() and (executed / real).mean() > 0.99
+
+
+def test_certificates_of_executed_networks_are_checked(tmp_path: Path) -> None:
+    asset = Path(frown.__file__).parent / "assets"
+    data = np.load(asset / "digits.npz")
+    network = frown.load(asset / "digits.onnx")
+    found = frown.certify(
+        network,
+        data["x"][:2],
+        data["y"][:2],
+        level="checked",
+        certificates=tmp_path,
+        deployed="float32",
+        attack=False,
+    )
+    assert [row.level for row in found.rows] == ["checked", "checked"]
+
+
+def test_normalisation_is_part_of_what_is_executed() -> None:
+    """(x - mean) / std cancels: a large mean costs what single precision loses there."""
+    torch.manual_seed(0)
+    network = frown.load(
+        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.zeros(1, 4)
+    )
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    far = network.normalised(1000.0, 1.0)
+    near = network.normalised(0.0, 1.0)
+    lost = []
+    for shifted, by in ((near, 0.0), (far, 1000.0)):
+        real, executed = (
+            frown.certify(shifted, x + by, method="crown", deployed=d, attack=False).radius
+            for d in (None, "float32")
+        )
+        lost.append((real - executed).mean())
+    assert lost[1] > 10 * lost[0]
+
+
+@pytest.mark.parametrize("after", [None, "sigmoid", "hard_tanh"])
+def test_numbers_beyond_single_precision_prove_nothing(after: str | None) -> None:
+    """Executed, this is infinite, and could as well be inf - inf."""
+    b = Builder()
+    x = b.input("x", (1,))
+    huge = b.add(Scale(torch.tensor([2.0**120]).double(), torch.zeros(1).double()), x)
+    huge = b.add(Scale(torch.tensor([2.0**20]).double(), torch.zeros(1).double()), huge)
+    weight = torch.tensor([[2.0**-140], [0.0]]).double()
+    if after is not None:
+        huge, weight = b.add(ELEMENTWISE[after], huge), weight.sign()
+    graph = b.graph(b.linear(huge, weight))
+    region = Region(torch.ones(1, 1).double(), torch.tensor([0.1]).double(), inf)
+    spec = margins(torch.zeros(1).long(), torch.ones(1, 1).long(), 2, torch.float64)
+    assert not bool((walked(graph, region).margins(spec) > 0).any())
+
+
+def test_small_numbers_that_are_flushed_are_charged() -> None:
+    b = Builder()
+    x = b.input("x", (1,))
+    small = b.linear(x, torch.tensor([[2.0**-130]]).double())
+    graph = b.graph(b.linear(b.add(Relu(), small), torch.tensor([[2.0**125], [0.0]]).double()))
+    region = Region(torch.ones(1, 1).double(), torch.tensor([0.1]).double(), inf)
+    walk = walked(graph, region)
+    runtime = Runtime(graph, np.random.default_rng(0), flush=True)
+    assert float(runtime.run(torch.ones(1, 1).double())[0, 0]) == 0
+    inside(walk, runtime, torch.tensor([0]))
+    assert walk.execution is not None and float(walk.execution.error[1]) >= TINY32
+
+
+# -- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"), [(nn.Softmax(-1), "LogSumExp"), (nn.LayerNorm(4), "Power")]
+)
+def test_operators_of_unknown_execution_are_refused(layer: nn.Module, what: str) -> None:
+    torch.manual_seed(0)
+    network = frown.load(nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)), torch.zeros(1, 4))
+    with pytest.raises(UnsupportedModel, match=f"{what} +at .*\\n.*leave out deployed"):
+        frown.certify(network, np.zeros((1, 4)), deployed="float32")
+
+
+def test_resampling_is_refused() -> None:
+    module = nn.Sequential(
+        nn.Upsample(scale_factor=2, mode="bilinear"), nn.Flatten(), nn.Linear(64, 3)
+    )
+    network = frown.load(module, torch.zeros(1, 1, 4, 4))
+    with pytest.raises(UnsupportedModel, match="resampling"):
+        frown.certify(network, np.zeros((1, 1, 4, 4)), deployed="float32")
+
+
+def test_estimates_say_nothing_of_execution() -> None:
+    network = frown.load(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 4))
+    with pytest.raises(InvalidInput, match="lp are estimates"):
+        frown.certify(network, np.zeros((1, 4)), method="lp", deployed="float32")
