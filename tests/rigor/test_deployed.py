@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import inf
-from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,34 +12,20 @@ from torch import Tensor, nn
 import frown
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
-from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Scale
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.graph.simplify import tidy
 from frown.query.region import Region
 from frown.query.spec import margins
 from frown.relax.piecewise import LeakyRelu, Relu
-from frown.relax.relaxation import Relaxation
 from frown.relax.table import ELEMENTWISE
 from frown.rigor.deployed import Execution
 from frown.rigor.replay import Walk, fixed_rule
-from frown.rigor.single import TINY32, UNIT32, own_error, unknown
-from onnx_models import model, node, number, saved
+from frown.rigor.single import TINY32, UNIT32, unknown
 from rigor.cases import CLASSES, network, points
 from rigor.runtime import Runtime
-
-LIBRARY = {
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "Erf": "erf",
-    "Atan": "arctan",
-    "Softplus": "softplus",
-    "Elu": "elu",
-    "Selu": "selu",
-    "Gelu": "gelu",
-    "HardSwish": "hard_swish",
-}
 
 
 def walked(graph: Graph, region: Region, method: str = "crown") -> Walk:
@@ -297,143 +280,54 @@ def test_a_ball_is_bounded_from_its_centre() -> None:
     assert (errors[1] < 1.6 * errors[0]).all()
 
 
-# -- what runtimes are trusted with -----------------------------------------------------------
+# -- as torch executes them ----------------------------------------------------------------
 
 
-def arguments() -> np.ndarray:
-    rng = np.random.default_rng(0)
-    tiny = 2.0 ** rng.uniform(-140, 10, 20_000) * rng.choice([-1, 1], 20_000)
-    wide = (np.linspace(-20, 20, 100_001), np.linspace(-100, 100, 20_001), tiny)
-    return np.concatenate(wide).astype(np.float32)
+class Residual(nn.Module):
+    """Convolutions, batch normalisation, pooling and a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.branch = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+        self.last = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Tanh(), nn.Linear(64, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        answer: Tensor = self.last(torch.relu(y + self.branch(y)))
+        return answer
 
 
-def allowed(op: Relaxation, z: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Values in double precision, and how far execution may be from them."""
-    argument = torch.from_numpy(z).double()
-    value = op.apply(argument)
-    return value, own_error(op, argument.abs(), value.abs())
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(5, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.out(self.rnn(x)[0][:, -1])
+        return answer
 
 
-@pytest.mark.parametrize("name", [*LIBRARY.values(), "silu", "gelu_tanh", "leaky_relu"])
-def test_torch_keeps_what_is_assumed(name: str) -> None:
-    z, op = arguments(), ELEMENTWISE[name]
-    value, error = allowed(op, z)
-    executed = op.apply(torch.from_numpy(z)).double()
-    assert ((executed - value).abs() <= error).all()
-
-
-@pytest.mark.parametrize("name", [*LIBRARY, "Silu"])
-def test_onnxruntime_keeps_what_is_assumed(name: str, tmp_path: Path) -> None:
-    nodes = [node(name, "x")]
-    if name == "Silu":
-        nodes = [node("Sigmoid", "x", "s"), node("Mul", "x s")]
-    path = saved(model(nodes, ["N"], opset=20), tmp_path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    z = arguments()
-    value, error = allowed(ELEMENTWISE[LIBRARY.get(name, "silu")], z)
-    executed = torch.from_numpy(session.run(None, {"x": z})[0]).double()
-    assert ((executed - value).abs() <= error).all()
-
-
-def test_onnxruntimes_sigmoid_is_off_by_far_more_than_its_own_last_place(tmp_path: Path) -> None:
-    """Why s-shaped functions are trusted with an absolute error only."""
-    path = saved(model([node("Sigmoid", "x")], ["N"]), tmp_path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (value,) = session.run(None, {"x": np.float32([-25])})
-    real = float(torch.sigmoid(torch.tensor(-25.0).double()))
-    assert abs(float(value[0]) - real) > 1e4 * UNIT32 * real
-
-
-# -- the whole way ----------------------------------------------------------------------------
-
-
-def absorbing(folder: Path, ahead: float = SMALL * 32) -> Path:
-    """y_0 = x and 64 small numbers, added one by one; y_1 = x and half as much, added at once."""
-    nodes = [node("Add", f"{'x' if k == 0 else f's{k - 1}'} t", f"s{k}") for k in range(64)]
-    nodes += [node("Add", "x h", "o"), node("Concat", "s63 o", axis=1)]
-    half = 64 * SMALL - ahead
-    return saved(model(nodes, ["N", 1], {"t": number(SMALL), "h": number(half)}), folder)
-
-
-def test_a_network_that_only_real_numbers_make_robust(tmp_path: Path) -> None:
-    path = absorbing(tmp_path)
-    network = frown.load(path)
-    x, y = np.array([[0.5]]), np.array([0])
-
-    def status(deployed: str | None) -> str:
-        found = frown.certify(network, x, y, eps=0.6, deployed=deployed, attack=False)
-        return found.rows[0].status
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    executed = session.run(None, {"x": np.float32([[0.5], [1.0]])})[0]
-    assert executed[0, 0] > executed[0, 1] and executed[1, 0] < executed[1, 1]
-    assert status(None) == "certified"
-    assert status("float32") == "unknown"
-
-
-def test_enough_of_a_margin_is_proved_for_execution(tmp_path: Path) -> None:
-    network = frown.load(absorbing(tmp_path, ahead=1e-3))
-    found = frown.certify(
-        network, np.array([[0.5]]), np.array([0]), eps=0.6, deployed="float32", attack=False
-    )
-    assert found.rows[0].status == "certified"
-
-
-@pytest.mark.parametrize("norm", [1, 2, inf])
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Sigmoid])
-def test_deep_networks_keep_their_radii(norm: float, activation: type[nn.Module]) -> None:
-    torch.manual_seed(1)
-    width = [24, *[16] * 8]
-    gain = 1.6 if activation is nn.ReLU else 6.0
-    layers: list[nn.Module] = []
-    for a, b in pairwise(width):
-        layers += [nn.Linear(a, b), activation()]
-        nn.init.normal_(layers[-2].weight, std=gain / a**0.5)  # type: ignore[arg-type]
-    network = frown.load(nn.Sequential(*layers, nn.Linear(16, 4)), torch.zeros(1, 24))
-    x = np.random.default_rng(0).standard_normal((4, 24))
-    real, executed = (
-        frown.certify(network, x, norm=norm, method="crown", deployed=d, attack=False).radius
-        for d in (None, "float32")
-    )
-    assert (real > 0).all() and (executed <= real).all()
-    assert (executed / real > 0.97).all() and (executed / real).mean() > 0.99
-
-
-def test_certificates_of_executed_networks_are_checked(tmp_path: Path) -> None:
-    asset = Path(frown.__file__).parent / "assets"
-    data = np.load(asset / "digits.npz")
-    network = frown.load(asset / "digits.onnx")
-    found = frown.certify(
-        network,
-        data["x"][:2],
-        data["y"][:2],
-        level="checked",
-        certificates=tmp_path,
-        deployed="float32",
-        attack=False,
-    )
-    assert [row.level for row in found.rows] == ["checked", "checked"]
-
-
-def test_normalisation_is_part_of_what_is_executed() -> None:
-    """(x - mean) / std cancels: a large mean costs what single precision loses there."""
-    torch.manual_seed(0)
-    network = frown.load(
-        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.zeros(1, 4)
-    )
-    x = np.random.default_rng(0).standard_normal((3, 4))
-    far = network.normalised(1000.0, 1.0)
-    near = network.normalised(0.0, 1.0)
-    lost = []
-    for shifted, by in ((near, 0.0), (far, 1000.0)):
-        real, executed = (
-            frown.certify(shifted, x + by, method="crown", deployed=d, attack=False).radius
-            for d in (None, "float32")
-        )
-        lost.append((real - executed).mean())
-    assert lost[1] > 10 * lost[0]
+@pytest.mark.parametrize(
+    ("module", "shape"), [(Residual(), (1, 1, 8, 8)), (Recurrent(), (1, 3, 5))], ids=["cnn", "lstm"]
+)
+def test_modules_that_torch_executes(module: nn.Module, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(2)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.normal_(part.running_mean)  # type: ignore[arg-type]
+            nn.init.uniform_(part.running_var, 0.1, 2.0)  # type: ignore[arg-type]
+    module.eval()
+    graph = tidy(frown.load(module, torch.zeros(shape)).graph)
+    centre = torch.rand(4, *graph.input_shape).double()
+    walk = walked(graph, Region(centre, torch.full((4,), 1e-7).double(), inf))
+    box = walk.values[len(graph.nodes) - 1].rows(torch.arange(4).repeat(50))
+    x = centre.repeat(50, *[1] * (centre.dim() - 1))
+    x = x + 1e-7 * torch.empty_like(x).uniform_(-1, 1)
+    with torch.no_grad():
+        y = module(x.float().view(-1, *shape[1:])).double().view_as(box.lower)
+    assert ((box.lower <= y) & (y <= box.upper)).all()
+    assert (box.upper - box.lower).max() < 0.01
 
 
 @pytest.mark.parametrize("after", [None, "sigmoid", "hard_tanh"])
@@ -467,31 +361,3 @@ def test_small_numbers_that_are_flushed_are_charged() -> None:
     assert float(runtime.run(torch.ones(1, 1).double())[0, 0]) == 0
     inside(walk, runtime, torch.tensor([0]))
     assert walk.execution is not None and float(walk.execution.error[1]) >= TINY32
-
-
-# -- refusals ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("layer", "what"), [(nn.Softmax(-1), "LogSumExp"), (nn.LayerNorm(4), "Power")]
-)
-def test_operators_of_unknown_execution_are_refused(layer: nn.Module, what: str) -> None:
-    torch.manual_seed(0)
-    network = frown.load(nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)), torch.zeros(1, 4))
-    with pytest.raises(UnsupportedModel, match=f"{what} +at .*\\n.*leave out deployed"):
-        frown.certify(network, np.zeros((1, 4)), deployed="float32")
-
-
-def test_resampling_is_refused() -> None:
-    module = nn.Sequential(
-        nn.Upsample(scale_factor=2, mode="bilinear"), nn.Flatten(), nn.Linear(64, 3)
-    )
-    network = frown.load(module, torch.zeros(1, 1, 4, 4))
-    with pytest.raises(UnsupportedModel, match="resampling"):
-        frown.certify(network, np.zeros((1, 1, 4, 4)), deployed="float32")
-
-
-def test_estimates_say_nothing_of_execution() -> None:
-    network = frown.load(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 4))
-    with pytest.raises(InvalidInput, match="lp are estimates"):
-        frown.certify(network, np.zeros((1, 4)), method="lp", deployed="float32")
