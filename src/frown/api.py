@@ -119,7 +119,7 @@ def certify(
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
     a folder for one file per input, which `frown check` verifies; the level "checked" does so
     at once. With `deployed` "float32" the statement covers the network as executed in single
-    precision, in any order of summation, as well.
+    precision, in any order of summation, as well (docs/soundness.md says what is assumed).
 
     Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.

@@ -29,7 +29,7 @@ from frown.query.inputs import whole_number
 from frown.query.query import Query
 from frown.relax.fuse import GATES
 from frown.results import Row
-from frown.rigor.deployed import PRECISIONS
+from frown.rigor.single import PRECISIONS, check_execution
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,11 @@ class Search:
                 raise InvalidInput(f"deployed must be float32, not {self.deployed!r}")
             if self.level == "estimate":
                 raise InvalidInput("deployed needs rigorous bounds: leave out level=estimate")
+            if self.method in ESTIMATES:
+                raise InvalidInput(
+                    f"deployed needs rigorous bounds, and those of the method {self.method} are "
+                    "estimates: take frown or crown"
+                )
         if self.level not in LEVELS:
             raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")
 
@@ -137,6 +142,8 @@ def answered(
         prover = None
         if search.level != "estimate":
             exact = Plan(tidy(model.graph))
+            if search.deployed is not None:
+                check_execution(exact.graph)
             prover = Prover(certifier, exact, shelf is not None, search.deployed is not None)
         run = Batches(
             certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows

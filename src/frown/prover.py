@@ -21,11 +21,11 @@ from frown.engines.plan import Plan
 from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.rigor.curves import NoProof
-from frown.rigor.deployed import straying
+from frown.rigor.deployed import Execution
 from frown.rigor.guides import optimised
 from frown.rigor.region import farthest
 from frown.rigor.replay import Guide, Walk, fixed_rule
-from frown.rigor.rounding import LOOSE, below, keeps_small_numbers
+from frown.rigor.rounding import keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
 ESTIMATES = ("lp", "milp")  # methods whose bounds are plain floating point
@@ -35,7 +35,23 @@ _THRIFTY = (
     *((thrift, 1.0) for thrift in (8e-6, 1.6e-5, 3.2e-5)),
     *((thrift, 1 - 2.0**-9) for thrift in (1.6e-5, 3.2e-5, 6.4e-5)),
 )
-_SHRINK = (1 - 2.0**-18, 1 - 2.0**-12, 1 - 2.0**-8, 1 - 2.0**-6, 1 - 2.0**-4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A share of the radius to prove; None: where the last two margins say that it vanishes."""
+
+    share: float | None
+    again: bool = False  # FROWN goes on there first
+
+
+def _tries(*small: int) -> tuple[_Try, ...]:
+    return tuple(_Try(1 - 2.0**-k) for k in small)
+
+
+_TRIES = (_Try(1.0), _Try(1.0, again=True), *_tries(18, 12, 8, 6, 4))
+_DEPLOYED = (_Try(1.0), *_tries(9), _Try(None), _Try(None), *_tries(5, 3, 1))
+_ONE_RADIUS = (_Try(1.0), _Try(1.0, again=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +64,32 @@ class _Replayed:
     def file(self, model: Model, n: int, radius: float) -> bytes:
         assert self.recorder is not None
         return self.recorder.file(model, self.query, self.walk, n, radius)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The last two radii tried, the later one first, and the least margin at each."""
+
+    radius: tuple[Tensor, Tensor]  # (samples,) each
+    margin: tuple[Tensor, Tensor]
+
+    @classmethod
+    def none(cls, radius: Tensor) -> _Failed:
+        unknown = torch.full_like(radius, torch.nan)
+        return cls((radius, radius), (unknown, unknown))
+
+    def then(self, which: Tensor, radius: Tensor, margins: Tensor) -> _Failed:
+        last, least = self.radius[0].clone(), self.margin[0].clone()
+        last[which], least[which] = radius, margins.amin(1)
+        return _Failed((last, self.radius[0]), (least, self.margin[0]))
+
+    def crossing(self) -> Tensor:
+        """Radii at which margins, going on as they did, are a little above 0."""
+        (last, before), (margin, margin_before) = self.radius, self.margin
+        rate = (margin - margin_before) / (before - last)  # > 0: what a smaller radius gains
+        ahead = last - 1.25 * -margin / rate
+        ahead = torch.where(torch.isfinite(ahead) & (rate > 0), ahead, last * (1 - 2.0**-6))
+        return ahead.minimum(last * (1 - 2.0**-12)).maximum(last * (1 - 2.0**-3))
 
 
 @dataclass(frozen=True)
@@ -91,16 +133,19 @@ class Prover:
         margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)
         proved = torch.zeros_like(radius)
         waiting = (radius > 0).nonzero().flatten()
-        for attempt, factor in enumerate((1.0, *_SHRINK) if eps is None else (1.0, 1.0)):
+        failed = _Failed.none(radius)
+        for attempt in _ONE_RADIUS if eps is not None else _DEPLOYED if self.deployed else _TRIES:
             if not len(waiting):
                 break
-            if attempt and factor == 1 and not self._again(batch, waiting, radius[waiting]):
-                break
-            trial = radius[waiting] * factor
+            if attempt.again and not self._again(batch, waiting, radius[waiting]):
+                continue
+            guess = failed.crossing() if attempt.share is None else radius * attempt.share
+            trial = guess[waiting]
             found = self._replayed(batch, waiting, trial)
             good = (found.margins > 0).all(1)
             proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
             self._keep(batch, waiting, found, good, trial)
+            failed = failed.then(waiting, trial, found.margins)
             waiting = waiting[~good]
         self._fall_back(batch, radius, proved, margins)
         if self.certificates:
@@ -167,17 +212,19 @@ class Prover:
         region = query.region(graph).with_radius(radius)
         recorder = Recorder(self.plan) if self.certificates else None
         guide = guide or self._guide(batch, which)
+        settings = self.certifier.settings
+        execution = Execution(self.plan, region, settings) if self.deployed else None
         walk = Walk(
-            self.plan, region, self.certifier.settings, guide, record=recorder, thrift=thrift
+            self.plan,
+            region,
+            settings,
+            guide,
+            record=recorder,
+            thrift=thrift,
+            execution=execution,
         )
         walk.layers()
-        spec = query.spec(graph)
-        margins = walk.margins(spec)
-        if self.deployed:
-            # Both ends of a difference may stray, each way.
-            stray = (spec.coef.abs() @ straying(walk)[:, :, None]).squeeze(-1) * LOOSE
-            margins = below(margins - stray)
-        return _Replayed(margins, query, walk, recorder)
+        return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:
         if batch.warm is None:

@@ -1,114 +1,182 @@
-"""The network as executed in single precision: how far its outputs stray from the real ones.
+"""The network as executed in single precision, a little off at every operator.
 
-Every operator is taken as the file has it, its sums added in any order, with or without fused
-multiply-adds, and values that underflow may be flushed to 0. Library functions (sigmoid, tanh, exp
-and their like) are assumed to be off by at most ULPS units in the last place of their value or, if
-that is more, of what they are computed from: 1 for sigmoid, e^z for ELU, z for GELU. ReLU, clip,
-abs and maximum are exact. Where a number may be too large for single precision nothing is known.
+Let z' be executed values. An affine operator gives z' = J z'_in + b + e, an activation
+z' = f(z'_in) + e, where |e| is bounded by the sizes of the numbers involved. So execution is one
+point of a larger region, in which errors move next to the input, and whatever bounds forms over
+a region bounds them over this one: a form a . z' pulled back through an operator is charged
+|a| . max |e|, and boxes around z' carry max |e| as well. All e = 0 is the real network, which the
+same walk therefore covers.
+
+Neighbouring affine operators may be merged by a runtime, so each run of them is charged as one
+sum, where a nonlinearity or the output reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
 import torch
 from torch import Tensor
 
-from frown.graph.graph import Input
+from frown.engines.backward import pieces
+from frown.engines.forms import one_hot
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.graph.box import Box
 from frown.graph.op import Affine, Selection
 from frown.graph.selection import Concat
-from frown.relax.convex import Elu, Softplus
-from frown.relax.hump import Gelu, GeluTanh, Silu
-from frown.relax.maximum import Max
-from frown.relax.piecewise import Abs, Clip, LeakyRelu, Moderate, PRelu, Relu
-from frown.relax.product import Product
+from frown.query.region import Region
 from frown.relax.relaxation import Relaxation
-from frown.relax.s_shaped import Arctan, Sigmoid, Tanh
-from frown.rigor.curves import NoProof
-from frown.rigor.replay import Walk
-from frown.rigor.rounding import LOOSE
-
-UNIT32 = 2.0**-24
-TINY32 = 2.0**-126
-LARGEST32 = 3.4e38
-ULPS = 8
-PRECISIONS = ("float32",)
-
-# The largest |f'|: errors of the argument grow by no more than this.
-_RATE: dict[type[Relaxation], float] = {
-    Relu: 1.0,
-    Clip: 1.0,
-    Abs: 1.0,
-    Moderate: 1.0,
-    Sigmoid: 0.25,
-    Tanh: 1.0,
-    Arctan: 1.0,
-    Softplus: 1.0,
-    Silu: 1.1,
-    Gelu: 1.13,
-    GeluTanh: 1.13,
-}
-_EXACT = (Relu, Clip, Abs, Moderate)
-_HUMPS = (Silu, Gelu, GeluTanh)  # z times a sigmoid, which may be 1 less something near 1
+from frown.rigor.forms import terms_of
+from frown.rigor.region import extremes
+from frown.rigor.rounding import LOOSE, TINY, above, below
+from frown.rigor.single import (
+    LARGE32,
+    TINY32,
+    UNIT32,
+    factors,
+    fan,
+    gamma32,
+    mixes,
+    own_error,
+    sizes,
+)
 
 
-def straying(walk: Walk) -> Tensor:
-    """(N, outputs) how far each output can be from its real value, executed in single precision
-    on any input of the region that is itself in single precision."""
-    plan = walk.plan
-    error: dict[int, Tensor] = {}
-    for i in plan.ancestors(plan.graph.output):
-        node = plan.graph.nodes[i]
-        if isinstance(node.op, Input):
-            error[i] = torch.full_like(walk.weights.value[i], TINY32)
-        elif isinstance(node.op, Affine):
-            error[i] = _affine(walk, i, node.op, [error[j] for j in node.inputs])
-        else:
-            (source,) = node.inputs
-            error[i] = _nonlinear(walk, i, plan.relaxation(i), error[source])
-        error[i] = torch.where(walk.weights.value[i] + error[i] < LARGEST32, error[i], torch.inf)
-    return error[plan.graph.output].flatten(1)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run of affine operators up to a node, as one sum: all terms, flattened.
+
+    Some of its terms add up to at most (width + tilt) / 2 and to at least (tilt - width) / 2.
+    """
+
+    terms: Tensor  # the sum of their sizes
+    width: Tensor  # of those that may be > 0 and those that may be < 0
+    tilt: Tensor
+    error: Tensor  # in units of UNIT32, to first order
+    lost: Tensor  # what may be flushed to 0
+    rounded: int  # how often a term has been rounded
+    mixed: bool  # whether entries have been added up already
+
+    @classmethod
+    def begin(cls, box: Box) -> _Run:
+        size = box.lower.abs().maximum(box.upper.abs())
+        up, down = box.upper.clamp(min=0), (-box.lower).clamp(min=0)
+        zero = torch.zeros_like(size)
+        return cls(size, (up + down) * LOOSE, up - down, zero, zero, 0, False)
+
+    @property
+    def bound(self) -> Tensor:
+        """At least |value as executed - value|."""
+        second = self.rounded * UNIT32 * gamma32(self.rounded)
+        found = (self.error * UNIT32 + self.terms * second + 2 * self.lost) * LOOSE
+        return _finite(self.terms, found)
 
 
-def _affine(walk: Walk, i: int, op: Affine, errors: list[Tensor]) -> Tensor:
-    if isinstance(op, Selection | Concat):
-        return op.apply(*errors)
-    fan = sum(walk.plan.graph.nodes[j].size for j in walk.plan.graph.nodes[i].inputs)
-    grown = op.spread(*errors)
-    gamma = _gamma(fan + 8)
-    terms = walk.weights.terms[i] + grown
-    largest = max(float(walk.weights.value[j].max()) for j in walk.plan.graph.nodes[i].inputs)
-    error = (grown + terms * gamma + fan * TINY32 * (1 + largest)) * LOOSE
-    return torch.where(terms < LARGEST32, error, torch.inf)  # sums on the way are no larger
+@dataclass
+class Execution:
+    """Errors of nodes as they grow, over the regions of a walk; all tensors are (N, *shape)."""
+
+    plan: Plan
+    region: Region
+    settings: Settings
+    # At least |e|: of a nonlinear node its own, of an affine node that of its run.
+    error: dict[int, Tensor] = field(default_factory=dict)
+    _runs: dict[int, _Run] = field(default_factory=dict)
+    _centres: dict[int, _Run] = field(default_factory=dict)  # of the balls, affine nodes alone
+
+    def input(self, node: int, size: Tensor) -> Tensor:
+        """The input of this size at the most, rounded to single precision."""
+        self.error[node] = error = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
+        centre = self.region.centre
+        self._centres[node] = _Run.begin(Box(below(centre, error), above(centre, error)))
+        return error
+
+    def nonlinear(self, node: int, op: Relaxation, argument: Tensor, value: Tensor) -> Tensor:
+        """A nonlinear operator with an argument and a value of these sizes."""
+        error = own_error(op, argument, value)
+        read = argument if argument.dim() == value.dim() else argument.amax(-1)
+        self.error[node] = _finite(read + value, error * LOOSE)
+        return self.error[node]
+
+    def affine(self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Box]) -> Tensor:
+        """An affine operator that reads values in these boxes."""
+        run = _after(
+            op, [self._runs.get(j) or _Run.begin(b) for j, b in zip(inputs, boxes, strict=True)]
+        )
+        self._runs[node], self.error[node] = run, run.bound
+        if all(j in self._centres for j in inputs):
+            self._centres[node] = _after(op, [self._centres[j] for j in inputs])
+        return run.bound
+
+    def narrow(self, node: int) -> None:
+        """A run that starts at the input, from the ball's centre instead of from a box: terms
+        change by no more than |J| |x - centre|, which the norm bounds."""
+        run, centre = self._runs[node], self._centres[node]
+        reach = self._reach(node).view_as(run.terms)
+        self._runs[node] = run = replace(
+            run,
+            terms=run.terms.fmin((centre.terms + reach) * LOOSE),
+            error=run.error.fmin((centre.error + reach * run.rounded) * LOOSE),
+        )
+        self.error[node] = run.bound
+
+    def _reach(self, node: int) -> Tensor:
+        """(N, entries) at least |J| |x - centre|, |J| the product of the run's own."""
+        zero = torch.zeros_like(self.region.centre)
+        ball = replace(self.region, centre=zero, lower=None, upper=None)
+        shape, size = self.plan.graph.nodes[node].shape, self.plan.graph.nodes[node].size
+        every, found = torch.arange(size), []
+        for piece in pieces(self.plan, node, size, self.settings):
+            one = torch.ones(len(every[piece]), dtype=zero.dtype)
+            coef = self._sizes(node, one_hot(every[piece], one, size, shape))
+            found.append(extremes(ball, coef).upper)
+        return torch.cat(found, 1)
+
+    def _sizes(self, node: int, coef: Tensor) -> Tensor:
+        """Rows >= 0 at a node that is affine in the input, pulled back through |J|."""
+        pending = {node: coef}
+        for step in self.plan.route(node):
+            here = pending.pop(step.node, None)
+            if here is None:
+                continue
+            assert step.affine is not None
+            slack = self.plan.graph.nodes[step.node].size * TINY
+            for j, part in zip(step.inputs, sizes(step.affine).pull_back(here), strict=True):
+                pending[j] = (pending.get(j, 0.0) + part + slack) * LOOSE
+        return pending[0]
 
 
-def _nonlinear(walk: Walk, i: int, op: Relaxation, error: Tensor) -> Tensor:
-    value = walk.weights.value[i]
-    if isinstance(op, Max):
-        return error.amax(-1)
-    if isinstance(op, Product):
-        (source,) = walk.plan.graph.nodes[i].inputs
-        x, y = (walk.weights.value[source] + error).unbind(-1)
-        ex, ey = error.unbind(-1)
-        return (x * ey + y * ex + x * y * UNIT32 + TINY32) * LOOSE
-    if isinstance(op, Elu):
-        rate = max(abs(op.scale), abs(op.scale * op.alpha))
-    elif isinstance(op, PRelu):
-        rate = max(1.0, float(op.slope.abs().max()))
-    elif isinstance(op, LeakyRelu):
-        rate = max(1.0, abs(op.slope))
-    elif type(op) in _RATE:
-        rate = _RATE[type(op)]
-    else:
-        name = walk.plan.graph.nodes[i].name
-        raise NoProof(f"{type(op).__name__} at {name} as executed in single precision")
-    grown = error * rate
-    if isinstance(op, _EXACT):
-        return grown * LOOSE
-    (source,) = walk.plan.graph.nodes[i].inputs
-    made_of = walk.weights.value[source] + error if isinstance(op, _HUMPS) else max(1.0, rate)
-    return (grown + (value + grown + made_of) * (ULPS * UNIT32) + TINY32) * LOOSE
+def _after(op: Affine, runs: list[_Run]) -> _Run:
+    """Runs that end in one operator.
+
+    An addition is off by UNIT32 of its result, which is a sum of some of the terms; products,
+    weights and factors by so much of a term. Where two operators that mix entries are merged, so
+    are the additions behind each weight. Runs that join may be added up in one.
+    """
+    terms = terms_of(op, [run.terms for run in runs])
+    terms = _finite(terms, terms)
+    width = terms_of(op, [run.width for run in runs])
+    tilt = op.apply(*(run.tilt for run in runs))
+    rounded, mixed = sum(run.rounded for run in runs), any(run.mixed for run in runs)
+    error = op.spread(*(run.error for run in runs))
+    lost = op.spread(*(run.lost for run in runs))
+    if not isinstance(op, Selection | Concat):
+        # The slack is more than double precision makes of the tilt.
+        largest = ((width + tilt.abs()) / 2 + width * 1e-6).minimum(terms)
+        partial = terms if mixed and mixes(op) else largest
+        error = error.maximum(partial * rounded) + partial * fan(op) + terms * factors(op)
+        rounded += fan(op) + factors(op)
+        # What it reads may be flushed to 0, and its weights, products, sums and bias.
+        lost = op.spread(*(run.lost + TINY32 for run in runs))
+        most = torch.stack([run.terms.flatten(1).amax(1) for run in runs]).amax(0)
+        flushed = (2 * fan(op) + 2) * TINY32 * (1 + most)
+        lost = lost + flushed.view(-1, *([1] * (lost.dim() - 1)))
+        mixed = mixed or mixes(op)
+    return _Run(terms, width, tilt, error * LOOSE, lost * LOOSE, rounded, mixed)
 
 
-def _gamma(terms: int) -> float:
-    """Relative error of a sum in single precision; useless, and infinite, beyond 2^23 terms."""
-    loss = (terms + 2) * UNIT32
-    return loss / (1 - loss) * (1 + 1e-9) if loss < 0.5 else torch.inf
+def _finite(size: Tensor, error: Tensor) -> Tensor:
+    """Numbers that are too large overflow, and nothing is known of what follows."""
+    return torch.where(size < LARGE32, error, torch.inf)

@@ -10,7 +10,7 @@ it has been charged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -76,16 +76,24 @@ def pull_back(
     index: Tensor | slice,
     weights: Weights,
     choose: Choose,
+    error: Mapping[int, Tensor] | None = None,
 ) -> Charged:
     """Bound coef . target below by a form at the input.
 
     `index` is each row's sample; `choose(node, coefficients)` gives lines, below f where a
-    coefficient is >= 0, else above.
+    coefficient is >= 0, else above. `error`: by how much nodes as executed may be off; that of an
+    affine node is for all of its run of affine operators.
     """
     graph = plan.graph
     const = coef.new_zeros(len(coef))
     charge = coef.new_zeros(len(coef))
     pending = {target: coef}
+
+    def off(node: int, here: Tensor) -> Tensor | float:
+        return _inner(here, error[node][index]) if error is not None else 0.0
+
+    if isinstance(graph.nodes[target].op, Affine):
+        charge = charge + off(target, coef)
     for step in plan.route(target):
         if step.node not in pending:
             continue
@@ -106,7 +114,9 @@ def pull_back(
             sizes = gains.abs().flatten(1).sum(1) * gamma(gains[0].numel())
             sizes = sizes + _inner(below, weights.value[source][index]) * (4 * UNIT)
             lost = TINY * (gains[0].numel() + weights.total[source][index])
-            charge = charge + sizes + lost
+            charge = charge + sizes + lost + off(step.node, here)
+            if isinstance(graph.nodes[source].op, Affine):
+                charge = charge + off(source, below)
             back = (below,)
         charge = charge + const.abs() * (4 * UNIT)  # the running sum
         for j, part in zip(step.inputs, back, strict=True):
@@ -116,8 +126,8 @@ def pull_back(
                 pending[j] = both
             else:
                 pending[j] = part
-    shape = (len(coef), *graph.input_shape)
-    return Charged(pending.get(0, const.new_zeros(shape)), const, charge * LOOSE)
+    last = pending.get(0, const.new_zeros(len(coef), *graph.input_shape))
+    return Charged(last, const, (charge + off(0, last)) * LOOSE)
 
 
 def _affine_charge(

@@ -28,6 +28,7 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
 from frown.rigor.curves import NoProof
+from frown.rigor.deployed import Execution
 from frown.rigor.forms import Chosen, Weights, pull_back, terms_of
 from frown.rigor.lines import Proven, prove
 from frown.rigor.region import enclosing, extremes, least
@@ -78,6 +79,7 @@ class Walk:
     clock: Clock = NO_LIMIT
     record: Callable[[Step], None] | None = None
     thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
+    execution: Execution | None = None  # where bounds are to cover execution, too
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
     proven: dict[int, Proven] = field(default_factory=dict)
@@ -92,6 +94,8 @@ class Walk:
             node = graph.nodes[i]
             if isinstance(node.op, Input):
                 self._set(i, enclosing(self.region))
+                if self.execution is not None:
+                    self._widen(i, self.execution.input(i, self.weights.value[i]))
             elif isinstance(node.op, Affine):
                 self._affine(i)
             else:
@@ -130,17 +134,25 @@ class Walk:
         self.weights.value[node] = size
         self.weights.total[node] = size.reshape(len(size), -1).sum(1) * LOOSE
 
+    def _widen(self, node: int, error: Tensor) -> None:
+        box = self.values[node]
+        self._set(node, Box(below(box.lower, error), above(box.upper, error)))
+
     def _affine(self, i: int) -> None:
         node = self.plan.graph.nodes[i]
         op, boxes = node.op, [self.values[j] for j in node.inputs]
         assert isinstance(op, Affine)
         self.weights.terms[i] = terms_of(op, [self.weights.value[j] for j in node.inputs])
+        off = None
+        if self.execution is not None:
+            off = self.execution.affine(i, op, node.inputs, boxes)
         if isinstance(op, Selection | Concat):
             low, high = (op.apply(*side) for side in zip(*((b.lower, b.upper) for b in boxes)))
             self._set(i, Box(low, high))
             return
         fan = sum(self.plan.graph.nodes[j].size for j in node.inputs)
         error = self.weights.terms[i] * (4 * gamma(fan + 8)) + 4 * fan * TINY
+        error = error if off is None else error + off
         middle = op.apply(*(b.middle for b in boxes))
         # TINY before the weights: halving the smallest numbers rounds, and weights may be huge.
         radius = op.spread(*(b.radius + TINY for b in boxes)) * LOOSE
@@ -161,6 +173,9 @@ class Walk:
             proven.intercept(slopes.upper, ~under),
         )
         self._set(i, proven.image())
+        if self.execution is not None:
+            size = box.lower.abs().maximum(box.upper.abs())
+            self._widen(i, self.execution.nonlinear(i, op, size, self.weights.value[i]))
 
     def _carry_on(self, source: int, reader: int) -> None:
         """The nodes between a tightened source and its reader only move entries."""
@@ -212,6 +227,8 @@ class Walk:
         node, box = self.plan.graph.nodes[source], self.values[source]
         neuron = torch.arange(node.size, device=box.lower.device)
         most = self.weights.largest()
+        if self.execution is not None:
+            self.execution.narrow(source)
         lower, upper = [], []
         for piece in pieces(self.plan, source, node.size, self.settings):
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
@@ -219,6 +236,8 @@ class Walk:
             form = pull_back(self.plan, source, coef, slice(0, 1), most, _no_lines)
             found = extremes(self.region, form.coef)
             error = form.charge + form.const.abs() * (4 * UNIT)
+            if self.execution is not None:
+                error = error + self._executed(source, form.coef, neuron[piece])
             lower.append(below(found.lower + form.const, error))
             upper.append(above(found.upper + form.const, error))
         if self.record is not None:
@@ -228,6 +247,13 @@ class Walk:
             self.record(Step(source, both[:, 0], both[:, 1], both[:, 2], None))
         low, high = (torch.cat(side, 1).view(-1, *node.shape) for side in (lower, upper))
         return Box(torch.fmax(box.lower, low), torch.fmin(box.upper, high))
+
+    def _executed(self, source: int, coef: Tensor, neuron: Tensor) -> Tensor:
+        """(N, rows) by how much neurons that are affine in the input, as coef says, are off."""
+        assert self.execution is not None
+        error = self.execution.error
+        at_input = error[0].flatten(1) @ coef.abs().flatten(1).T
+        return (error[source].flatten(1)[:, neuron] + at_input) * LOOSE
 
     def _rows(
         self,
@@ -270,7 +296,8 @@ class Walk:
             kept[i] = own.where(matters, torch.nan)
             return Chosen(own, self.proven[i].rows(index).intercept(own, under))
 
-        form = pull_back(self.plan, target, coef, index, self.weights, choose)
+        error = None if self.execution is None else self.execution.error
+        form = pull_back(self.plan, target, coef, index, self.weights, choose, error)
         if self.record is not None:
             if thrifty and slopes is not None:  # what no row reads needs no slope
                 slopes = {i: kept.get(i, torch.full_like(slopes[i], torch.nan)) for i in earlier}
