@@ -157,6 +157,16 @@ def test_an_unknown_operator_with_a_lone_number_as_result(tmp_path: Path) -> Non
         frown.load(saved(model(nodes, (3, 3)), tmp_path))
 
 
+@pytest.mark.parametrize("op", ["MatMul", "Pow"])
+def test_an_operator_whose_third_tensor_alone_is_computed(op: str, tmp_path: Path) -> None:
+    known = {"a": weights(2, 2), "b": weights(2, 2, seed=1)}
+    path = saved(model([node(op, "a b x", "y")], ("N", 2), known), tmp_path)
+    with pytest.raises(InvalidModel, match=op):
+        frown.load(path)
+    with pytest.raises(Refused, match=op):
+        checked(path)
+
+
 def test_circles(tmp_path: Path) -> None:
     """Nodes that read each other, in front of a product that may be an activation."""
     nodes = [

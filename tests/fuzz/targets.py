@@ -16,7 +16,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
+import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 
 import frown
 import frown_check
@@ -90,6 +92,8 @@ def _holds(claim: Claim, model: Path) -> None:
 
 def read_network(data: bytes) -> None:
     """The checker's reader and replay; its values are onnxruntime's."""
+    if _declared(data) in range(MOST_FEATURES, 1 << 24):
+        return
     path = _file("fuzzed.onnx", data)
     network = load(path, hashlib.sha256(data).hexdigest(), {}, None)
     ops = [network.graph.nodes[i].op for i in sorted(network.graph.needed(network.output.node))]
@@ -107,6 +111,17 @@ def read_network(data: bytes) -> None:
             raise Wrong(verdict.reason)
         if verdict.margin is not None and count > 1:
             _not_above(verdict.margin, data, x, min(count, 4))
+
+
+def _declared(data: bytes) -> int:
+    """How many numbers the model reads; 0 where that is not said."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        return 0
+    inputs = proto.graph.input
+    return prod(max(1, d.dim_value) for d in inputs[0].type.tensor_type.shape.dim) if inputs else 0
 
 
 def _width(network: Network, op: Apply) -> int:

@@ -108,8 +108,15 @@ class _Importer:
             self.known.update(zip(node.outputs, answers, strict=False))
         except Unsupported as reason:
             self._report(node, str(reason), constant)
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            first = str(error).split("\n")[0]
+        except (
+            ArithmeticError,
+            AssertionError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            first = str(error).split("\n")[0] or "it reads other tensors than it may"
             raise InvalidModel(
                 f"{self.task.model}: {node.op} at {node.name} is malformed: {first}"
             ) from error
