@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from flint import fmpq
@@ -142,3 +143,20 @@ def test_flushed_denormals_are_noticed() -> None:
         assert not keeps_small_numbers()
     finally:
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, torch.inf])
+@pytest.mark.parametrize("clipped", [False, True])
+def test_forms_that_cancel_at_the_centre_are_bounded(p: float, clipped: bool) -> None:
+    """Their sum in floats is 0 or 2^54, whatever the small terms are; the centre is in the ball."""
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        small = rng.uniform(-3, 3, 4)
+        terms = rng.permutation([2.0**54, -(2.0**54), *small])
+        centre = torch.from_numpy(terms)
+        ends = {"lower": centre[None] - 1, "upper": centre[None] + 1} if clipped else {}
+        region = ball(centre, 2.0**-60, p, **ends)
+        truth = sum(map(rational, terms.tolist()))
+        for sign in (1.0, -1.0):
+            found = least(region, torch.full((1, 6), sign, dtype=torch.float64))
+            assert rational(float(found)) <= int(sign) * truth

@@ -136,8 +136,7 @@ class Model:
         size = np.abs(theirs).max(1)
         noise = (single - exact).abs().nan_to_num(posinf=0.0).amax().item() + 2.0**-23 * size
         allowed: NDArray[np.float64] = 1e-3 * np.max(vary, axis=-1) + 64 * noise
-        least: NDArray[np.float64] = np.minimum(1e-3 * (1 + size), allowed)
-        return least
+        return np.asarray(np.minimum(1e-3 * (1 + size), allowed), dtype=np.float64)
 
 
 def _rough(graph: Graph, x: Tensor) -> Tensor:
