@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.engines.backward import pieces, unsettled
+from frown.engines.backward import at_once, pieces, unsettled
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.frame import frame
@@ -206,9 +206,22 @@ class Walk:
     def _neurons(self, source: int, box: Box, guide: Guide) -> Box:
         """A node's box, its unsettled entries bounded by rows."""
         sample, neuron = unsettled(self.plan, source, box)
+        if 2 * len(sample) <= at_once(self.plan, source, self.settings):
+            side = torch.arange(2 * len(sample), device=neuron.device) % 2
+            every = (sample.repeat_interleave(2), neuron.repeat_interleave(2), side)
+            return self._sides(source, box, *every, guide)
+        # The side nearer to 0 first: what it settles needs no row for the other.
+        near = (box.middle.flatten(1) <= 0).long()
+        for sides in (near, 1 - near):
+            sample, neuron = unsettled(self.plan, source, box)
+            box = self._sides(source, box, sample, neuron, sides[sample, neuron], guide)
+        return box
+
+    def _sides(
+        self, source: int, box: Box, sample: Tensor, neuron: Tensor, side: Tensor, guide: Guide
+    ) -> Box:
+        """The box with these sides (0 below, 1 above) of these entries bounded by rows."""
         node = self.plan.graph.nodes[source]
-        sample, neuron = sample.repeat_interleave(2), neuron.repeat_interleave(2)
-        side = torch.arange(len(neuron), device=neuron.device) % 2
         sign = 1.0 - 2.0 * side.to(box.lower.dtype)
         bound = torch.empty_like(sign)
         for piece in pieces(self.plan, source, len(sample), self.settings):
@@ -216,10 +229,10 @@ class Walk:
             where = (sample[piece], neuron[piece], side[piece])
             bound[piece] = self._rows(source, coef, *where, guide)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-        place = (sample[::2], neuron[::2])
+        under, over = ((sample[side == k], neuron[side == k]) for k in (0, 1))
         # fmax, fmin: NaN proves nothing, and the interval stays.
-        low[place] = torch.fmax(low[place], bound[::2])
-        high[place] = torch.fmin(high[place], -bound[1::2])
+        low[under] = torch.fmax(low[under], bound[side == 0])
+        high[over] = torch.fmin(high[over], -bound[side == 1])
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
     def _affine_box(self, source: int) -> Box:
