@@ -28,7 +28,7 @@ from frown.relax.relaxation import Frame, Lines
 Boxes = dict[int, Box]  # by node
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
 CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
-PASS = 1 << 17  # numbers that rows with fixed lines, of which little is kept, have at a node
+PASS = 3 << 15  # numbers that rows with fixed lines, of which little is kept, have at a node
 SMALL = 64  # rows that are not worth a call of their own
 
 

@@ -55,6 +55,7 @@ class OnnxRuntime:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = False  # which would keep what one call needed
         options.log_severity_level = 4  # what goes wrong is raised
         try:
             session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
