@@ -7,13 +7,13 @@ loose and never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from frown.engines.backward import at_once, pieces, unsettled
+from frown.engines.backward import PASS, at_once, unsettled
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.frame import frame
@@ -114,7 +114,7 @@ class Walk:
         every = torch.arange(count * conditions, device=coef.device)
         sample, condition, side = every // conditions, every % conditions, torch.zeros_like(every)
         found = torch.empty(len(every), dtype=coef.dtype, device=coef.device)
-        for piece in pieces(self.plan, target, len(every), self.settings):
+        for piece in _pieces(self.plan, target, len(every), self.settings):
             where = (sample[piece], condition[piece], side[piece])
             found[piece] = self._rows(target, coef[piece], *where, self.guide)
         return torch.fmax(found.view(count, conditions), self._plain(spec))
@@ -224,7 +224,7 @@ class Walk:
         node = self.plan.graph.nodes[source]
         sign = 1.0 - 2.0 * side.to(box.lower.dtype)
         bound = torch.empty_like(sign)
-        for piece in pieces(self.plan, source, len(sample), self.settings):
+        for piece in _pieces(self.plan, source, len(sample), self.settings):
             coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
             where = (sample[piece], neuron[piece], side[piece])
             bound[piece] = self._rows(source, coef, *where, guide)
@@ -243,7 +243,7 @@ class Walk:
         if self.execution is not None:
             self.execution.narrow(source)
         lower, upper = [], []
-        for piece in pieces(self.plan, source, node.size, self.settings):
+        for piece in _pieces(self.plan, source, node.size, self.settings):
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
             coef = one_hot(neuron[piece], sign, node.size, node.shape)
             form = pull_back(self.plan, source, coef, slice(0, 1), most, _no_lines)
@@ -317,6 +317,13 @@ class Walk:
             self.record(Step(target, sample, neuron, side, slopes))
         value = least(region, form.coef) + form.const
         return below(value, form.charge + form.const.abs() * (4 * UNIT))
+
+
+def _pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[slice]:
+    """Chunks of rows near the processor: numbers are twice as long as in the engines, and rows
+    keep nothing of the nodes they pass."""
+    step = max(1, min(at_once(plan, target, settings), 2 * PASS // plan.node_size(target)))
+    return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
 
 
 def _short(slope: Tensor) -> Tensor:
