@@ -18,6 +18,7 @@ import pytest
 import frown
 import frown_check
 from check.writer import draft
+from frown.frontends.model import Model
 from onnx_models import model, node, saved
 
 BIG = 2.0**60
@@ -70,6 +71,13 @@ def backdoor(order: tuple[int, ...]) -> list[Layer]:
     ]
 
 
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading compares a graph with onnxruntime on a few random inputs, and may notice: none of
+    them hits here."""
+    monkeypatch.setattr(Model, "check", lambda _: None)
+
+
 CENTRE, RADIUS = 0.0, 0.9
 REFUTATION = [Fraction(RADIUS)]
 ORDERS = list(permutations(range(3)))
@@ -82,6 +90,7 @@ def test_the_backdoor_is_there() -> None:
         assert margin(layers, REFUTATION) < 0
 
 
+@pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_plain_floating_point_does_not_see_the_backdoor(dtype: str, tmp_path: Path) -> None:
     """In some orders of the neurons; which ones is up to the library that adds."""
@@ -103,6 +112,7 @@ def test_plain_floating_point_does_not_see_the_backdoor(dtype: str, tmp_path: Pa
     assert any(fooled)
 
 
+@pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_rigorous_bounds_and_the_checker_do(order: tuple[int, ...], tmp_path: Path) -> None:
     path = network(backdoor(order), tmp_path)

@@ -104,7 +104,7 @@ def fixed_layers(
             box = box.meet(known[source])
         near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
         sample, neuron = unsettled(plan, source, box)
-        if 2 * len(sample) <= at_once(plan, source, settings):
+        if few(plan, source, len(sample)):
             return both(source, box, frames, sample, neuron)
         # The side nearer to 0 first: what it settles needs no row for the other.
         for sign in (near, -near):
@@ -220,6 +220,13 @@ def with_entries(box: Box, sample: Tensor, neuron: Tensor, sign: Tensor, least: 
     low[sample[below], neuron[below]] = least[below]
     high[sample[~below], neuron[~below]] = -least[~below]
     return Box(low.view_as(box.lower), high.view_as(box.upper))
+
+
+def few(plan: Plan, target: int, neurons: int) -> bool:
+    """Whether both sides of so many neurons are worth one pass; whatever memory there is, since
+    bounds depend on it."""
+    rows = max(CHUNK // plan.row_bytes(target), CALL // plan.node_size(target))
+    return 2 * neurons <= rows
 
 
 def at_once(plan: Plan, target: int, settings: Settings) -> int:

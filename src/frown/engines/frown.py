@@ -67,7 +67,7 @@ class Warm:
         """What theta is now has proved the radii of these samples."""
         for key, table in self.theta.items():
             kept = self.proof.setdefault(key, torch.full_like(table, torch.nan))
-            shape = (self.samples, -1, *table.shape[1:])
+            shape = (self.samples, len(table) // self.samples, *table.shape[1:])
             kept.view(shape)[proved] = table.view(shape)[proved]
         if self.tight is not None:
             self.tight.keep(proved)

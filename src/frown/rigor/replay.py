@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.engines.backward import PASS, at_once, unsettled
+from frown.engines.backward import PASS, at_once, few, unsettled
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.frame import frame
@@ -206,7 +206,7 @@ class Walk:
     def _neurons(self, source: int, box: Box, guide: Guide) -> Box:
         """A node's box, its unsettled entries bounded by rows."""
         sample, neuron = unsettled(self.plan, source, box)
-        if 2 * len(sample) <= at_once(self.plan, source, self.settings):
+        if few(self.plan, source, len(sample)):
             side = torch.arange(2 * len(sample), device=neuron.device) % 2
             every = (sample.repeat_interleave(2), neuron.repeat_interleave(2), side)
             return self._sides(source, box, *every, guide)
