@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -347,7 +348,9 @@ def _spelling(content: bytes, rng: Rng) -> bytes:
     found = json.loads(header)
     old = found["region"]["radius"]
     spellings = [old.upper(), f" {old}", f"+{old}", old.replace("0x", ""), f"{old}0", "0x1p+1"]
-    spellings += [str(float.fromhex(old)), "-0x0.0p+0", "0x0.0000000000001p-1022", "inf", "nan"]
+    spellings += ["-0x0.0p+0", "0x0.0000000000001p-1022", "inf", "nan"]
+    with suppress(ValueError):  # a change before this one may have left no number
+        spellings.append(str(float.fromhex(old)))
     found["region"]["radius"] = str(rng.choice(spellings))
     return seal(json.dumps(found).encode(), payload)
 
