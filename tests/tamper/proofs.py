@@ -7,7 +7,6 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -262,13 +261,22 @@ OF_ANYTHING = ("a number", "a reference", "a field", "payload bits", "nudge", "n
 OF_THE_PROOF = [name for name in CHANGES if name not in OF_ANYTHING]
 
 
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, StopIteration)
+
 # -- bytes --------------------------------------------------------------------------------------
 
 
 def noise(content: bytes, rng: Rng) -> tuple[str, bytes]:
-    """A file with its bytes changed, and how."""
-    name = str(rng.choice(list(NOISE)))
-    return name, NOISE[name](content, rng)
+    """A file with its bytes changed, and how.
+
+    Earlier changes may have left a header that some kinds of noise cannot read; others can.
+    """
+    while True:
+        name = str(rng.choice(list(NOISE)))
+        try:
+            return name, NOISE[name](content, rng)
+        except UNREADABLE:
+            continue
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:
@@ -349,8 +357,7 @@ def _spelling(content: bytes, rng: Rng) -> bytes:
     old = found["region"]["radius"]
     spellings = [old.upper(), f" {old}", f"+{old}", old.replace("0x", ""), f"{old}0", "0x1p+1"]
     spellings += ["-0x0.0p+0", "0x0.0000000000001p-1022", "inf", "nan"]
-    with suppress(ValueError):  # a change before this one may have left no number
-        spellings.append(str(float.fromhex(old)))
+    spellings.append(str(float.fromhex(old)))
     found["region"]["radius"] = str(rng.choice(spellings))
     return seal(json.dumps(found).encode(), payload)
 
