@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import zoo
+import functions
 from frown.engines.frame import frame
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -21,14 +21,14 @@ from frown.relax.s_shaped import SShaped
 from frown.relax.table import ELEMENTWISE
 
 every_function = pytest.mark.parametrize("name", ELEMENTWISE)
-every_dtype = pytest.mark.parametrize("dtype", zoo.DTYPES)
+every_dtype = pytest.mark.parametrize("dtype", functions.DTYPES)
 
 
 def eps_of(t: Tensor) -> float:
     return torch.finfo(t.dtype).eps
 
 
-def misplaced(name: str, box: Box) -> zoo.Array:
+def misplaced(name: str, box: Box) -> functions.Array:
     """What places rounded to numbers cost beside the rounding of lines.
 
     f' z is about 0.1 where SiLU and GELU are tiny: so much of one ulp moves f itself. Sine and
@@ -42,7 +42,7 @@ def misplaced(name: str, box: Box) -> zoo.Array:
     return 0 * reach + 16 * eps * ELEMENTWISE[name].floor(box.lower.dtype)
 
 
-def column(t: Tensor) -> zoo.Array:
+def column(t: Tensor) -> functions.Array:
     return t.double().numpy()[:, None]
 
 
@@ -50,7 +50,7 @@ def side_mask(box: Box, below: bool) -> Tensor:
     return torch.full(box.lower.shape, below)
 
 
-def size_of(slope: Tensor, intercept: Tensor, box: Box) -> zoo.Array:
+def size_of(slope: Tensor, intercept: Tensor, box: Box) -> functions.Array:
     """|t| + |s| max|z|: what one rounding error of a line is measured in."""
     reach = box.lower.double().abs().maximum(box.upper.double().abs())
     return (intercept.double().abs() + slope.double().abs() * reach).numpy()
@@ -58,8 +58,8 @@ def size_of(slope: Tensor, intercept: Tensor, box: Box) -> zoo.Array:
 
 def assert_encloses(name: str, slope: Tensor, intercept: Tensor, box: Box, below: bool) -> None:
     """f - line has the right sign everywhere, but for float64's own rounding and underflow."""
-    z = zoo.grid(box)
-    gap = zoo.REFERENCE[name](z) - (column(slope) * z + column(intercept))
+    z = functions.grid(box)
+    gap = functions.REFERENCE[name](z) - (column(slope) * z + column(intercept))
     gap = gap if below else -gap
     allowed = 4 * np.finfo(np.float64).eps * size_of(slope, intercept, box)
     allowed += 4 * torch.finfo(slope.dtype).tiny
@@ -72,7 +72,9 @@ def assert_encloses(name: str, slope: Tensor, intercept: Tensor, box: Box, below
     )
 
 
-def assert_none(bad: Tensor | zoo.Array, name: str, box: Box, *shown: Tensor | zoo.Array) -> None:
+def assert_none(
+    bad: Tensor | functions.Array, name: str, box: Box, *shown: Tensor | functions.Array
+) -> None:
     """No entry is bad; the message shows the first that is, with its box."""
     where = np.flatnonzero(np.asarray(bad))
     if len(where):
@@ -87,8 +89,8 @@ def assert_none(bad: Tensor | zoo.Array, name: str, box: Box, *shown: Tensor | z
 @given(data=st.data())
 def test_every_line_encloses_its_function(name: str, dtype: str, data: st.DataObject) -> None:
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
-    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
+    slope = data.draw(functions.slopes(functions.DTYPES[dtype]))
     for below in (True, False):
         line = op.line(slope, side_mask(box, below), op.anchors(box))
         assert_encloses(name, slope, line.intercept, box, below)
@@ -102,14 +104,18 @@ def test_every_intercept_is_attained_where_the_line_touches(
 ) -> None:
     """With enclosure this is Theorem 3: no smaller intercept is valid at this slope."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
-    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
+    slope = data.draw(functions.slopes(functions.DTYPES[dtype]))
     for below in (True, False):
         line = op.line(slope, side_mask(box, below), op.anchors(box))
         assert (line.touch >= box.lower).all()
         assert (line.touch <= box.upper).all()
         z = line.touch.double().numpy()
-        miss = zoo.REFERENCE[name](z) - slope.double().numpy() * z - line.intercept.double().numpy()
+        miss = (
+            functions.REFERENCE[name](z)
+            - slope.double().numpy() * z
+            - line.intercept.double().numpy()
+        )
         miss = miss if below else -miss
         allowed = 128 * eps_of(slope) * size_of(slope, line.intercept, box)
         allowed += 8 * torch.finfo(slope.dtype).tiny + misplaced(name, box)
@@ -123,10 +129,10 @@ def test_a_larger_intercept_below_or_smaller_above_is_never_valid(
 ) -> None:
     """Theorem 3 by brute force: the intercept equals the extreme of f(z) - s z on a grid."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
-    slope = data.draw(zoo.slopes(torch.float64))
-    z = zoo.grid(box, 2001)
-    gap = zoo.REFERENCE[name](z) - column(slope) * z
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
+    slope = data.draw(functions.slopes(torch.float64))
+    z = functions.grid(box, 2001)
+    gap = functions.REFERENCE[name](z) - column(slope) * z
     width = (box.upper - box.lower).numpy()
     resolution = (1 + np.abs(slope.numpy())) * (width / 2000) ** 2 + 1e-12 * (
         1 + np.abs(gap).max(1)
@@ -143,9 +149,9 @@ def test_touching_point_is_minus_the_derivative_of_the_intercept(
 ) -> None:
     """The intercept is concave in s below (convex above) and -touch a supergradient."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
-    slope = data.draw(zoo.slopes(torch.float64))
-    other = data.draw(zoo.slopes(torch.float64))
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
+    slope = data.draw(functions.slopes(torch.float64))
+    other = data.draw(functions.slopes(torch.float64))
     for below, sign in ((True, 1), (False, -1)):
         mask, anchors = side_mask(box, below), op.anchors(box)
         here, there = op.line(slope, mask, anchors), op.line(other, mask, anchors)
@@ -154,7 +160,9 @@ def test_touching_point_is_minus_the_derivative_of_the_intercept(
         assert (sign * (tangent - there.intercept) >= -size).all(), name
 
 
-def steepest(f: Callable[[zoo.Array], zoo.Array], end: zoo.Array, other: zoo.Array) -> zoo.Array:
+def steepest(
+    f: Callable[[functions.Array], functions.Array], end: functions.Array, other: functions.Array
+) -> functions.Array:
     """The greatest slope of a chord from `end` to a point of the box, by refined search."""
     start, run = f(end), other - end
     t = np.linspace(0, 1, 400)[1:-1]
@@ -175,8 +183,8 @@ def steepest(f: Callable[[zoo.Array], zoo.Array], end: zoo.Array, other: zoo.Arr
 @given(data=st.data())
 def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataObject) -> None:
     """Below: inf over p of the chord from l to p, sup over p of the chord from p to u."""
-    op, f = ELEMENTWISE[name], zoo.REFERENCE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
+    op, f = ELEMENTWISE[name], functions.REFERENCE[name]
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
     box = box.rows((box.upper - box.lower) > 0.05)
     low, high = column(box.lower), column(box.upper)
     found = op.tightest(box)
@@ -197,9 +205,9 @@ def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataO
 def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.DataObject) -> None:
     """Another valid line that is nowhere looser must be the same line."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
-    place = data.draw(zoo.slopes(torch.float64)).abs() % 1
-    other = data.draw(zoo.slopes(torch.float64))
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
+    place = data.draw(functions.slopes(torch.float64)).abs() % 1
+    other = data.draw(functions.slopes(torch.float64))
     found = op.tightest(box)
     width = box.upper - box.lower
     for below, sign, side in ((True, 1, found.lower), (False, -1, found.upper)):
@@ -220,7 +228,7 @@ def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.D
 def test_crowns_rule_encloses_the_least_area(name: str, data: st.DataObject) -> None:
     """Area under a line is its height at the middle: no sampled slope is better."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
     rule, found = op.crown(box), op.tightest(box)
     for below, sign, slope, side in (
         (True, 1, rule.lower, found.lower),
@@ -242,7 +250,7 @@ def test_rules_and_ranges_are_finite_and_give_valid_lines(
     name: str, dtype: str, data: st.DataObject
 ) -> None:
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
+    box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
     found = op.tightest(box)
     ends = (found.lower.lower, found.lower.upper, found.upper.lower, found.upper.upper)
     for end in ends:
@@ -261,8 +269,8 @@ def test_rules_and_ranges_are_finite_and_give_valid_lines(
 def test_the_papers_rule_for_s_shaped_functions(name: str, data: st.DataObject) -> None:
     """Appendix A.4: tangent at the middle off 0; across 0 the tangent through the far end,
     or the chord where that tangent would touch beyond the box."""
-    op, f = ELEMENTWISE[name], zoo.REFERENCE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
+    op, f = ELEMENTWISE[name], functions.REFERENCE[name]
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
     box = box.rows((box.upper - box.lower) > 0.05)
     low, high = column(box.lower), column(box.upper)
     middle, h = (low + high) / 2, 1e-5
@@ -279,8 +287,8 @@ def test_the_papers_rule_for_s_shaped_functions(name: str, data: st.DataObject) 
 @given(data=st.data())
 def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
-    f = zoo.REFERENCE[name](zoo.grid(box))
+    box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
+    f = functions.REFERENCE[name](functions.grid(box))
     image = op.image(box)
     eps, tiny = eps_of(box.lower), 8 * torch.finfo(box.lower.dtype).tiny
     low, high = image.lower.double().numpy(), image.upper.double().numpy()
@@ -299,15 +307,15 @@ def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
 def test_tightening_a_settled_box_tightens_no_line(name: str, data: st.DataObject) -> None:
     """On settled boxes the rule's lines agree with f, so smaller boxes give nothing."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, torch.float64, extreme=False))
+    box = data.draw(functions.boxes(name, torch.float64, extreme=False))
     settled = op.settled(box)
     box = box.rows(settled)
-    z = zoo.grid(box)
+    z = functions.grid(box)
     for below in (True, False):
         rule = op.crown(box)
         slope = rule.lower if below else rule.upper
         line = op.line(slope, side_mask(box, below), op.anchors(box))
-        gap = np.abs(zoo.REFERENCE[name](z) - column(slope) * z - column(line.intercept))
+        gap = np.abs(functions.REFERENCE[name](z) - column(slope) * z - column(line.intercept))
         assert (gap <= 1e-12 * (1 + np.abs(z))).all(), name
 
 
@@ -328,11 +336,11 @@ def test_functions_with_gaps_are_known() -> None:
 def test_a_box_beyond_the_domain_has_no_line(name: str, dtype: str, data: st.DataObject) -> None:
     """No finite intercept, image or rule wherever some point of the box has no value."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes("relu", zoo.DTYPES[dtype]))
-    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    box = data.draw(functions.boxes("relu", functions.DTYPES[dtype]))
+    slope = data.draw(functions.slopes(functions.DTYPES[dtype]))
     with np.errstate(all="ignore"):
-        values = zoo.REFERENCE[name](zoo.grid(box))
-        low, high = (zoo.REFERENCE[name](column(end)) for end in (box.lower, box.upper))
+        values = functions.REFERENCE[name](functions.grid(box))
+        low, high = (functions.REFERENCE[name](column(end)) for end in (box.lower, box.upper))
     bad = ~np.isfinite(values).all(1) | ~np.isfinite(low[:, 0]) | ~np.isfinite(high[:, 0])
     bad |= ((box.lower < 0) & (box.upper > 0)).numpy()
     assert 20 < bad.sum() < len(bad)
@@ -356,8 +364,8 @@ def test_a_box_beyond_the_domain_has_no_line(name: str, dtype: str, data: st.Dat
 def test_waves_far_from_0_are_enclosed(name: str, dtype: str, data: st.DataObject) -> None:
     """Where places between numbers are far apart, lines may be loose but hold."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes("relu", zoo.DTYPES[dtype]))
-    slope = data.draw(zoo.slopes(zoo.DTYPES[dtype]))
+    box = data.draw(functions.boxes("relu", functions.DTYPES[dtype]))
+    slope = data.draw(functions.slopes(functions.DTYPES[dtype]))
     image = op.image(box)
     assert (image.lower >= -1).all() and (image.upper <= 1).all()
     for below in (True, False):
@@ -374,7 +382,7 @@ def test_lines_of_s_shaped_functions_inside_the_range(
 ) -> None:
     """The search's short way to lines gives those of `line`, and values the image's."""
     op = ELEMENTWISE[name]
-    box = data.draw(zoo.boxes(name, zoo.DTYPES[dtype]))
+    box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
     here = frame(op, box, Settings(method="crown"))
     place = torch.from_numpy(np.random.default_rng(seed).uniform(0, 1, box.lower.shape))
     for below in (True, False):
@@ -382,23 +390,25 @@ def test_lines_of_s_shaped_functions_inside_the_range(
         found = op.within(place.to(box.lower), mask, here)
         assert_encloses(name, found.slope, found.intercept, box, below)
         assert torch.equal(found.intercept, op.line(found.slope, mask, here.anchors).intercept)
-    image, values = op.image(box), zoo.REFERENCE[name](zoo.grid(box))
+    image, values = op.image(box), functions.REFERENCE[name](functions.grid(box))
     tiny = torch.finfo(box.lower.dtype).tiny
     assert (values >= column(image.lower) - tiny).all()
     assert (values <= column(image.upper) + tiny).all()
 
 
 def test_the_table_and_its_references_agree() -> None:
-    assert set(zoo.REFERENCE) == set(ELEMENTWISE)
+    assert set(functions.REFERENCE) == set(ELEMENTWISE)
     every = torch.linspace(-12, 12, 999, dtype=torch.float64)
     for name, op in ELEMENTWISE.items():
-        zone = zoo.ZONES.get(name, zoo.EVERYWHERE)[1]
+        zone = functions.ZONES.get(name, functions.EVERYWHERE)[1]
         z = zone.within(Box(every, every), every < 0).lower
         assert isinstance(op, Elementwise)
-        assert np.allclose(op.apply(z).numpy(), zoo.REFERENCE[name](z.numpy()), atol=1e-14)
+        assert np.allclose(op.apply(z).numpy(), functions.REFERENCE[name](z.numpy()), atol=1e-14)
         h = 1e-6
         smooth = torch.ones_like(z, dtype=torch.bool)
         for kink in op.kinks():
             smooth &= (z - kink).abs() > 0.01
-        slope = (zoo.REFERENCE[name](z.numpy() + h) - zoo.REFERENCE[name](z.numpy() - h)) / (2 * h)
+        slope = (
+            functions.REFERENCE[name](z.numpy() + h) - functions.REFERENCE[name](z.numpy() - h)
+        ) / (2 * h)
         assert np.allclose(op.derivative(z).numpy()[smooth], slope[smooth], atol=1e-8), name
