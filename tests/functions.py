@@ -1,4 +1,4 @@
-"""One table of functions, hostile boxes and small networks for the property tests.
+"""One table of functions and hostile boxes for the property tests.
 
 `REFERENCE` gives every elementwise function again, in float64 and from other libraries, so
 that tests never compare the code with itself.
