@@ -34,6 +34,7 @@ class Batch:
     checked: set[int] = field(default_factory=set)  # places the independent checker accepted
     base: Tensor | None = None  # what CROWN proved, before others went on
     warm: Warm | None = None  # where FROWN's ascents ended
+    deployed: str = ""  # the precision of execution that the proofs cover
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
     covered: Tensor | None = None  # with them: whether the valid range lies within the radius
 

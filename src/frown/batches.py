@@ -144,7 +144,7 @@ def answered(
             exact = Plan(tidy(model.graph))
             if search.deployed is not None:
                 check_execution(exact.graph)
-            prover = Prover(certifier, exact, shelf is not None, search.deployed is not None)
+            prover = Prover(certifier, exact, shelf is not None, search.deployed or "")
         run = Batches(
             certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows
         )

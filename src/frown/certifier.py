@@ -169,6 +169,7 @@ class Certifier:
                     level="checked" if n in batch.checked else batch.level,
                     remark=remark,
                     certificate=batch.certificate_file.get(n, ""),
+                    deployed=batch.deployed,
                     frames="all" if query.frames is None else query.frames.name,
                 )
             )

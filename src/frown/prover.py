@@ -99,7 +99,7 @@ class Prover:
     certifier: Certifier
     plan: Plan
     certificates: bool = False
-    deployed: bool = False
+    deployed: str = ""  # a precision of execution to cover
 
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
@@ -150,7 +150,7 @@ class Prover:
         self._fall_back(batch, radius, proved, margins)
         if self.certificates:
             self._economise(batch, proved, margins, eps is not None)
-        batch.rigorous = (proved, margins)
+        batch.rigorous, batch.deployed = (proved, margins), self.deployed
         region = batch.query.take(batch.right).region(self.plan.graph)
         batch.covered = proved >= farthest(region)
 

@@ -92,6 +92,7 @@ def _row(record: dict[str, Any]) -> Row:
         certificate=str(record.get("certificate", "")),
         complete=bool(record["complete"]),
         remark=str(record.get("remark", "")),
+        deployed=str(record.get("deployed", "")),
         frames=str(record.get("frames", "all")),
     )
 

@@ -60,6 +60,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "certificate": row.certificate,
         "complete": row.complete,
         "remark": row.remark,
+        "deployed": row.deployed,
         "frames": row.frames,
         "settings": strict(origin.settings),
         "version": origin.version,

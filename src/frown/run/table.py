@@ -100,7 +100,9 @@ def _levels(rows: Sequence[Row]) -> list[str]:
         return []
     if len(counts) == 1:
         (level,) = counts
-        return [f"level: {level} ({LEVELS.get(level, level)})"]
+        also = {row.deployed for row in rows if row.radius > 0}
+        executed = f"; {also.pop()} execution covered" if len(also) == 1 and also != {""} else ""
+        return [f"level: {level} ({LEVELS.get(level, level)}{executed})"]
     return ["level: " + ", ".join(f"{n} {level}" for level, n in sorted(counts.items()))]
 
 
