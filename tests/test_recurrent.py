@@ -281,7 +281,7 @@ def test_passes_per_frame_do_not_grow_with_frames(
     count, bounds = passes(plan, 1 << 30, monkeypatch)
     assert count == 1
     more, same = passes(plan, 3 * plan.row_bytes(plan.graph.output), monkeypatch)
-    assert more > 3
+    assert more > 2
     torch.testing.assert_close(bounds, same)
 
 
