@@ -7,14 +7,14 @@ import pytest
 import torch
 from flint import fmpq
 
-from frown.engines.plan import Plan
+from frown.engines.plan import Plan, spread_box
 from frown.engines.settings import Settings
 from frown.graph.builder import Builder
 from frown.graph.selection import Pad
 from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.table import Relu
-from frown.rigor import forms
+from frown.rigor import forms, replay
 from frown.rigor.region import enclosing, extremes, farthest, least
 from frown.rigor.replay import Walk, fixed_rule
 from frown.rigor.rounding import keeps_small_numbers
@@ -35,6 +35,29 @@ def test_every_bound_of_piecewise_linear_networks_holds(seed: int) -> None:
 
 def test_every_bound_of_smooth_networks_holds() -> None:
     assert_true(run(0, 8, samples=3, smooth=True))
+
+
+def test_bounds_hold_where_one_side_goes_before_the_other(monkeypatch) -> None:
+    """With many rows, what the side nearer to 0 settles gets no row for the other."""
+    layer = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    b = Builder()
+    x = b.linear(b.input("x", (2,)), layer.double(), torch.tensor([3.0, 0.1]).double())
+    x = b.linear(b.add(Relu(), x), layer.double(), torch.tensor([-2.5, 0.2]).double())
+    graph = b.graph(b.linear(b.add(Relu(), x), layer.double()))
+    settings = Settings(method="crown")
+    found = []
+    for together in (True, False):
+        monkeypatch.setattr(replay, "few", lambda *_, together=together: together)
+        walk = Walk(Plan(graph), ball(torch.zeros(2), 0.5), settings, fixed_rule)
+        walk.layers()
+        found.append(walk.values[3])
+    wide = spread_box(graph.nodes[3].op, walk.values[2])
+    for box in found:  # the first neuron crosses 0, so that both of its sides count
+        assert box.lower[0, 0] > wide.lower[0, 0] + 0.05
+        assert box.upper[0, 0] < wide.upper[0, 0] - 0.05
+    assert torch.equal(found[0].lower[:, 0], found[1].lower[:, 0])
+    assert torch.equal(found[0].upper[:, 0], found[1].upper[:, 0])
+    assert_true(run(2, 20, samples=4))
 
 
 def test_without_charges_for_rounding_there_are_false_bounds(monkeypatch) -> None:
