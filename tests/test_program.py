@@ -7,13 +7,14 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 import zoo
 from frown.engines.backward import fixed_layers
 from frown.engines.plan import Plan
 from frown.engines.program import Program, wiring
-from frown.engines.solvers import Basis, Constraints, minimise
+from frown.engines.solvers import Basis, Constraints, minimise, narrowed
 from theorem_tools import CROWN, NORMS, chain, program_of, unit_ball
 
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
@@ -158,3 +159,32 @@ def test_more_tangents_add_rows_and_take_none_away() -> None:
         for k in (3, 9)
     )
     assert few < many
+
+
+@pytest.mark.parametrize(
+    ("balls", "clipped", "narrow"),
+    [(1, False, True), (2, False, True), (1, True, False), (5, False, False)],
+)
+def test_a_ball_that_few_rows_read_has_few_columns(balls: int, clipped: bool, narrow: bool) -> None:
+    """Two neurons look at ten features: the optimum is the wide program's, its duals alike."""
+    rng = np.random.default_rng(balls)
+    ties = np.hstack([rng.normal(size=(2, 10)), -np.eye(2)])
+    reach = np.full(12, inf)
+    if clipped:
+        reach[3] = 0.1
+    cones = tuple(np.arange(10).reshape(balls, -1))
+    problem = Constraints(csr_array(ties), np.zeros(2), np.zeros(2), -reach, reach, cones, 0.5)
+    costs = np.hstack([np.zeros((3, 10)), rng.normal(size=(3, 2))])
+    costs[0, 4] = 1.0  # a cost on the input itself is one more row that reads it
+    fewer, prices = narrowed(problem, costs)
+    assert (len(fewer.least) < len(problem.least)) is narrow
+    wide = [len(c) for c in cones]
+    assert [len(c) for c in fewer.cones] == ([3, 2][:balls] if narrow else wide)
+    found, _ = minimise(problem, costs, [Basis()] * 3)
+    assert found.solved.all()
+    read = costs[:, :10] + costs[:, 10:] @ ties[:, :10]
+    if not clipped:
+        exact = -0.5 * sum(np.linalg.norm(read[:, c], axis=1) for c in cones)
+        assert found.optimum == pytest.approx(exact, abs=1e-6)
+    assert found.rows == pytest.approx(-costs[:, 10:], abs=1e-6)
+    assert prices.shape == (3, len(fewer.least))

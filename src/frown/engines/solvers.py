@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +203,7 @@ def _cone_program(
     clarabel = needed("clarabel")
     from scipy.sparse import csc_array, csr_array, eye_array, vstack
 
+    problem, costs = narrowed(problem, costs)
     count, width = costs.shape
     eye = csr_array(eye_array(width, format="csr"))
     # Clarabel's form: matrix v + slack = right, slack in a product of cones.
@@ -255,6 +256,47 @@ def _cone_program(
         found.optimum[r] = solution.obj_val
         found.solved[r] = str(solution.status) == "Solved"
     return found, list(starts)
+
+
+def narrowed(problem: Constraints, costs: Array) -> tuple[Constraints, Array]:
+    """The same rows over fewer columns, where a ball has more of them than rows read it.
+
+    With B the part of rows and costs that reads a ball's columns w, and B' = Q R, the values of
+    B w over ||w|| <= r are those of R' u over ||u|| <= r: a ball of 784 pixels that a layer of
+    20 neurons looks at is one of 20 columns.
+    """
+    from scipy.sparse import csr_array, hstack
+
+    free = np.isinf(problem.least) & np.isinf(problem.most)
+    height, width = problem.matrix.shape
+    gone = np.zeros(width, bool)
+    matrix, added, prices = problem.matrix.tocsc(), [], []
+    cones, end = [], 0
+    for ball in problem.cones:
+        reads = np.vstack([matrix[:, ball].toarray(), costs[:, ball]])
+        read = np.flatnonzero(reads.any(axis=1))
+        if not free[ball].all() or len(read) >= len(ball):
+            cones.append(ball)
+            continue
+        fewer = np.zeros((len(reads), len(read)))
+        fewer[read] = np.linalg.qr(reads[read].T)[1].T
+        added.append(csr_array(fewer[:height]))
+        prices.append(fewer[height:])
+        gone[ball] = True
+        cones.append(width + end + np.arange(len(read)))
+        end += len(read)
+    if not added:
+        return problem, costs
+    stay = np.flatnonzero(~gone)
+    place = np.concatenate([np.cumsum(~gone) - 1, len(stay) + np.arange(end)])
+    open_end = np.full(end, inf)
+    return replace(
+        problem,
+        matrix=hstack([matrix[:, stay], *added], format="csr"),
+        least=np.concatenate([problem.least[stay], -open_end]),
+        most=np.concatenate([problem.most[stay], open_end]),
+        cones=tuple(place[ball] for ball in cones),
+    ), np.hstack([costs[:, stay], *prices])
 
 
 def needed(name: str) -> Any:
