@@ -166,7 +166,7 @@ def _of_sample(step: Step, n: int) -> Step | None:
 
 def _shared(walk: Walk, i: int, n: int, payload: Payload) -> dict[str, Any]:
     """The fixed rule's slopes below and above."""
-    rule = walk.fixed[i].slopes
+    rule = walk.fixed[i].lines.slopes
     both = torch.stack([rule.lower[n].flatten(), rule.upper[n].flatten()])
     return payload.put(both.numpy())
 

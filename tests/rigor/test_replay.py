@@ -62,8 +62,7 @@ def test_bounds_hold_where_one_side_goes_before_the_other(monkeypatch) -> None:
 
 def test_without_charges_for_rounding_there_are_false_bounds(monkeypatch) -> None:
     """The networks are hostile enough to tell."""
-    nothing = lambda plan, node, op, here, index, weights: here.new_zeros(len(here))  # noqa: E731
-    monkeypatch.setattr(forms, "_affine_charge", nothing)
+    monkeypatch.setattr(forms, "gamma", lambda terms: 0.0)
     assert run(5, 20, samples=4).false
 
 

@@ -9,6 +9,13 @@ import torch
 from torch import Tensor
 
 
+def rows_of(t: Tensor, index: Tensor | slice) -> Tensor:
+    """t[index]; torch has a faster way where numbers say which rows to copy."""
+    if isinstance(index, slice) or index.dtype == torch.bool:
+        return t[index]
+    return t.index_select(0, index)
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """lower <= z <= upper, entry by entry."""
@@ -42,7 +49,7 @@ class Box:
         return Box(lower, upper)
 
     def rows(self, index: Tensor | slice) -> Box:
-        return Box(self.lower[index], self.upper[index])
+        return Box(rows_of(self.lower, index), rows_of(self.upper, index))
 
     def finite(self) -> Tensor:
         """(rows,) whether every bound of the row is a finite number."""

@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph.box import Box, rows_of
 from frown.query.balls import fill_linear, fill_power, norms, project, safe
 
 
@@ -62,12 +62,12 @@ class Region:
         """The balls of these samples, one per row (an index may repeat)."""
 
         def pick(t: Tensor | None) -> Tensor | None:
-            return t if t is None or t.shape[0] == 1 else t[index]
+            return t if t is None or t.shape[0] == 1 else rows_of(t, index)
 
         return replace(
             self,
-            centre=self.centre[index],
-            radius=self.radius[index],
+            centre=rows_of(self.centre, index),
+            radius=rows_of(self.radius, index),
             scale=pick(self.scale),
             lower=pick(self.lower),
             upper=pick(self.upper),

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph.box import Box, rows_of
 from frown.graph.op import Nonlinear, Shape
 
 
@@ -26,7 +26,7 @@ class Slopes:
     upper: Tensor
 
     def rows(self, index: Tensor | slice) -> Slopes:
-        return Slopes(self.lower[index], self.upper[index])
+        return Slopes(rows_of(self.lower, index), rows_of(self.upper, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Anchors:
         return cls(box, points, box.lower.abs().maximum(box.upper.abs()))
 
     def rows(self, index: Tensor | slice) -> Anchors:
-        points = tuple((z[index], f[index]) for z, f in self.points)
-        return Anchors(self.box.rows(index), points, self.reach[index])
+        points = tuple((rows_of(z, index), rows_of(f, index)) for z, f in self.points)
+        return Anchors(self.box.rows(index), points, rows_of(self.reach, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ class Lines:
     upper: Tensor
 
     def rows(self, index: Tensor | slice) -> Lines:
-        return Lines(self.slopes.rows(index), self.lower[index], self.upper[index])
+        return Lines(
+            self.slopes.rows(index), rows_of(self.lower, index), rows_of(self.upper, index)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Frame:
             self.anchors.rows(index),
             self.lines.rows(index),
             self.range.rows(index),
-            None if self.excess is None else self.excess[index],
+            None if self.excess is None else rows_of(self.excess, index),
         )
 
 

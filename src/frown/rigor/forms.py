@@ -18,11 +18,14 @@ from torch import Tensor
 
 from frown.engines.plan import Plan
 from frown.graph.affine import Combine
+from frown.graph.box import rows_of
 from frown.graph.op import Affine
 from frown.graph.selection import Concat, Permute, Reshape, Slice
+from frown.relax.relaxation import Lines, Relaxation
 from frown.rigor.rounding import LOOSE, TINY, UNIT, gamma
+from frown.rigor.rows import Even, Which, dot, inner, spread
 
-_EXACT = (Reshape, Permute, Slice, Concat)  # they move entries and compute nothing
+_EXACT = frozenset({Reshape, Permute, Slice, Concat})  # they move entries and compute nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,69 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The lines of one pass at a node: exact slopes, proven intercepts."""
+class Passed:
+    """A form on a nonlinear node's output, replaced by one on its input."""
 
-    slope: Tensor  # (rows, *input shape of the node)
-    intercept: Tensor  # (rows, *output shape of the node)
+    coef: Tensor  # (rows, *input shape of the node)
+    const: Tensor  # (rows,) what intercepts add
+    charge: Tensor  # (rows,) what rounding may take
 
 
-Choose = Callable[[int, Tensor], Chosen]
+Through = Callable[[int, Tensor], Passed]
+
+
+def by_lines(
+    op: Relaxation, here: Tensor, slope: Tensor, intercept: Tensor, size: Tensor, which: Which
+) -> Passed:
+    """Along exact slopes with proven intercepts, of the sides that the coefficients want; `size`
+    (N, ...) is at least |z| at the node's input."""
+    gains, coef = here * intercept, op.expand(here) * slope
+    charge = gains.abs().flatten(1).sum(1) * gamma(gains[0].numel())
+    return Passed(coef, gains.flatten(1).sum(1), charge + inner(coef, size, which) * (4 * UNIT))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The fixed rule's lines at a node, and what a unit of coefficient is charged along either."""
+
+    lines: Lines  # exact slopes, proven intercepts
+    size: Tensor  # (N, *input shape) at least |z|
+    charge: Tensor | None  # (N, *output shape); None: a line of some neuron is not finite
+
+    @classmethod
+    def of(cls, op: Relaxation, lines: Lines, size: Tensor) -> Rule:
+        slopes = lines.slopes
+        steep = slopes.lower.abs().maximum(slopes.upper.abs())
+        level = lines.lower.abs().maximum(lines.upper.abs())
+        reach = steep * size if op.expand(level) is level else (steep * size).sum(-1)
+        charge = (level * gamma(level[0].numel()) + reach * (4 * UNIT)) * LOOSE
+        whole = all(bool(t.isfinite().all()) for t in (steep, level, charge))
+        return cls(lines, size, charge if whole else None)
+
+    def through(self, op: Relaxation, here: Tensor, which: Which) -> Passed:
+        """A form of every row through the lines of its sample."""
+        lines, slopes = self.lines, self.lines.slopes
+        if self.charge is None:
+            under = here >= 0
+            low, high = (spread(t, which) for t in (slopes.lower, slopes.upper))
+            slope = torch.where(op.expand(under), low, high)
+            low, high = (spread(t, which) for t in (lines.lower, lines.upper))
+            return by_lines(op, here, slope, torch.where(under, low, high), self.size, which)
+        # One of two halves is 0, so their sum is exact, and faster than a selection.
+        positive, negative = here.clamp(min=0), here.clamp(max=0)
+        const = dot(positive, lines.lower, which) + dot(negative, lines.upper, which)
+        halves = op.expand(positive), op.expand(negative)
+        if isinstance(which, Even):
+            halves = which.blocks(halves[0]), which.blocks(halves[1])
+            low, high = which.table(slopes.lower), which.table(slopes.upper)
+        else:
+            low, high = rows_of(slopes.lower, which), rows_of(slopes.upper, which)
+        coef = (halves[0] * low).addcmul_(halves[1], high)
+        return Passed(
+            coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :]),
+            const,
+            inner(here, self.charge, which),
+        )
 
 
 def terms_of(op: Affine, sizes: list[Tensor]) -> Tensor:
@@ -73,24 +131,31 @@ def pull_back(
     plan: Plan,
     target: int,
     coef: Tensor,
-    index: Tensor | slice,
+    which: Which,
     weights: Weights,
-    choose: Choose,
+    through: Through,
     error: Mapping[int, Tensor] | None = None,
 ) -> Charged:
     """Bound coef . target below by a form at the input.
 
-    `index` is each row's sample; `choose(node, coefficients)` gives lines, below f where a
-    coefficient is >= 0, else above. `error`: by how much nodes as executed may be off; that of an
-    affine node is for all of its run of affine operators.
+    `which` is each row's sample; `through(node, coefficients)` passes a nonlinear node, along
+    lines below f where a coefficient is >= 0, else above. `error`: by how much nodes as executed
+    may be off; that of an affine node is for all of its run of affine operators.
     """
     graph = plan.graph
     const = coef.new_zeros(len(coef))
     charge = coef.new_zeros(len(coef))
+    running = coef.new_zeros(len(coef))  # sizes of the running sum
+    lost = torch.zeros_like(weights.total[0])  # (N,) how often underflow may take TINY
     pending = {target: coef}
+    own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
 
     def off(node: int, here: Tensor) -> Tensor | float:
-        return _inner(here, error[node][index]) if error is not None else 0.0
+        return inner(here, error[node], which) if error is not None else 0.0
+
+    def added(both: Tensor, node: int) -> Tensor:
+        """What the sum of two forms at a node may be off."""
+        return inner(both, weights.value[node], which) * (2 * UNIT)
 
     if isinstance(graph.nodes[target].op, Affine):
         charge = charge + off(target, coef)
@@ -99,50 +164,49 @@ def pull_back(
             continue
         here = pending.pop(step.node)
         if step.affine is not None:
-            if not isinstance(step.affine, _EXACT):
-                charge = charge + _affine_charge(plan, step.node, step.affine, here, index, weights)
+            first = step.inputs[0]
+            if type(step.affine) is Slice:
+                if first in own:
+                    step.affine.add_back(here, pending[first])
+                    both = step.affine.apply(pending[first])
+                    charge = charge + added(both, step.node)
+                    continue
+                if first not in pending:
+                    own.add(first)
+            if type(step.affine) not in _EXACT and not _signs(step.affine):
+                size = graph.nodes[step.node].size
+                charge = charge + inner(here, weights.terms[step.node], which) * gamma(size + 8)
+                sums = [weights.total[j] for j in graph.nodes[step.node].inputs]
+                lost = lost + size * (1 + sum(sums[1:], sums[0]))
             shift = step.affine.shift(here)
             if shift is not None:
                 const = const + shift
+                running = running + const.abs()
             back = step.affine.pull_back(here)
         else:
-            lines, op = choose(step.node, here), plan.relaxation(step.node)
-            gains = here * lines.intercept
-            const = const + gains.flatten(1).sum(1)
-            below = op.expand(here) * lines.slope
+            passed = through(step.node, here)
             (source,) = graph.nodes[step.node].inputs
-            sizes = gains.abs().flatten(1).sum(1) * gamma(gains[0].numel())
-            sizes = sizes + _inner(below, weights.value[source][index]) * (4 * UNIT)
-            lost = TINY * (gains[0].numel() + weights.total[source][index])
-            charge = charge + sizes + lost + off(step.node, here)
-            if isinstance(graph.nodes[source].op, Affine):
-                charge = charge + off(source, below)
-            back = (below,)
-        charge = charge + const.abs() * (4 * UNIT)  # the running sum
+            const = const + passed.const
+            running = running + const.abs()
+            charge = charge + passed.charge
+            lost = lost + (graph.nodes[step.node].size + weights.total[source])
+            if error is not None:
+                charge = charge + off(step.node, here)
+                if isinstance(graph.nodes[source].op, Affine):
+                    charge = charge + off(source, passed.coef)
+            back = (passed.coef,)
         for j, part in zip(step.inputs, back, strict=True):
             if j in pending:
-                both = pending[j] + part
-                charge = charge + _inner(both, weights.value[j][index]) * (2 * UNIT)
-                pending[j] = both
+                pending[j] = pending[j] + part
+                own.add(j)
+                charge = charge + added(pending[j], j)
             else:
                 pending[j] = part
     last = pending.get(0, const.new_zeros(len(coef), *graph.input_shape))
+    charge = charge + running * (4 * UNIT) + TINY * spread(lost, which)
     return Charged(last, const, (charge + off(0, last)) * LOOSE)
 
 
-def _affine_charge(
-    plan: Plan, node: int, op: Affine, here: Tensor, index: Tensor | slice, weights: Weights
-) -> Tensor:
-    """What pulling back through an affine operator may round away, the operator's own constants
-    (to a few units in the last place) included."""
-    if isinstance(op, Combine) and all(abs(w) == 1 for w in op.weights):
-        return here.new_zeros(len(here))
-    size = plan.graph.nodes[node].size
-    sums = [weights.total[j][index] for j in plan.graph.nodes[node].inputs]
-    lost = TINY * size * (1 + sum(sums[1:], sums[0]))
-    return _inner(here, weights.terms[node][index]) * gamma(size + 8) + lost
-
-
-def _inner(coef: Tensor, size: Tensor) -> Tensor:
-    """|coef| . size for every row."""
-    return (coef.abs() * size)[..., None].flatten(1).sum(1)  # a lone number has no axis
+def _signs(op: Affine) -> bool:
+    """Whether an operator only adds and subtracts: to pull it back rounds nothing."""
+    return isinstance(op, Combine) and all(abs(w) == 1 for w in op.weights)

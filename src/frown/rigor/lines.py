@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph.box import Box, rows_of
 from frown.relax.elementwise import Elementwise
 from frown.relax.log_sum_exp import LogSumExp
 from frown.relax.maximum import Max
@@ -103,9 +103,9 @@ class _Part:
     def rows(self, index: Tensor | slice) -> _Part:
         return _Part(
             self.piece,
-            self.first[index],
-            self.last[index],
-            self.empty[index],
+            rows_of(self.first, index),
+            rows_of(self.last, index),
+            rows_of(self.empty, index),
             self.at_first.rows(index),
             self.at_last.rows(index),
         )
@@ -134,7 +134,7 @@ class _Smooth:
 
     def rows(self, index: Tensor | slice) -> _Smooth:
         parts = tuple(part.rows(index) for part in self.parts)
-        defined = None if self.defined is None else self.defined[index]
+        defined = None if self.defined is None else rows_of(self.defined, index)
         return _Smooth(self.op, self.curve, self.box.rows(index), parts, defined)
 
     def image(self) -> Box:

@@ -29,10 +29,11 @@ from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
-from frown.rigor.forms import Chosen, Weights, pull_back, terms_of
+from frown.rigor.forms import Passed, Rule, Weights, by_lines, pull_back, terms_of
 from frown.rigor.lines import Proven, prove
 from frown.rigor.region import enclosing, extremes, least
 from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
+from frown.rigor.rows import Even, which
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Walk:
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
     proven: dict[int, Proven] = field(default_factory=dict)
-    fixed: dict[int, Lines] = field(default_factory=dict)  # the rule's slopes, proven intercepts
+    fixed: dict[int, Rule] = field(default_factory=dict)  # the rule's slopes, proven intercepts
     weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
 
     def layers(self) -> None:
@@ -114,7 +115,7 @@ class Walk:
         every = torch.arange(count * conditions, device=coef.device)
         sample, condition, side = every // conditions, every % conditions, torch.zeros_like(every)
         found = torch.empty(len(every), dtype=coef.dtype, device=coef.device)
-        for piece in _pieces(self.plan, target, len(every), self.settings):
+        for piece in _pieces(self.plan, target, sample, self.settings, self.guide):
             where = (sample[piece], condition[piece], side[piece])
             found[piece] = self._rows(target, coef[piece], *where, self.guide)
         return torch.fmax(found.view(count, conditions), self._plain(spec))
@@ -167,11 +168,13 @@ class Walk:
         slopes = found.lines.slopes
         under = torch.ones_like(found.lines.lower, dtype=torch.bool)
         self.proven[i], self.frames[i] = proven, found
-        self.fixed[i] = Lines(
+        lines = Lines(
             slopes,
             proven.intercept(slopes.lower, under),
             proven.intercept(slopes.upper, ~under),
         )
+        (source,) = self.plan.graph.nodes[i].inputs
+        self.fixed[i] = Rule.of(op, lines, self.weights.value[source])
         self._set(i, proven.image())
         if self.execution is not None:
             size = box.lower.abs().maximum(box.upper.abs())
@@ -224,7 +227,7 @@ class Walk:
         node = self.plan.graph.nodes[source]
         sign = 1.0 - 2.0 * side.to(box.lower.dtype)
         bound = torch.empty_like(sign)
-        for piece in _pieces(self.plan, source, len(sample), self.settings):
+        for piece in _pieces(self.plan, source, sample, self.settings, guide):
             coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
             where = (sample[piece], neuron[piece], side[piece])
             bound[piece] = self._rows(source, coef, *where, guide)
@@ -243,10 +246,12 @@ class Walk:
         if self.execution is not None:
             self.execution.narrow(source)
         lower, upper = [], []
-        for piece in _pieces(self.plan, source, node.size, self.settings):
+        one = torch.zeros_like(neuron)
+        for piece in _pieces(self.plan, source, one, self.settings, fixed_rule):
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
             coef = one_hot(neuron[piece], sign, node.size, node.shape)
-            form = pull_back(self.plan, source, coef, slice(0, 1), most, _no_lines)
+            every = Even(slice(0, 1), len(coef))
+            form = pull_back(self.plan, source, coef, every, most, _no_lines)
             found = extremes(self.region, form.coef)
             error = form.charge + form.const.abs() * (4 * UNIT)
             if self.execution is not None:
@@ -281,9 +286,11 @@ class Walk:
         self.clock.check()
         if not len(coef):
             return coef.new_zeros(0)
-        index = shared(sample)
+        index, own = shared(sample), which(sample)
         region, earlier = self.region.rows(index), self.plan.below(target)
-        frames = {i: self.frames[i].rows(index) for i in earlier}
+        frames = {}
+        if guide is not fixed_rule:
+            frames = {i: self.frames[i].rows(index) for i in earlier}
         request = Request(target, coef, sample, neuron, side, region, frames)
         slopes = guide(request)
         thrifty = slopes is not None and self.thrift > 0 and target != self.plan.graph.output
@@ -292,25 +299,29 @@ class Walk:
             least_gain = self.thrift * (box.upper - box.lower).flatten(1)[sample, neuron]  # (rows,)
         kept: dict[int, Tensor] = {}
 
-        def choose(i: int, here: Tensor) -> Chosen:
-            under, relaxation = here >= 0, self.plan.relaxation(i)
-            if slopes is not None and not thrifty:
-                line = self.proven[i].rows(index).intercept(slopes[i], under)
-                return Chosen(slopes[i], line)
-            rule = self.fixed[i].rows(index)
-            usual = torch.where(relaxation.expand(under), rule.slopes.lower, rule.slopes.upper)
+        def through(i: int, here: Tensor) -> Passed:
+            relaxation = self.plan.relaxation(i)
+            (source,) = self.plan.graph.nodes[i].inputs
             if slopes is None:
-                return Chosen(usual, torch.where(under, rule.lower, rule.upper))
+                return self.fixed[i].through(relaxation, here, own)
+            size = self.weights.value[source]
+            under = here >= 0
+            if not thrifty:
+                line = self.proven[i].rows(index).intercept(slopes[i], under)
+                return by_lines(relaxation, here, slopes[i], line, size, own)
+            rule = self.fixed[i].lines.slopes.rows(index)
+            usual = torch.where(relaxation.expand(under), rule.lower, rule.upper)
             given, place = slopes[i], frames[i].box
             gain = relaxation.expand(here).abs() * (given - usual).abs()
             gain = gain * (place.upper - place.lower)
             matters = gain > least_gain.view(-1, *[1] * (gain.dim() - 1))
-            own = torch.where(matters, _short(given), usual)
-            kept[i] = own.where(matters, torch.nan)
-            return Chosen(own, self.proven[i].rows(index).intercept(own, under))
+            taken = torch.where(matters, _short(given), usual)
+            kept[i] = taken.where(matters, torch.nan)
+            line = self.proven[i].rows(index).intercept(taken, under)
+            return by_lines(relaxation, here, taken, line, size, own)
 
         error = None if self.execution is None else self.execution.error
-        form = pull_back(self.plan, target, coef, index, self.weights, choose, error)
+        form = pull_back(self.plan, target, coef, own, self.weights, through, error)
         if self.record is not None:
             if thrifty and slopes is not None:  # what no row reads needs no slope
                 slopes = {i: kept.get(i, torch.full_like(slopes[i], torch.nan)) for i in earlier}
@@ -319,11 +330,21 @@ class Walk:
         return below(value, form.charge + form.const.abs() * (4 * UNIT))
 
 
-def _pieces(plan: Plan, target: int, rows: int, settings: Settings) -> Iterator[slice]:
+def _pieces(
+    plan: Plan, target: int, sample: Tensor, settings: Settings, guide: Guide
+) -> Iterator[slice]:
     """Chunks of rows near the processor: numbers are twice as long as in the engines, and rows
-    keep nothing of the nodes they pass."""
-    step = max(1, min(at_once(plan, target, settings), 2 * PASS // plan.node_size(target)))
-    return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
+    keep nothing of the nodes they pass, unless slopes of their own. Where samples have equally
+    many, chunks do not mix them unless whole."""
+    rows, most = len(sample), settings.memory // plan.row_bytes(target)
+    if guide is not fixed_rule:
+        most = at_once(plan, target, settings)
+    step = max(1, min(most, 2 * PASS // plan.node_size(target)))
+    each = even.each if isinstance(even := which(sample), Even) else max(rows, 1)
+    step = step - step % each if step > each else step
+    for a in range(0, rows, max(step, each)):
+        end = min(a + max(step, each), rows)
+        yield from (slice(b, min(b + step, end)) for b in range(a, end, step))
 
 
 def _short(slope: Tensor) -> Tensor:
@@ -332,5 +353,5 @@ def _short(slope: Tensor) -> Tensor:
     return torch.where(half.isfinite(), half, slope)
 
 
-def _no_lines(node: int, coef: Tensor) -> Chosen:
+def _no_lines(node: int, coef: Tensor) -> Passed:
     raise AssertionError("an affine function of the input passes no nonlinearity")

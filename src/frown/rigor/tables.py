@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from frown.graph.box import rows_of
 from frown.rigor.rounding import TINY, UNIT, above, below, gamma
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Enclosure:
     upper: Tensor
 
     def rows(self, index: Tensor | slice) -> Enclosure:
-        return Enclosure(self.lower[index], self.upper[index])
+        return Enclosure(rows_of(self.lower, index), rows_of(self.upper, index))
 
     def where(self, mask: Tensor, other: Enclosure) -> Enclosure:
         """This one where the mask says so, else the other."""

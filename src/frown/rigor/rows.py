@@ -1,0 +1,66 @@
+"""Numbers of samples against rows: which sample each row has, and sums along rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.graph.box import rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Rows of consecutive samples, equally many of each: a sample's numbers are read by its rows
+    where they are, not copied for every row."""
+
+    samples: slice
+    each: int
+
+    def blocks(self, rows: Tensor) -> Tensor:
+        """(samples, each, ...) of (rows, ...)."""
+        return rows.reshape(-1, self.each, *rows.shape[1:])
+
+    def table(self, numbers: Tensor) -> Tensor:
+        """(samples, 1, ...) of (N, ...)."""
+        return numbers[self.samples].unsqueeze(1)
+
+
+Which = Tensor | Even  # a row's sample
+
+
+def which(sample: Tensor) -> Which:
+    """(rows,) samples in the shortest way to say it."""
+    if not len(sample):
+        return sample
+    first, last = int(sample[0]), int(sample[-1])
+    count = last - first + 1
+    each = len(sample) // max(count, 1)
+    if count < 1 or each * count != len(sample):
+        return sample
+    even = torch.arange(first, last + 1, device=sample.device).repeat_interleave(each)
+    return Even(slice(first, last + 1), each) if torch.equal(even, sample) else sample
+
+
+def spread(numbers: Tensor, which: Which) -> Tensor:
+    """(rows, ...) of (N, ...)."""
+    if isinstance(which, Even):
+        return numbers[which.samples].repeat_interleave(which.each, 0)
+    return rows_of(numbers, which)
+
+
+def dot(coef: Tensor, numbers: Tensor, which: Which) -> Tensor:
+    """(rows,) coef (rows, ...) . numbers (N, ...)."""
+    flat = coef.reshape(len(coef), -1)  # a lone number has no axis
+    if isinstance(which, Even):
+        own = numbers[which.samples]
+        if len(own) == 1:
+            return flat @ own.flatten()
+        return (which.blocks(flat) * own.reshape(len(own), 1, -1)).sum(2).flatten()
+    return (flat * rows_of(numbers, which).reshape(flat.shape)).sum(1)
+
+
+def inner(coef: Tensor, size: Tensor, which: Which) -> Tensor:
+    """(rows,) |coef| . size."""
+    return dot(coef.abs(), size, which)
