@@ -52,7 +52,7 @@ def spread(numbers: Tensor, which: Which) -> Tensor:
 
 def dot(coef: Tensor, numbers: Tensor, which: Which) -> Tensor:
     """(rows,) coef (rows, ...) . numbers (N, ...)."""
-    flat = coef.reshape(len(coef), -1)  # a lone number has no axis
+    flat = coef[..., None].flatten(1)  # a lone number has no axis
     if isinstance(which, Even):
         own = numbers[which.samples]
         if len(own) == 1:
