@@ -7,18 +7,13 @@ from torch import Tensor
 
 from frown.engines.settings import Settings
 from frown.graph.box import Box
-from frown.relax.relaxation import Frame, Lines, Relaxation, SlopeRange
+from frown.relax.relaxation import Frame, Lines, Relaxation, SlopeRange, Slopes
 
 
 def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
     """The node's lines by Fast-Lin's or CROWN's rule, and its search space."""
     spread = op.tightest(box)
-    if settings.method == "fastlin":
-        slopes = op.parallel(box)
-    elif settings.rule == "paper":
-        slopes = op.paper(box)
-    else:
-        slopes = op.least_area(box, spread)
+    slopes = rule_slopes(op, box, spread, settings)
     anchors = op.anchors(box)
     output = (box.lower.shape[0], *op.shape(tuple(box.lower.shape[1:])))
     below = torch.ones(output, dtype=torch.bool, device=box.lower.device)
@@ -28,6 +23,13 @@ def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
         op.line(slopes.upper, ~below, anchors).intercept,
     )
     return Frame(op, anchors, lines, spread, widest(spread) if settings.wide else None)
+
+
+def rule_slopes(op: Relaxation, box: Box, spread: SlopeRange, settings: Settings) -> Slopes:
+    """Of the method's lines, of which FROWN's start is CROWN's."""
+    if settings.method == "fastlin":
+        return op.parallel(box)
+    return op.paper(box) if settings.rule == "paper" else op.least_area(box, spread)
 
 
 def widest(spread: SlopeRange) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -130,17 +131,18 @@ class Patch(Part):
     views: dict[int, _View]  # of the nonlinear nodes
     inputs: Tensor  # (places, input size here)
     slots: Tensor  # (places, slots here) in the slots of the whole graph
+    origins: Callable[[], dict[int, tuple[int, Tensor]]]  # node -> origin, (places, size) entries
 
     def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
-        sample, place, index = self._distinct(sample, place)
+        sample, place, index = self.distinct(sample, place)
         return {i: self._lines(i, frames, sample, place).rows(index) for i in self.views}
 
     def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
-        sample, place, index = self._distinct(sample, place)
+        sample, place, index = self.distinct(sample, place)
         return {i: self._frame(i, frames, sample, place).rows(index) for i in self.views}
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
-        sample, place, index = self._distinct(sample, place)
+        sample, place, index = self.distinct(sample, place)
         shape = self.plan.graph.input_shape
         return region.patch(sample, self.inputs[place], shape).rows(index)
 
@@ -148,13 +150,13 @@ class Patch(Part):
         wide = theta.new_full((*theta.shape[:2], slots), torch.nan)
         return wide.scatter_(2, self.slots[place][:, None].expand_as(theta), theta)
 
-    def _distinct(self, sample: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor | slice]:
+    def distinct(self, sample: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor | slice]:
         """Samples and places that differ, and which of them each row has."""
         places = len(self.neurons)
         each, index = torch.unique(sample * places + place, return_inverse=True)
         return each // places, each % places, slice(0, 1) if len(each) == 1 else index
 
-    def _moves(
+    def moves(
         self, i: int, sample: Tensor, place: Tensor
     ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
         """How tensors of the origin's input and output shape are cropped."""
@@ -163,14 +165,7 @@ class Patch(Part):
         view = self.views[i]
 
         def mover(index: Tensor, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-            picked = index[place]
-
-            def move(t: Tensor) -> Tensor:
-                flat = t.flatten(1)
-                kept = flat[0][picked] if len(flat) == 1 else flat[sample[:, None], picked]
-                return kept.view(-1, *shape)
-
-            return move
+            return lambda t: cropped(t, index, sample, place, shape)
 
         return (
             mover(view.reads, self.plan.graph.nodes[source].shape),
@@ -178,11 +173,11 @@ class Patch(Part):
         )
 
     def _lines(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Lines:
-        reads, gives = self._moves(i, sample, place)
-        return _lines(frames[self.views[i].origin].lines, reads, gives)
+        reads, gives = self.moves(i, sample, place)
+        return moved_lines(frames[self.views[i].origin].lines, reads, gives)
 
     def _frame(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Frame:
-        reads, gives = self._moves(i, sample, place)
+        reads, gives = self.moves(i, sample, place)
         frame = frames[self.views[i].origin]
 
         def box(b: Box) -> Box:
@@ -196,13 +191,22 @@ class Patch(Part):
         return Frame(
             self.plan.relaxation(i),
             anchors,
-            _lines(frame.lines, reads, gives),
+            moved_lines(frame.lines, reads, gives),
             SlopeRange(box(frame.range.lower), box(frame.range.upper)),
             None if frame.excess is None else reads(frame.excess),
         )
 
 
-def _lines(
+def cropped(
+    t: Tensor, entries: Tensor, sample: Tensor, place: Tensor, shape: tuple[int, ...]
+) -> Tensor:
+    """(rows, *shape): of each row's sample of t the entries (places, size) that its place has."""
+    flat, picked = t.flatten(1), entries[place]
+    kept = flat[0][picked] if len(flat) == 1 else flat[sample[:, None], picked]
+    return kept.view(-1, *shape)
+
+
+def moved_lines(
     lines: Lines, reads: Callable[[Tensor], Tensor], gives: Callable[[Tensor], Tensor]
 ) -> Lines:
     slopes = Slopes(reads(lines.slopes.lower), reads(lines.slopes.upper))
@@ -238,6 +242,10 @@ class Parts:
             entry[part.neurons] = which
         return cls(parts, number, place, entry, work / size, calls)
 
+    @property
+    def patched(self) -> bool:
+        return isinstance(self.parts[0], Patch)  # then all are
+
     def work(self, rows: int) -> float:
         """What so many rows cost, in numbers passed."""
         return rows * self.each + CALL * self.calls
@@ -267,6 +275,11 @@ def parts_of(plan: Plan, target: int, rows: int) -> Parts:
     anything else.
     """
     return min(parts(plan, target), parts(plan, target, 0), key=lambda p: p.work(rows))
+
+
+def of_convolution(plan: Plan, target: int) -> bool:
+    """Whether a node has positions, so that its neurons may read patches."""
+    return plan.fact(("positions", target), lambda: _spatial(plan, target) > 0)
 
 
 def _parts(plan: Plan, target: int, group: int) -> Parts:
@@ -394,7 +407,16 @@ def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patc
     inputs = stacked(0, (n.windows[0] for n in each))
     neurons = stacked(target, (n.windows[target] for n in each))
     positions = prod(local.graph.nodes[where[target]].shape[-_spatial(plan, target) :])
-    return Patch(local, where[target], neurons, positions, views, inputs, slots)
+
+    @cache
+    def origins() -> dict[int, tuple[int, Tensor]]:
+        found: dict[int, tuple[int, Tensor]] = {}
+        for i, here in sorted(where.items()):
+            if here not in found:  # what only moves entries may be no node of its own
+                found[here] = i, stacked(i, (n.windows[i] for n in each))
+        return found
+
+    return Patch(local, where[target], neurons, positions, views, inputs, slots, origins)
 
 
 def _flattened(graph: Graph) -> Graph:

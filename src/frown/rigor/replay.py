@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from frown.engines.backward import PASS, at_once, few, unsettled
+from frown.engines.backward import CALL, PASS, at_once, few, unsettled
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
-from frown.engines.frame import frame
-from frown.engines.parts import shared
+from frown.engines.frame import frame, rule_slopes
+from frown.engines.parts import Parts, Patch, of_convolution, parts_of, shared
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
@@ -31,7 +32,8 @@ from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
 from frown.rigor.forms import Passed, Rule, Weights, by_lines, pull_back, terms_of
 from frown.rigor.lines import Proven, prove
-from frown.rigor.region import enclosing, extremes, least
+from frown.rigor.patches import Known, bounded, patched_rows
+from frown.rigor.region import enclosing, extremes
 from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
 from frown.rigor.rows import Even, which
 
@@ -164,10 +166,14 @@ class Walk:
         proven = prove(op, box)
         if proven is None:
             raise NoProof(f"{type(op).__name__} at {self.plan.graph.nodes[i].name}")
-        found = frame(op, box, self.settings)
-        slopes = found.lines.slopes
-        under = torch.ones_like(found.lines.lower, dtype=torch.bool)
-        self.proven[i], self.frames[i] = proven, found
+        if self.guide is fixed_rule:
+            slopes = rule_slopes(op, box, op.tightest(box), self.settings)
+        else:
+            self.frames[i] = frame(op, box, self.settings)
+            slopes = self.frames[i].lines.slopes
+        self.proven[i] = proven
+        shape = (len(box.lower), *self.plan.graph.nodes[i].shape)
+        under = torch.ones(shape, dtype=torch.bool, device=box.lower.device)
         lines = Lines(
             slopes,
             proven.intercept(slopes.lower, under),
@@ -226,17 +232,49 @@ class Walk:
         """The box with these sides (0 below, 1 above) of these entries bounded by rows."""
         node = self.plan.graph.nodes[source]
         sign = 1.0 - 2.0 * side.to(box.lower.dtype)
-        bound = torch.empty_like(sign)
-        for piece in _pieces(self.plan, source, sample, self.settings, guide):
-            coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
-            where = (sample[piece], neuron[piece], side[piece])
-            bound[piece] = self._rows(source, coef, *where, guide)
+        split = None
+        if guide is fixed_rule and self.execution is None and of_convolution(self.plan, source):
+            split = parts_of(self.plan, source, len(sample))
+        if split is not None and split.patched:
+            bound = self._patched(source, split, sample, neuron, side, sign)
+        else:
+            bound = torch.empty_like(sign)
+            for piece in _pieces(self.plan, source, sample, self.settings, guide):
+                coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
+                where = (sample[piece], neuron[piece], side[piece])
+                bound[piece] = self._rows(source, coef, *where, guide)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
         under, over = ((sample[side == k], neuron[side == k]) for k in (0, 1))
         # fmax, fmin: NaN proves nothing, and the interval stays.
         low[under] = torch.fmax(low[under], bound[side == 0])
         high[over] = torch.fmin(high[over], -bound[side == 1])
         return Box(low.view_as(box.lower), high.view_as(box.upper))
+
+    def _patched(
+        self,
+        source: int,
+        split: Parts,
+        sample: Tensor,
+        neuron: Tensor,
+        side: Tensor,
+        sign: Tensor,
+    ) -> Tensor:
+        """Proven lower bounds of neurons that read patches, along the fixed rule's lines."""
+        known = Known(self.region, self.weights, self.fixed)
+        bound = torch.empty_like(sign)
+        for _, part, rows in split.split(neuron):
+            assert isinstance(part, Patch)
+            own = sample[rows] * len(part.neurons) + split.place[neuron[rows]]
+            rows = rows[own.argsort(stable=True)]  # what a crop knows is looked up once
+            for piece in _pieces(part.plan, part.target, sample[rows], self.settings, fixed_rule):
+                self.clock.check()
+                here = rows[piece]
+                place, entry = split.place[neuron[here]], split.entry[neuron[here]]
+                coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
+                bound[here] = patched_rows(part, known, coef, sample[here], place)
+        if self.record is not None:
+            self.record(Step(source, sample, neuron, side, None))
+        return bound
 
     def _affine_box(self, source: int) -> Box:
         """Bounds of an affine function of the input; its rows serve all samples."""
@@ -326,24 +364,29 @@ class Walk:
             if thrifty and slopes is not None:  # what no row reads needs no slope
                 slopes = {i: kept.get(i, torch.full_like(slopes[i], torch.nan)) for i in earlier}
             self.record(Step(target, sample, neuron, side, slopes))
-        value = least(region, form.coef) + form.const
-        return below(value, form.charge + form.const.abs() * (4 * UNIT))
+        return bounded(region, form)
 
 
 def _pieces(
     plan: Plan, target: int, sample: Tensor, settings: Settings, guide: Guide
 ) -> Iterator[slice]:
     """Chunks of rows near the processor: numbers are twice as long as in the engines, and rows
-    keep nothing of the nodes they pass, unless slopes of their own. Where samples have equally
-    many, chunks do not mix them unless whole."""
+    keep nothing of the nodes they pass, unless slopes of their own. Chunks hold whole samples if
+    all have equally many rows, and one sample if it has many: such rows share what they read."""
     rows, most = len(sample), settings.memory // plan.row_bytes(target)
     if guide is not fixed_rule:
         most = at_once(plan, target, settings)
-    step = max(1, min(most, 2 * PASS // plan.node_size(target)))
-    each = even.each if isinstance(even := which(sample), Even) else max(rows, 1)
-    step = step - step % each if step > each else step
-    for a in range(0, rows, max(step, each)):
-        end = min(a + max(step, each), rows)
+    size = plan.node_size(target)
+    step = max(1, min(most, 2 * PASS // size))
+    ends = [rows]
+    if isinstance(even := which(sample), Even):
+        width = max(even.each, step - step % even.each)
+        ends = [*range(width, rows, width), rows]
+    elif rows:
+        counts = torch.bincount(sample - sample[0])
+        if rows * size > len(counts) * CALL:
+            ends = counts.cumsum(0).tolist()
+    for a, end in pairwise([0, *ends]):
         yield from (slice(b, min(b + step, end)) for b in range(a, end, step))
 
 
