@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.engines.frown import Warm
+from frown.engines.lp import Slants
 from frown.query.query import Query
 from frown.radius import Bracket
 
@@ -34,6 +35,7 @@ class Batch:
     checked: set[int] = field(default_factory=set)  # places the independent checker accepted
     base: Tensor | None = None  # what CROWN proved, before others went on
     warm: Warm | None = None  # where FROWN's ascents ended
+    slants: dict[int, Slants] = field(default_factory=dict)  # of the largest radii that LP proved
     deployed: str = ""  # the precision of execution that the proofs cover
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
     covered: Tensor | None = None  # with them: whether the valid range lies within the radius

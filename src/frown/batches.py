@@ -88,7 +88,7 @@ class Search:
             if self.method in ESTIMATES:
                 raise InvalidInput(
                     f"deployed needs rigorous bounds, and those of the method {self.method} are "
-                    "estimates: take frown or crown"
+                    "estimates: take frown, crown or lp"
                 )
         if self.level not in LEVELS:
             raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")

@@ -267,6 +267,8 @@ class Certifier:
                 rows = spec.rows(slice(k, k + 1))
                 found = lp(self.plan, ball, rows, self.settings, self.crew, self.clock, vertices[k])
                 margins.append(found.margins)
+                if bool(holds(found.margins)) and r > batch.bracket.proved[k]:
+                    batch.slants[k] = found.slants
                 tallies[k] += found.tally
                 if tallies[k].unsolved:
                     batch.remark[int(batch.right[k])] = tallies[k].remark()

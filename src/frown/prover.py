@@ -22,13 +22,13 @@ from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
-from frown.rigor.guides import optimised
+from frown.rigor.guides import optimised, programmed
 from frown.rigor.region import farthest
 from frown.rigor.replay import Guide, Walk, fixed_rule
 from frown.rigor.rounding import keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
-ESTIMATES = ("lp", "milp")  # methods whose bounds are plain floating point
+ESTIMATES = ("milp",)  # methods whose bounds are plain floating point
 LARGE = 950_000  # bytes of a certificate that is worth another replay
 # How such replays are made: thrift, and the part of the radius that is kept.
 _THRIFTY = (
@@ -104,7 +104,8 @@ class Prover:
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
 
-        Programs have no such proof; where an operator has none, rows stay estimates and say why.
+        Exact distances have no such proof; where an operator has none, rows stay estimates and
+        say why.
         """
         if not len(batch.right):
             return
@@ -227,17 +228,20 @@ class Prover:
         return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:
+        certifier = self.certifier
+        if certifier.settings.method == "lp":
+            slants = [batch.slants.get(k) for k in which.tolist()]
+            return programmed(self.plan, certifier.plan, slants, certifier.settings)
         if batch.warm is None:
             return fixed_rule
-        certifier = self.certifier
         warm = batch.warm.proofs()
         return optimised(self.plan, certifier.plan, warm, certifier.settings, which)
 
     def _again(self, batch: Batch, which: Tensor, radius: Tensor) -> bool:
         """Let FROWN go on at these radii, for margins that rounding leaves something of."""
-        if batch.warm is None:
-            return False
         certifier = self.certifier
+        if batch.warm is None or certifier.settings.method != "frown":
+            return False
         graph = certifier.plan.graph
         index = which.to(graph.device)
         query = batch.query.take(batch.right[which.numpy()])

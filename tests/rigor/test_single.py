@@ -98,5 +98,5 @@ def test_resampling_is_refused() -> None:
 
 def test_estimates_say_nothing_of_execution() -> None:
     network = frown.load(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 4))
-    with pytest.raises(InvalidInput, match="lp are estimates"):
-        frown.certify(network, np.zeros((1, 4)), method="lp", deployed="float32")
+    with pytest.raises(InvalidInput, match="milp are estimates"):
+        frown.certify(network, np.zeros((1, 4)), method="milp", deployed="float32")

@@ -90,12 +90,33 @@ class Vertices:
 
 
 @dataclass(frozen=True)
+class Leanings:
+    """Slopes that the duals of a target's rows amount to, by the rows' numbers."""
+
+    number: Tensor  # (R,) ascending: 2 neuron + side (1: above); at the output the condition
+    slope: dict[int, Tensor]  # node -> (R, size of its input); NaN: they say nothing
+
+    def only(self, kept: Tensor) -> Leanings:
+        """These rows (R,) alone."""
+        return Leanings(self.number[kept], {i: s[kept] for i, s in self.slope.items()})
+
+
+@dataclass(frozen=True)
+class Slants:
+    """What a proof by programs needs to be made again: lines, by target."""
+
+    leanings: dict[int, Leanings]
+    warm: Warm | None = None  # of boxes that are FROWN's
+
+
+@dataclass(frozen=True)
 class Solved:
     """The LP's layers and margins; both at least as tight as what it started from."""
 
     layers: Layers
     margins: Tensor  # (1, T)
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally
+    slants: Slants
 
 
 def lp(
@@ -108,9 +129,11 @@ def lp(
     vertices: Vertices | None = None,  # of this sample, from other radii
 ) -> Solved:
     """Bounds of every layer (boxes = "lp"), or of the last one alone, by linear programs."""
+    warm = None
     if settings.boxes == "frown":
         first = torch.zeros(1, dtype=torch.long, device=plan.graph.device)
-        base = frown(plan, region, spec, settings, Warm(1), first, clock)
+        warm = Warm(1)
+        base = frown(plan, region, spec, settings, warm, first, clock)
         layers, floor = base.layers, base.margins
     else:
         layers = fixed_layers(plan, region, settings, clock)
@@ -126,7 +149,11 @@ def lp(
         layers = walk(plan, region, tighten, settings)
     coef = spec.coef[0].reshape(-1, *plan.graph.nodes[-1].shape)
     found = engine.rows(plan.graph.output, coef, layers.frames, range(len(coef)))
-    return Solved(layers, torch.fmax(floor, found[None]), engine.tally)
+    margins = torch.fmax(floor, found[None])
+    last = plan.graph.output
+    if last in engine.leanings:  # what was there before may be better
+        engine.leanings[last] = engine.leanings[last].only(found >= floor[0])
+    return Solved(layers, margins, engine.tally, Slants(engine.leanings, warm))
 
 
 def check_program(plan: Plan, settings: Settings, p: float) -> None:
@@ -156,12 +183,27 @@ def dual_rows(
     dual: dict[int, Tensor],
 ) -> Tensor:
     """Lower bounds (R,) of coef . target for any numbers `dual` (R, *input shape of the node)."""
+    return dual_lines(plan, region, target, coef, frames, dual)[0]
+
+
+def dual_lines(
+    plan: Plan,
+    region: Region,
+    target: int,
+    coef: Tensor,
+    frames: dict[int, Frame],
+    dual: dict[int, Tensor],
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """The same, and the slopes (R, size of the node's input) that the numbers amount to; NaN where
+    the node's output has no weight, or too little."""
+    slopes: dict[int, Tensor] = {}
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         y, frame, op = dual[i], frames[i], frames[i].op
         laid = op.expand(here)
         slope = y / torch.where(laid == 0, 1.0, laid)
         sound = torch.isfinite(slope) & (laid != 0)
+        slopes[i] = torch.where(sound, slope, torch.nan).flatten(1)
         line = op.line(torch.where(sound, slope, 0.0), here >= 0, frame.anchors)
         # Where the quotient is no number, f and y z are bounded apart.
         apart = torch.where(sound, 0.0, torch.maximum(y * frame.box.lower, y * frame.box.upper))
@@ -170,7 +212,7 @@ def dual_rows(
 
     form = form_of(plan, descend(plan, target, begin(plan, target, coef), through))
     bound = region.minimise(form.coef).value + form.const
-    return torch.where(torch.isfinite(bound), bound, -torch.inf)  # overflow proves nothing
+    return torch.where(torch.isfinite(bound), bound, -torch.inf), slopes  # overflow proves nothing
 
 
 @dataclass
@@ -186,6 +228,7 @@ class _Engine:
     tally: Tally = field(default_factory=Tally)
     program: Program | None = None
     last: Basis = field(default_factory=Basis)  # of the layer before
+    leanings: dict[int, Leanings] = field(default_factory=dict)
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by programs."""
@@ -225,10 +268,15 @@ class _Engine:
         self.last = ends[-1]
         self.tally += Tally(len(costs), int((~found.solved).sum()))
         dual = self._dual(target, program, found, coef)
-        parts = [coef.new_zeros(0)]
+        parts, slopes = [coef.new_zeros(0)], []
         for piece in pieces(self.plan, target, len(coef), self.settings):
             here = {i: y[piece] for i, y in dual.items()}
-            parts.append(dual_rows(self.plan, self.region, target, coef[piece], frames, here))
+            bound, slope = dual_lines(self.plan, self.region, target, coef[piece], frames, here)
+            parts.append(bound)
+            slopes.append(slope)
+        if slopes:
+            own = {i: torch.cat([s[i] for s in slopes]).float() for i in slopes[0]}
+            self.leanings[target] = Leanings(torch.tensor(numbers), own)
         return torch.cat(parts)
 
     def _program(self, target: int, frames: dict[int, Frame]) -> Program:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from frown.engines.frown import Warm
+from frown.engines.lp import Slants
 from frown.engines.optimise import Rows, replay
 from frown.engines.parts import parts
 from frown.engines.plan import Plan
@@ -62,6 +65,64 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
         return chosen
 
     return guide
+
+
+def programmed(
+    plan: Plan, engine: Plan, slants: Sequence[Slants | None], settings: Settings
+) -> Guide:
+    """What the duals of linear programs amount to, one program's for each sample of the replay;
+    where they say nothing, the fixed rule's lines."""
+    nodes = dict(zip(plan.relaxed, engine.relaxed, strict=True))
+    origin = {plan.graph.output: engine.graph.output}
+    for i, j in nodes.items():
+        origin[plan.sources[i]] = engine.sources[j]
+
+    def guide(request: Request) -> dict[int, Tensor] | None:
+        target, last = origin[request.target], request.target == plan.graph.output
+        size = plan.graph.nodes[request.target].size
+        if not last and engine.graph.nodes[target].size != size:
+            return None
+        number = request.neuron if last else 2 * request.neuron + request.side
+        found: dict[int, Tensor] = {}
+        for i in plan.below(request.target):
+            (source,) = plan.graph.nodes[i].inputs
+            shape = (len(number), *plan.graph.nodes[source].shape)
+            found[i] = request.coef.new_full(shape, torch.nan)
+        for k in sorted(set(request.sample.tolist())):
+            rows = (request.sample == k).nonzero().flatten()
+            one = slants[k]
+            if one is None:
+                continue
+            if one.warm is not None:
+                first = torch.zeros(1, dtype=torch.long, device=rows.device)
+                ours = optimised(plan, engine, one.warm, settings, first)
+                for i, slope in (ours(_sub_request(request, rows)) or {}).items():
+                    found[i][rows] = slope.view_as(found[i][rows])
+            if target in one.leanings:
+                table = one.leanings[target]
+                own = rows[torch.isin(number[rows], table.number)]
+                place = torch.searchsorted(table.number, number[own])
+                for i, into in found.items():
+                    slope = table.slope.get(nodes[i])
+                    if slope is not None and slope.shape[1] == into[0].numel():
+                        into[own] = slope[place].to(into).view_as(into[own])
+        return found
+
+    return guide
+
+
+def _sub_request(request: Request, rows: Tensor) -> Request:
+    """Rows of one sample, as a question of its own."""
+    shared = len(request.region.radius) == 1
+    return Request(
+        request.target,
+        request.coef[rows],
+        torch.zeros_like(rows),
+        request.neuron[rows],
+        request.side[rows],
+        request.region if shared else request.region.rows(rows),
+        request.frames if shared else {i: f.rows(rows) for i, f in request.frames.items()},
+    )
 
 
 def _table(

@@ -51,7 +51,7 @@ class Request:
     frames: dict[int, Frame]
 
 
-# Slopes of every earlier node, one per entry and row; None: the fixed rule's.
+# Slopes of every earlier node, one per entry and row; None, or NaN: the fixed rule's.
 Guide = Callable[[Request], dict[int, Tensor] | None]
 
 
@@ -344,16 +344,19 @@ class Walk:
                 return self.fixed[i].through(relaxation, here, own)
             size = self.weights.value[source]
             under = here >= 0
-            if not thrifty:
+            if not thrifty and not bool(slopes[i].isnan().any()):
                 line = self.proven[i].rows(index).intercept(slopes[i], under)
                 return by_lines(relaxation, here, slopes[i], line, size, own)
             rule = self.fixed[i].lines.slopes.rows(index)
             usual = torch.where(relaxation.expand(under), rule.lower, rule.upper)
-            given, place = slopes[i], frames[i].box
-            gain = relaxation.expand(here).abs() * (given - usual).abs()
-            gain = gain * (place.upper - place.lower)
-            matters = gain > least_gain.view(-1, *[1] * (gain.dim() - 1))
-            taken = torch.where(matters, _short(given), usual)
+            given, matters = slopes[i], ~slopes[i].isnan()
+            if thrifty:
+                place = frames[i].box
+                gain = relaxation.expand(here).abs() * (given - usual).abs()
+                gain = gain * (place.upper - place.lower)
+                matters = gain > least_gain.view(-1, *[1] * (gain.dim() - 1))
+                given = _short(given)
+            taken = torch.where(matters, given, usual)
             kept[i] = taken.where(matters, torch.nan)
             line = self.proven[i].rows(index).intercept(taken, under)
             return by_lines(relaxation, here, taken, line, size, own)
