@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from frown_check.balls import Array, Index
 from frown_check.errors import Refused
-from frown_check.region import Region
+from frown_check.region import MOST_FEATURES, Region
 
 MAGIC = b"FROWNC01"
 MOST_HEADER = 16 * 2**20
 MOST_PAYLOAD = 2**30
-MOST_FEATURES = 2**24
 NO_TABLE = 0xFFFFFFFF
 
 TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "i4": "<i4", "u4": "<u4", "u1": "|u1"}

@@ -16,22 +16,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from flint import arb, arb_series, ctx
+from flint import arb, arb_series
 
-from frown_check.balls import ETA, Array, Ball, enclosed, rounding, up
+from frown_check.balls import ETA, Array, Ball, enclosed, precise, rounding, up
 from frown_check.errors import Refused
 
 Expression = Callable[[Any], Any]  # of an arb or an arb_series
 
-PRECISION = 160  # bits
 DEGREE = 7
 NODES = 64 * 32  # on either side of 0
 STEP = 1.0 / 64
-
-
-def precise() -> None:
-    """Set Arb's working precision, and how many terms of a series it keeps."""
-    ctx.prec, ctx.cap = PRECISION, DEGREE + 3
 
 
 class Curve(Protocol):

@@ -24,7 +24,7 @@ from math import inf, isfinite
 import numpy as np
 from flint import arb, arb_series, fmpq
 
-from frown_check.balls import Array
+from frown_check.balls import Array, precise
 from frown_check.curves import (
     EXPRESSIONS,
     Curve,
@@ -32,7 +32,6 @@ from frown_check.curves import (
     Pointwise,
     Power,
     Straight,
-    precise,
     tabulated,
 )
 from frown_check.errors import Refused

@@ -246,3 +246,10 @@ class Graph:
             if i in wanted:
                 wanted.update(e.node for e in self.nodes[i].edges)
         return wanted
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    graph: Graph
+    output: View  # flat
+    shape: tuple[int, ...]  # of the input, without the batch

@@ -29,11 +29,12 @@ from frown_check.balls import (
     down,
     enclosed,
     multiply,
+    precise,
     total,
     up,
 )
-from frown_check.curves import precise
 
+MOST_FEATURES = 2**24
 CELLS = 4096  # of a table of powers
 GUESSES = 60  # halvings in the search for a multiplier
 

@@ -20,9 +20,8 @@ import numpy as np
 from frown_check.balls import Array, Ball, Index, U, add, between, down, rounding, total, up
 from frown_check.container import NO_TABLE, Certificate, Floats, Rows
 from frown_check.errors import Refused
-from frown_check.graph import Affine, Apply, Edge
+from frown_check.graph import Affine, Apply, Edge, Network
 from frown_check.lines import Frame, Mask
-from frown_check.model import Network
 from frown_check.region import Region
 
 CHUNK = 2**21  # entries of one array of coefficients

@@ -12,10 +12,9 @@ from math import prod
 import numpy as np
 from flint import arb
 
-from frown_check.balls import Ball, Index, enclosed, multiply
-from frown_check.calls import Call, Constant, Value, indexed, moved, operator, quotient
-from frown_check.curves import precise
+from frown_check.balls import Ball, Index, enclosed, multiply, precise
 from frown_check.graph import MOST_ENTRIES, View
+from frown_check.model.calls import Call, Constant, Value, indexed, moved, operator, quotient
 
 # -- arithmetic ---------------------------------------------------------------------------
 

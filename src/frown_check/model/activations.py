@@ -14,11 +14,10 @@ import numpy as np
 from flint import arb
 
 from frown_check import functions
-from frown_check.affine import REDUCE, WINDOWS, finite, reduced, whole, windows
-from frown_check.balls import Ball, enclosed
-from frown_check.calls import Call, Value, moved, operator, quotient
-from frown_check.curves import precise
+from frown_check.balls import Ball, enclosed, precise
 from frown_check.graph import View
+from frown_check.model.affine import REDUCE, WINDOWS, finite, reduced, whole, windows
+from frown_check.model.calls import Call, Value, moved, operator, quotient
 
 
 @operator(*functions.SIMPLE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,15 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from frown_check import activations, affine, movers, recurrent  # noqa: F401  (they register handlers)
-from frown_check.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
-from frown_check.container import MOST_FEATURES
 from frown_check.errors import Refused
-from frown_check.fuse import Fuser
-from frown_check.graph import Graph, Scale, View
+from frown_check.graph import Graph, Network, Scale, View
+from frown_check.model import activations, affine, movers, recurrent  # noqa: F401  (they register handlers)
+from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
+from frown_check.model.fuse import Fuser
+from frown_check.region import MOST_FEATURES
 
 OPSETS = range(8, 25)
 MOST_BYTES = 2**31
-
-
-@dataclass(frozen=True)
-class Network:
-    graph: Graph
-    output: View  # flat
-    shape: tuple[int, ...]  # of the input, without the batch
 
 
 def load(

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frown_check.activations import times
-from frown_check.affine import combine
 from frown_check.balls import Ball
-from frown_check.calls import Call, Constant, Value, moved, operator
 from frown_check.functions import SIMPLE
 from frown_check.graph import View
+from frown_check.model.activations import times
+from frown_check.model.affine import combine
+from frown_check.model.calls import Call, Constant, Value, moved, operator
 
 WAYS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 COMMON = "activations direction hidden_size layout"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from frown_check.balls import Ball
-from frown_check.calls import Call, Value, indexed, operator
 from frown_check.graph import MOST_ENTRIES, View
+from frown_check.model.calls import Call, Value, indexed, operator
 
 FLOATS = (1, 11)  # TensorProto.FLOAT, DOUBLE
 INTEGERS = {6: np.int32, 7: np.int64}  # TensorProto.INT32, INT64
