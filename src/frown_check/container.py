@@ -286,12 +286,12 @@ class _Reader:
             raise Refused("neuron and side of a step differ in shape")
         if len(neurons) and (neurons.max() >= sites[at].size or sides.max() > 1):
             raise Refused(f"a row of {sites[at].name} has no such neuron or side")
-        return self._rows(at, over, neurons, sides, table, slopes, sites[:at], sites)
+        return self._rows(at, over, neurons, sides, table, slopes, sites[:at])
 
     def _final(self, final: Any, sites: tuple[Site, ...], count: int) -> Rows:
         over, table, slopes = _fields(final, "over table slopes", "final")
         rows = np.arange(count)
-        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites, sites)
+        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites)
 
     def _rows(
         self,
@@ -302,7 +302,6 @@ class _Reader:
         table: Any,
         slopes: Any,
         earlier: tuple[Site, ...],
-        sites: tuple[Site, ...],
     ) -> Rows:
         places = tuple(_whole(k, 0, len(earlier) - 1, "over") for k in _list(over, "over"))
         if list(places) != sorted(set(places)):
@@ -315,7 +314,7 @@ class _Reader:
                 raise Refused("a row names a table of slopes, but there are none")
             return Rows(at, places, neurons, sides, tables, None)
         found = self.array(slopes, SLOPES, "slopes")
-        width = sum(sites[k].size for k in places)
+        width = sum(earlier[k].size for k in places)
         if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
             raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
         if np.isinf(found).any():

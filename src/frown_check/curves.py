@@ -94,12 +94,13 @@ class Tabulated:
         shape = (2 * NODES + 1, DEGREE + 1)
         table = enclosed([a for row in rows for a in row], shape)
         rest = enclosed(rests, shape[:1]).ends()[1]
+        counts = np.arange(1, DEGREE + 1)[:, None]
         self.coef = np.ascontiguousarray(table.mid.T)  # (degree + 1, nodes)
+        self.slope_coef = counts * self.coef[1:]
         # Horner's scheme: no more than 2 * 8 roundings of any term, all bounded by |a_i| h^i.
         half = STEP / 2
         size = rounding(2 * DEGREE + 2) * np.abs(self.coef) + table.radius.T
         powers = half ** np.arange(DEGREE + 1)[:, None]
-        counts = np.arange(1, DEGREE + 1)[:, None]
         self.error = up((size * powers).sum(0) + rest * half ** (DEGREE + 1), 2 * DEGREE + 8)
         slopes = (size[1:] * counts * powers[:-1]).sum(0) + (DEGREE + 1) * rest * half**DEGREE
         self.slope_error = up(slopes, 2 * DEGREE + 8)
@@ -109,13 +110,8 @@ class Tabulated:
         inside = np.abs(node) <= NODES
         place = np.where(inside, node, 0.0).astype(np.int64) + NODES
         t = np.where(inside, z - node * STEP, 0.0)  # exact: z is near the node, or the node is 0
-        coef = self.coef[:, place]
-        value, slope = coef[DEGREE], DEGREE * coef[DEGREE]
-        for i in range(DEGREE - 1, -1, -1):
-            value = value * t + coef[i]
-            if i > 0:
-                slope = slope * t + i * coef[i]
-        f, d = Ball(value, self.error[place]), Ball(slope, self.slope_error[place])
+        f = Ball(_horner(self.coef[:, place], t), self.error[place])
+        d = Ball(_horner(self.slope_coef[:, place], t), self.slope_error[place])
         if not inside.all():
             outside = ~inside
             for known, exact in zip((f, d), self.beyond.enclose(z[outside])):
@@ -133,16 +129,20 @@ class Tabulated:
             t = STEP * np.clip((bend * slope - slopes[place]) / rise, 0.0, 1.0)
             place = place + first
             t = np.where(np.isnan(t), 0.0, t)
-            coef = self.coef[:, place]
+            first_order = self.slope_coef[:, place]
+            second_order = np.arange(1, DEGREE)[:, None] * first_order[1:]
             for _ in range(2):
-                d, dd = DEGREE * coef[DEGREE], DEGREE * (DEGREE - 1) * coef[DEGREE]
-                for i in range(DEGREE - 1, 0, -1):
-                    d = d * t + i * coef[i]
-                    if i > 1:
-                        dd = dd * t + i * (i - 1) * coef[i]
-                step = (d - slope) / dd
+                step = (_horner(first_order, t) - slope) / _horner(second_order, t)
                 t = np.clip(np.where(np.isfinite(step), t - step, t), 0.0, STEP)
         return np.clip((place - NODES) * STEP + t, low, high)
+
+
+def _horner(coef: Array, t: Array) -> Array:
+    """sum_i coef_i t^i."""
+    value: Array = coef[-1]
+    for c in coef[-2::-1]:
+        value = value * t + c
+    return value
 
 
 class Power:

@@ -76,16 +76,9 @@ def straight(kind: str, *pieces: tuple[float, float, float | Array, float]) -> F
     return Function(kind, tuple(Piece(a, b, STRAIGHT, Straight(s, t)) for a, b, s, t in pieces))
 
 
-def relu() -> Function:
-    return straight("Relu", (-inf, 0.0, 0.0, 0.0), (0.0, inf, 1.0, 0.0))
-
-
 def leaky(kind: str, slope: float | Array) -> Function:
+    """z from 0 on, slope z below: of slope 0 ReLU, of slope -1 |z|."""
     return straight(kind, (-inf, 0.0, slope, 0.0), (0.0, inf, 1.0, 0.0))
-
-
-def absolute() -> Function:
-    return straight("Abs", (-inf, 0.0, -1.0, 0.0), (0.0, inf, 1.0, 0.0))
 
 
 def clip(kind: str, low: float, high: float) -> Function:
@@ -231,14 +224,14 @@ def _floats(x: arb) -> tuple[float, float]:
 
 
 SIMPLE: dict[str, Callable[[], Function]] = {
-    "Abs": absolute,
+    "Abs": lambda: leaky("Abs", -1.0),
     "Atan": lambda: s_shaped("Arctan", "atan"),
     "Cos": lambda: wave("Cos", "cos", 1),
     "Exp": lambda: convex("Exp", "exp"),
     "HardSwish": hard_swish,
     "Log": logarithm,
     "Reciprocal": lambda: power(-1.0),
-    "Relu": relu,
+    "Relu": lambda: leaky("Relu", 0.0),
     "Sigmoid": lambda: s_shaped("Sigmoid", "sigmoid"),
     "Sin": lambda: wave("Sin", "sin", 0),
     "Softplus": lambda: convex("Softplus", "softplus"),

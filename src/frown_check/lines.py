@@ -33,8 +33,8 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 class Frame(ABC):
     """A site over its boxes, with n outputs; slopes are (..., n) or (..., n, K)."""
 
-    low: Array  # (n,) or (n, K)
-    high: Array
+    def __init__(self, low: Array, high: Array) -> None:
+        self.low, self.high = low, high  # (n,) or (n, K)
 
     @abstractmethod
     def intercepts(self, slope: Array, below: Mask) -> Array:
@@ -67,7 +67,7 @@ class Elementwise(Frame):
     """f of one variable."""
 
     def __init__(self, function: Function, low: Array, high: Array) -> None:
-        self.low, self.high = low, high
+        super().__init__(low, high)
         self.function = function
         self.cuts = []
         for piece in function.pieces:
@@ -76,8 +76,7 @@ class Elementwise(Frame):
             if active.any():
                 inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
                 p, q = np.where(active, p, inner), np.where(active, q, inner)
-                curve = piece.curve
-                ends = curve.enclose(p)[0], curve.enclose(q)[0]
+                ends = (piece.curve.enclose(z)[0] for z in (p, q))
                 self.cuts.append(_Cut(piece, p, q, active, *ends))
 
     def intercepts(self, slope: Array, below: Mask) -> Array:
@@ -145,9 +144,6 @@ def _tangent(piece: Piece, p: Array, q: Array, slope: Array, sign: Array) -> Arr
 class Maximum(Frame):
     """max_j x_j over the last axis."""
 
-    def __init__(self, low: Array, high: Array) -> None:
-        self.low, self.high = low, high
-
     def intercepts(self, slope: Array, below: Mask) -> Array:
         count = slope.shape[-1]
         # 4 roundings of a product and a sum, then those of count terms.
@@ -198,23 +194,19 @@ class Maximum(Frame):
 class Product(Frame):
     """x y over a last axis of two."""
 
-    def __init__(self, low: Array, high: Array) -> None:
-        self.low, self.high = low, high
-
     def intercepts(self, slope: Array, below: Mask) -> Array:
         p, q = slope[..., 0], slope[..., 1]
-        least: Array | None = None
-        most: Array | None = None
+        least, most = [], []
         for x in (self.low[:, 0], self.high[:, 0]):
             for y in (self.low[:, 1], self.high[:, 1]):
                 value = x * y - p * x - q * y
                 size = np.abs(x * y) + np.abs(p * x) + np.abs(q * y)
                 error = up(8 * U * size, 6)
-                lower, upper = down(value - error), above(value + error)
-                least = lower if least is None else np.minimum(least, lower)
-                most = upper if most is None else np.maximum(most, upper)
-        assert least is not None and most is not None
-        return np.where(below, least, most)
+                least.append(down(value - error))
+                most.append(above(value + error))
+        # A minimum or maximum with NaN is NaN.
+        intercepts: Array = np.where(below, np.min(least, 0), np.max(most, 0))
+        return intercepts
 
     def rule(self) -> tuple[Array, Array]:
         (x, y), top = self.low.T, self.high[:, 1]

@@ -36,15 +36,14 @@ class Replay:
         self.output = network.output
         self.progress = progress
         nodes, wanted = self.graph.nodes, self.graph.needed(network.output.node)
-        self.order = sorted(wanted)
+        self.order = sorted(wanted - {0})  # all but the input
         self.sites = [i for i in self.order if isinstance(nodes[i].op, Apply)]
         self.boxes: dict[int, tuple[Array, Array]] = {}  # of nodes' vectors
         self.frames: dict[int, Frame] = {}
         self.shared: dict[int, tuple[Array, Array]] = {}  # slopes and intercepts (2, ...)
         self.reach: dict[int, tuple[Array, Array]] = {}  # the largest |f| and |z| of a site
-        self.widest = max(
-            max([nodes[i].size, *(len(e.index) for e in nodes[i].edges)]) for i in self.order
-        )
+        edges = [network.output, *(e for i in self.order for e in nodes[i].edges)]
+        self.widest = max(max(e.width, len(e.index)) for e in edges)
         self.rows = sum(len(s.neuron) for s in certificate.steps) + len(certificate.others)
         self.done = 0
         self._compare()
@@ -78,7 +77,7 @@ class Replay:
         """Lower bounds of output[label] - output[other] over the region."""
         self.boxes[0] = self.region.box
         waiting = list(self.certificate.steps)
-        for i in self.order[1:] if self.order[0] == 0 else self.order:
+        for i in self.order:
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
                 number = self.sites.index(i)
@@ -103,7 +102,7 @@ class Replay:
             at, side = place[chunk], rows.side[chunk]
             coef = np.zeros((len(at), edge.width))
             coef[np.arange(len(at)), at] = np.where(side == 0, 1.0, -1.0)
-            bound = self._bound(edge.node, coef, rows, chunk)
+            bound = self._bound(edge.node, Ball(coef), rows, chunk)
             proved = np.isfinite(bound)
             for side_of, end, best in ((0, low, np.maximum), (1, high, np.minimum)):
                 use = proved & (side == side_of)
@@ -134,25 +133,16 @@ class Replay:
     def _final(self) -> Array:
         """The rows of the claim or, where it is better, the difference of the outputs' boxes."""
         rows, output = self.certificate.final, self.output
-        low, high = (
-            np.where(output.index < 0, 0.0, side.ravel()[np.maximum(output.index, 0)])
-            for side in self.boxes[output.node]
-        )
-        width = self.graph.nodes[output.node].size
+        label = self.certificate.label
+        low, high = (output.read(end[None])[0] for end in self.boxes[output.node])
         margins = []
         for chunk in self._chunks(len(rows.neuron)):
             others = np.array(self.certificate.others)[chunk]
-            coef = np.zeros((len(others), width))
-            at = np.arange(len(others))
-            # Entries of a view may coincide or be the constant 0, hence += and the test.
-            for places, sign in (
-                (np.full_like(others, self.certificate.label), 1.0),
-                (others, -1.0),
-            ):
-                entries = output.index[places]
-                coef[at, np.maximum(entries, 0)] += np.where(entries < 0, 0.0, sign)
-            plain = down(low[self.certificate.label] - high[others])
-            margins.append(np.fmax(plain, self._bound(output.node, coef, rows, chunk)))
+            claim = np.zeros((len(others), len(output.index)))
+            claim[:, label] = 1.0
+            claim[np.arange(len(others)), others] = -1.0
+            bound = self._bound(output.node, output.send_back(Ball(claim)), rows, chunk)
+            margins.append(np.fmax(down(low[label] - high[others]), bound))
         return np.concatenate(margins)
 
     # -- backward ---------------------------------------------------------------------------
@@ -161,14 +151,14 @@ class Replay:
         size = max(1, CHUNK // self.widest)
         return [slice(i, min(i + size, count)) for i in range(0, count, size)]
 
-    def _bound(self, start: int, coef: Array, rows: Rows, chunk: slice) -> Array:
+    def _bound(self, start: int, coef: Ball, rows: Rows, chunk: slice) -> Array:
         """Lower bounds of coef . (vector of node `start`) over the region."""
         tables = rows.table[chunk]
         slots = self._slots(rows)
-        pending: dict[int, Ball] = {start: Ball(coef)}
-        constant = Ball(np.zeros(len(coef)))
+        pending = {start: coef}
+        constant = Ball(np.zeros(len(tables)))
         for i in reversed(self.order):
-            form = pending.pop(i, None) if i else None
+            form = pending.pop(i, None)
             if form is None:
                 continue
             node = self.graph.nodes[i]
@@ -176,13 +166,11 @@ class Replay:
                 own = None
                 if i in slots and rows.slopes is not None:
                     own = _own(rows.slopes, tables, slots[i], form.mid >= 0, node.op.count)
-                form, added = self._lines(i, form, own)
-                parts: list[Ball] = [form]
-                constant = add(constant, added)
+                parts, shift = self._lines(i, form, own)
             else:
                 assert isinstance(node.op, Affine)
                 parts, shift = node.op.backward(form)
-                constant = constant if shift is None else add(constant, shift)
+            constant = constant if shift is None else add(constant, shift)
             for edge, part in zip(node.edges, parts, strict=True):
                 back = edge.send_back(part)
                 earlier = pending.get(edge.node)
@@ -191,9 +179,9 @@ class Replay:
             form = pending[0]
             size = _largest(*self.region.box)
             loss = total(Ball(form.radius * size), len(size))
-            constant = add(constant, Ball(np.zeros(len(coef)), up(loss.reach, 2)))
+            constant = add(constant, Ball(np.zeros(len(tables)), up(loss.reach, 2)))
             constant = add(constant, self.region.minimum(form.mid))
-        self.done += len(coef)
+        self.done += len(tables)
         self.progress(self.done / self.rows)
         return down(constant.mid - constant.radius)
 
@@ -206,7 +194,7 @@ class Replay:
             start = end
         return places
 
-    def _lines(self, i: int, form: Ball, own: Array | None) -> tuple[Ball, Ball]:
+    def _lines(self, i: int, form: Ball, own: Array | None) -> tuple[list[Ball], Ball | None]:
         """Replace a site's outputs by lines: coefficients of its inputs, and constants."""
         a, below = form.mid, form.mid >= 0
         rule, intercepts = self.shared[i]
@@ -234,7 +222,7 @@ class Replay:
         # `terms` are rounded products.
         price = price + up(rounding(1) * np.abs(terms).sum(1), n + 4)
         flat = Ball(coef.reshape(len(a), -1))
-        return flat, add(constant, Ball(np.zeros(len(a)), up(price, 2)))
+        return [flat], add(constant, Ball(np.zeros(len(a)), up(price, 2)))
 
 
 def _own(slopes: Floats, tables: Index, slots: slice, below: Mask, count: int) -> Array | None:

@@ -30,10 +30,10 @@ def constants() -> tuple[arb, arb]:
 
 # kind: the checker's function, and the same by another expression where there is one.
 FUNCTIONS: dict[str, tuple[Callable[[], f.Function], Callable[[arb], arb]]] = {
-    "relu": (f.relu, lambda x: x.max(arb(0))),
+    "relu": (lambda: f.leaky("Relu", 0.0), lambda x: x.max(arb(0))),
     "leaky": (lambda: f.leaky("LeakyRelu", 0.1), lambda x: x.max(x * arb(0.1))),
     "falling": (lambda: f.leaky("LeakyRelu", -0.3), lambda x: x.max(x * arb(-0.3))),
-    "abs": (f.absolute, abs),
+    "abs": (lambda: f.leaky("Abs", -1.0), abs),
     "clip": (lambda: f.clip("Clip", -0.5, 2.0), lambda x: x.max(arb(-0.5)).min(arb(2))),
     "floor": (lambda: f.clip("Clip", 0.3, inf), lambda x: x.max(arb(0.3))),
     "sigmoid": (f.SIMPLE["Sigmoid"], lambda x: (1 + (x / 2).tanh()) / 2),

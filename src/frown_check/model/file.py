@@ -19,8 +19,9 @@ import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown_check.errors import Refused
+from frown_check.files import content
 from frown_check.graph import Graph, Network, Scale, View
-from frown_check.model import activations, affine, movers, recurrent  # noqa: F401  (they register handlers)
+from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
 from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
 from frown_check.model.fuse import Fuser
 from frown_check.region import MOST_FEATURES
@@ -36,10 +37,9 @@ def load(
     normalisation: tuple[Any, Any] | None,
 ) -> Network:
     """The network in a file of this digest, behind (x - mean) / std."""
-    content = _content(path, digest)
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(content)
+        proto.ParseFromString(_certified(path, digest))
     except DecodeError:
         raise Refused(f"{path.name} is not an ONNX file") from None
     if not _legible(proto):
@@ -69,16 +69,11 @@ def load(
 # -- the file ---------------------------------------------------------------------------------
 
 
-def _content(path: Path, digest: str) -> bytes:
-    try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            raise Refused(f"{path} is no file, or too large")
-        content = path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != digest:
+def _certified(path: Path, digest: str) -> bytes:
+    found = content(path, MOST_BYTES)
+    if hashlib.sha256(found).hexdigest() != digest:
         raise Refused(f"{path.name} is another model than the one that was certified")
-    return content
+    return found
 
 
 def _legible(message: Any) -> bool:
@@ -107,7 +102,7 @@ def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str])
         if name not in external or Path(name).name != name or name in ("", ".", ".."):
             raise Refused(f"the certificate does not cover the weights in {name!r}")
         if name not in files:
-            files[name] = _content(folder / name, external[name])
+            files[name] = _certified(folder / name, external[name])
         try:
             start = int(about.get("offset", "0"))
             length = int(about.get("length", str(len(files[name]) - start)))
@@ -212,7 +207,7 @@ def _import(
     first = View(0, np.arange(prod(shape)).reshape(shape))
     if normalisation is not None:
         mean, std = normalisation
-        op = Scale(quotient(np.array(1.0), std), quotient(-mean, std))
+        op = Scale(quotient(1.0, std), quotient(-mean, std))
         first = graph.add(op, [first], shape)
     known: dict[str, Value] = {**constants, name: first}
     rest = []
@@ -228,7 +223,7 @@ def _import(
     if not isinstance(result, View):
         raise Refused("the output does not depend on the input")
     whole = shape if len(shape) == 1 else shape[1:]
-    return Network(graph, View(result.node, result.index.ravel()), whole)
+    return Network(graph, graph.edge(result), whole)
 
 
 def _run(node: OnnxNode, graph: Graph, opset: int, known: dict[str, Value]) -> None:

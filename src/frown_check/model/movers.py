@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from frown_check.balls import Ball
 from frown_check.graph import MOST_ENTRIES, View
 from frown_check.model.calls import Call, Value, indexed, operator
 
@@ -118,12 +117,12 @@ def unsqueeze(call: Call) -> Value:
 
 @operator("Concat", attributes="axis")
 def concat(call: Call) -> Value:
-    parts = [call.value(i) for i in range(len(call.inputs))]
+    parts = call.values()
     axis = call.axis(call.attribute("axis", 0), len(parts[0].shape))
     views = [p for p in parts if isinstance(p, View)]
     if not views:
         return np.concatenate([np.asarray(p) for p in parts if not isinstance(p, View)], axis)
-    same = call.graph.join(views)
+    same = call.join(views)
     rest = iter(same)
     places, offsets = [], []
     for i, part in enumerate(parts):
@@ -132,7 +131,7 @@ def concat(call: Call) -> Value:
         offsets.append(np.zeros(part.shape) if computed else call.floats(i))
     joined = View(same[0].node, np.concatenate(places, axis))
     offset = np.concatenate(offsets, axis)
-    return call.scale(joined, None, Ball(offset)) if offset.any() else joined
+    return call.scale(joined, 1.0, offset) if offset.any() else joined
 
 
 @operator("Split", attributes="axis split num_outputs")
@@ -208,7 +207,7 @@ def pad(call: Call) -> Value:
     y = View(x.node, np.pad(x.index, widths, constant_values=-2))
     rim = y.index == -2
     y = View(x.node, np.where(rim, -1, y.index))
-    return y if fill == 0 else call.scale(y, None, Ball(np.where(rim, fill, 0.0)))
+    return y if fill == 0 else call.scale(y, 1.0, np.where(rim, fill, 0.0))
 
 
 @operator(
