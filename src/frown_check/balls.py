@@ -123,6 +123,14 @@ def matmul(x: Ball, w: Ball) -> Ball:
     return Ball(mid, up(rad, n + 6))
 
 
+def horner(coef: Array, t: Array) -> Array:
+    """sum_i coef_i t^i in plain floats: whoever calls it accounts for two roundings per term."""
+    value: Array = coef[-1]
+    for c in coef[-2::-1]:
+        value = value * t + c
+    return value
+
+
 def total(x: Ball, n: int) -> Ball:
     """Sums over all axes but the first, of n terms each."""
     axes = tuple(range(1, x.mid.ndim))

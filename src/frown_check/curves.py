@@ -7,7 +7,8 @@ Taylor polynomials. A table has nodes c = k / 64. With a_i = f^(i)(c) / i! and a
 
     |f(z) - sum_{i<8} a_i t^i| <= r h^8,      |f'(z) - sum_{0<i<8} i a_i t^(i-1)| <= 8 r h^7.
 
-`touch` guesses where f' equals a slope. Nothing depends on the guess but how tight a line is.
+`touch` guesses where f' equals a slope. Nothing depends on the guess but how tight a line is
+(`guesses`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 from flint import arb, arb_series
 
-from frown_check.balls import ETA, Array, Ball, enclosed, precise, rounding, up
+from frown_check import guesses
+from frown_check.balls import ETA, Array, Ball, enclosed, horner, precise, rounding, up
 from frown_check.errors import Refused
 
 Expression = Callable[[Any], Any]  # of an arb or an arb_series
@@ -73,7 +75,7 @@ class Pointwise:
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
         with np.errstate(all="ignore"):
-            return np.clip(self.guess(slope), low, high)
+            return self.guess(slope)
 
 
 class Tabulated:
@@ -110,8 +112,8 @@ class Tabulated:
         inside = np.abs(node) <= NODES
         place = np.where(inside, node, 0.0).astype(np.int64) + NODES
         t = np.where(inside, z - node * STEP, 0.0)  # exact: z is near the node, or the node is 0
-        f = Ball(_horner(self.coef[:, place], t), self.error[place])
-        d = Ball(_horner(self.slope_coef[:, place], t), self.slope_error[place])
+        f = Ball(horner(self.coef[:, place], t), self.error[place])
+        d = Ball(horner(self.slope_coef[:, place], t), self.slope_error[place])
         if not inside.all():
             outside = ~inside
             for known, exact in zip((f, d), self.beyond.enclose(z[outside])):
@@ -119,30 +121,7 @@ class Tabulated:
         return f, d
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
-        """Look f' up among the nodes, interpolate, and take two steps of Newton's method."""
-        first = int(np.clip(np.ceil(low.min() / STEP), -NODES, NODES - 1)) + NODES
-        last = int(np.clip(np.floor(high.max() / STEP), first - NODES + 1, NODES)) + NODES
-        slopes = np.maximum.accumulate(bend * self.coef[1, first : last + 1])
-        place = np.clip(np.searchsorted(slopes, bend * slope), 1, len(slopes) - 1) - 1
-        rise = slopes[place + 1] - slopes[place]
-        with np.errstate(all="ignore"):
-            t = STEP * np.clip((bend * slope - slopes[place]) / rise, 0.0, 1.0)
-            place = place + first
-            t = np.where(np.isnan(t), 0.0, t)
-            first_order = self.slope_coef[:, place]
-            second_order = np.arange(1, DEGREE)[:, None] * first_order[1:]
-            for _ in range(2):
-                step = (_horner(first_order, t) - slope) / _horner(second_order, t)
-                t = np.clip(np.where(np.isfinite(step), t - step, t), 0.0, STEP)
-        return np.clip((place - NODES) * STEP + t, low, high)
-
-
-def _horner(coef: Array, t: Array) -> Array:
-    """sum_i coef_i t^i."""
-    value: Array = coef[-1]
-    for c in coef[-2::-1]:
-        value = value * t + c
-    return value
+        return guesses.touch_table(self.slope_coef, STEP, slope, low, high, bend)
 
 
 class Power:
@@ -169,13 +148,7 @@ class Power:
             return Ball(value, up(rounding(abs(n) + 2) * np.abs(value), abs(n) + 4))
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
-        n, side = self.exponent, np.where(high <= 0, -1.0, 1.0)
-        with np.errstate(all="ignore"):
-            middle = n * (low / 2 + high / 2) ** (n - 1)
-            ratio = slope / n * (side if n % 2 == 0 else 1.0)  # |z|^(n - 1), if it is anywhere
-            inside = side * ratio ** (1.0 / (n - 1))
-            nowhere = np.where((middle > slope) == (bend > 0), low, high)
-        return np.clip(np.where(ratio > 0, inside, nowhere), low, high)
+        return guesses.touch_power(self.exponent, slope, low, high, bend)
 
 
 TABLES: dict[tuple[object, ...], Tabulated] = {}

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from frown_check import guesses
 from frown_check.balls import Array, Ball, U, above, down, up
 from frown_check.functions import Function, Piece
 
@@ -41,8 +42,8 @@ class Frame(ABC):
         """See above; `below` is (..., n), and so is what is returned."""
 
     @abstractmethod
-    def rule(self) -> tuple[Array, Array]:
-        """Slopes below and above where a certificate brings none."""
+    def rule(self) -> list[Array]:
+        """Slopes below and above where a certificate brings none: any are valid."""
 
     def image(self) -> tuple[Array, Array]:
         """Bounds of the site's outputs: its lines of slope 0."""
@@ -107,19 +108,12 @@ class Elementwise(Frame):
             least[curved] = _tangent(piece, p, q, s, turn)
         return least
 
-    def rule(self) -> tuple[Array, Array]:
-        """Chords; below functions of two straight pieces around 0 the nearer of those."""
-        middle = self.low / 2 + self.high / 2
+    def rule(self) -> list[Array]:
         ends = [np.zeros_like(self.low), np.zeros_like(self.low)]
         for cut in self.cuts:
             for end, at, z in ((0, cut.at_p, self.low == cut.p), (1, cut.at_q, self.high == cut.q)):
                 ends[end] = np.where(cut.active & z, at.mid, ends[end])
-        with np.errstate(all="ignore"):
-            chord = (ends[1] - ends[0]) / (self.high - self.low)
-        chord = np.where(np.isfinite(chord), chord, 0.0)
-        if self.function.kind == "Relu":
-            return (middle > 0).astype(np.float64), chord
-        return chord, chord
+        return guesses.chords(self.function.kind, self.low, self.high, *ends)
 
 
 def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:
@@ -132,7 +126,7 @@ def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:
 def _tangent(piece: Piece, p: Array, q: Array, slope: Array, sign: Array) -> Array:
     """A lower bound of the convex g = sign (f - slope z) on [p, q], by a tangent."""
     assert piece.bend is not None
-    z = piece.curve.touch(slope, p, q, piece.bend)
+    z = np.clip(piece.curve.touch(slope, p, q, piece.bend), p, q)
     value, derivative = piece.curve.enclose(z)
     tilt = sign * (derivative.mid - slope)
     error = up(derivative.radius + 2 * U * np.abs(tilt), 2)
@@ -180,15 +174,8 @@ class Maximum(Frame):
     def image(self) -> tuple[Array, Array]:
         return self.low.max(-1), self.high.max(-1)
 
-    def rule(self) -> tuple[Array, Array]:
-        """Below the entry with the highest middle, above a constant (or that entry if no other
-        can be larger)."""
-        best = (self.low / 2 + self.high / 2).argmax(-1)[:, None]
-        pick = np.zeros_like(self.low)
-        np.put_along_axis(pick, best, 1.0, -1)
-        rival = np.where(pick > 0, -np.inf, self.high).max(-1)
-        settled = (pick * self.low).sum(-1) >= rival
-        return pick, np.where(settled[:, None], pick, 0.0)
+    def rule(self) -> list[Array]:
+        return guesses.maximum_slopes(self.low, self.high)
 
 
 class Product(Frame):
@@ -208,6 +195,5 @@ class Product(Frame):
         intercepts: Array = np.where(below, np.min(least, 0), np.max(most, 0))
         return intercepts
 
-    def rule(self) -> tuple[Array, Array]:
-        (x, y), top = self.low.T, self.high[:, 1]
-        return np.stack([y, x], -1), np.stack([top, x], -1)
+    def rule(self) -> list[Array]:
+        return guesses.product_slopes(self.low, self.high)
