@@ -188,18 +188,17 @@ class Apply(Operator):
         return self.function if isinstance(self.function, str) else self.function.kind
 
     def frame(self, low: Array, high: Array) -> Frame:
-        if isinstance(self.function, Function):
-            holes = self.function.holes(low, high)
-            if holes.any():
-                place = int(holes.argmax())
-                raise Refused(
-                    f"{self.kind} at {self.name} is not defined, or not followed by the checker, on"
-                    f" all of [{low[place]:.6g}, {high[place]:.6g}] (entry {place})"
-                )
-            return Elementwise(self.function, low, high)
-        shape = (-1, self.count)
-        kind = Maximum if self.function == "Max" else Product
-        return kind(low.reshape(shape), high.reshape(shape))
+        """The site over boxes (outputs, count)."""
+        if isinstance(self.function, str):
+            return {"Max": Maximum, "Product": Product}[self.function](low, high)
+        holes = self.function.holes(low, high)
+        if holes.any():
+            place = int(holes.argmax())
+            raise Refused(
+                f"{self.kind} at {self.name} is not defined, or not followed by the checker, on"
+                f" all of [{low.flat[place]:.6g}, {high.flat[place]:.6g}] (entry {place})"
+            )
+        return Elementwise(self.function, low, high)
 
 
 @dataclass(frozen=True, eq=False)

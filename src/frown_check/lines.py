@@ -32,10 +32,10 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Frame(ABC):
-    """A site over its boxes, with n outputs; slopes are (..., n) or (..., n, K)."""
+    """A site with n outputs, each of K entries, over its boxes; slopes are (..., n, K)."""
 
     def __init__(self, low: Array, high: Array) -> None:
-        self.low, self.high = low, high  # (n,) or (n, K)
+        self.low, self.high = low, high  # (n, K)
 
     @abstractmethod
     def intercepts(self, slope: Array, below: Mask) -> Array:
@@ -65,14 +65,14 @@ class _Cut:
 
 
 class Elementwise(Frame):
-    """f of one variable."""
+    """f of one variable (K = 1)."""
 
     def __init__(self, function: Function, low: Array, high: Array) -> None:
         super().__init__(low, high)
         self.function = function
         self.cuts = []
         for piece in function.pieces:
-            p, q = np.maximum(low, piece.low), np.minimum(high, piece.high)
+            p, q = np.maximum(low[:, 0], piece.low), np.minimum(high[:, 0], piece.high)
             active = p <= q
             if active.any():
                 inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
@@ -81,7 +81,7 @@ class Elementwise(Frame):
                 self.cuts.append(_Cut(piece, p, q, active, *ends))
 
     def intercepts(self, slope: Array, below: Mask) -> Array:
-        sign = np.where(below, 1.0, -1.0)
+        slope, sign = slope[..., 0], np.where(below, 1.0, -1.0)
         best: Array = np.full(slope.shape, np.inf)
         for cut in self.cuts:
             found = self._least(cut, slope, sign)
@@ -109,11 +109,12 @@ class Elementwise(Frame):
         return least
 
     def rule(self) -> list[Array]:
-        ends = [np.zeros_like(self.low), np.zeros_like(self.low)]
+        at_low, at_high = np.zeros_like(self.low), np.zeros_like(self.high)
         for cut in self.cuts:
-            for end, at, z in ((0, cut.at_p, self.low == cut.p), (1, cut.at_q, self.high == cut.q)):
-                ends[end] = np.where(cut.active & z, at.mid, ends[end])
-        return guesses.chords(self.function.kind, self.low, self.high, *ends)
+            first = cut.active & (cut.p == self.low[:, 0])
+            last = cut.active & (cut.q == self.high[:, 0])
+            at_low[first, 0], at_high[last, 0] = cut.at_p.mid[first], cut.at_q.mid[last]
+        return guesses.chords(self.function.kind, self.low, self.high, at_low, at_high)
 
 
 def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:

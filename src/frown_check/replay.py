@@ -114,13 +114,12 @@ class Replay:
     def _settle(self, i: int, number: int) -> None:
         """A site's frame, its image, and the lines of rows that bring none."""
         op, edge = self._site(i)
-        low, high = (edge.read(end[None])[0] for end in self.boxes[edge.node])
+        low, high = (edge.read(end[None]).reshape(-1, op.count) for end in self.boxes[edge.node])
         if not (np.isfinite(low) & np.isfinite(high)).all():
             raise Refused(f"the bounds of site {op.name} ({op.kind}) are not finite")
         frame = op.frame(low, high)
-        image = frame.image()
-        self.boxes[i] = _numbers(*image)
         self.frames[i] = frame
+        self.boxes[i] = _numbers(*frame.image())
         rule, given = np.stack(frame.rule()), self.certificate.shared[number]
         if given is not None:
             chosen = given.reshape(rule.shape)
@@ -128,7 +127,7 @@ class Replay:
         below = np.zeros(rule.shape[:2], dtype=bool)
         below[0] = True
         self.shared[i] = rule, frame.intercepts(rule, below)
-        self.reach[i] = _largest(*self.boxes[i]), _largest(frame.low, frame.high)
+        self.reach[i] = _largest(*self.boxes[i]), _largest(low, high)
 
     def _final(self) -> Array:
         """The rows of the claim or, where it is better, the difference of the outputs' boxes."""
@@ -198,16 +197,15 @@ class Replay:
         """Replace a site's outputs by lines: coefficients of its inputs, and constants."""
         a, below = form.mid, form.mid >= 0
         rule, intercepts = self.shared[i]
-        pick = below if rule.ndim == 2 else below[..., None]
-        slope = np.where(pick, rule[0], rule[1])
+        slope = np.where(below[..., None], rule[0], rule[1])
         t = np.where(below, intercepts[0], intercepts[1])
         if own is not None:
             given = ~np.isnan(own)
             slope = np.where(given, own, slope)
-            changed = given if rule.ndim == 2 else given.any(-1)
+            changed = given.any(-1)
             if changed.any():
                 t = np.where(changed, self.frames[i].intercepts(slope, below), t)
-        coef = (a if rule.ndim == 2 else a[..., None]) * slope
+        coef = a[..., None] * slope
         largest, reach = self.reach[i]
         terms = a * t
         # A coefficient of 0 has no line, however large the intercept.
@@ -216,9 +214,8 @@ class Replay:
         constant = total(Ball(terms), n)
         loss = (form.radius * largest).sum(1)
         moved = (np.abs(coef) * (2 * U) * reach).reshape(len(a), -1).sum(1)
-        count = n * (reach.size // n)
         under = float(np.sum(reach)) * 2.0**-1000  # coefficients that underflow
-        price = up(loss + moved + under, count + 8)
+        price = up(loss + moved + under, reach.size + 8)
         # `terms` are rounded products.
         price = price + up(rounding(1) * np.abs(terms).sum(1), n + 4)
         flat = Ball(coef.reshape(len(a), -1))
@@ -231,13 +228,9 @@ def _own(slopes: Floats, tables: Index, slots: slice, below: Mask, count: int) -
     if not has.any():
         return None
     picked = slopes[np.where(has, tables, 0), :, slots].astype(np.float64)  # (rows, lanes, size)
-    shape = (len(tables), below.shape[1], count) if count > 1 else (len(tables), -1)
-    lanes = [picked[:, k].reshape(shape) for k in range(picked.shape[1])]
-    side = below[..., None] if count > 1 else below
-    own = lanes[0] if len(lanes) == 1 else np.where(side, lanes[0], lanes[1])
-    mask = has.reshape(-1, *([1] * (own.ndim - 1)))
-    found: Array = np.where(mask, own, np.nan)
-    return found
+    lanes = picked.reshape(*picked.shape[:2], -1, count)  # (rows, lanes, outputs, count)
+    own = np.where(below[..., None], lanes[:, 0], lanes[:, -1])
+    return np.where(has[:, None, None], own, np.nan)
 
 
 def _numbers(low: Array, high: Array) -> tuple[Array, Array]:

@@ -94,8 +94,8 @@ def test_lines_bound_their_function_and_touch_it(name: str, seed: int) -> None:
     slope = rng.normal(size=(2, 8)) * rng.choice([0.0, 0.2, 1.0, 10.0], (2, 8))
     below = np.array([[True] * 8, [False] * 8])
     with np.errstate(all="ignore"):
-        frame = Elementwise(make(), low, high)
-        found = frame.intercepts(slope, below)
+        frame = Elementwise(make(), low[:, None], high[:, None])
+        found = frame.intercepts(slope[..., None], below)
         image = frame.image()
     assert np.isfinite(found).all()
     ctx.prec = 300
@@ -126,14 +126,14 @@ def test_lines_lose_next_to_nothing(name: str) -> None:
     make, exact = FUNCTIONS[name]
     rng = np.random.default_rng(1)
     touch = rng.uniform(-6, 6, 200)
-    frame = Elementwise(make(), touch - 2, touch + 2)
+    frame = Elementwise(make(), touch[:, None] - 2, touch[:, None] + 2)
     ctx.prec = 200
     slopes, values = [], []
     for z in touch.tolist():
         series = EXPRESSION[name](arb_series([arb(z), 1], 2))
         slopes.append(float(series[1]))
         values.append(float(exact(arb(z)) - arb(slopes[-1]) * arb(z)))
-    slope = np.array(slopes)
+    slope = np.array(slopes)[:, None]
     under = frame.intercepts(slope, np.ones(200, bool))
     over = frame.intercepts(slope, np.zeros(200, bool))
     # f is convex or concave around most of these places: one of the two lines touches there.

@@ -203,6 +203,8 @@ def transposed_convolution(call: Call) -> Value:
     index = np.full((*x.shape[:2], *spread), -1)
     index[(slice(None), slice(None), *cut)] = x.index
     ends = [(pads[i], n - pads[i + dims]) for i, n in enumerate(spread)]
+    if any(a > b for a, b in ends):
+        raise call.refuse(f"pads={pads}")
     inputs, outputs = weight.shape[0] // groups, weight.shape[1]
     reversed_kernel = np.flip(weight, tuple(range(2, 2 + dims)))
     turned = reversed_kernel.reshape(groups, inputs, outputs, *kernel).swapaxes(1, 2)
