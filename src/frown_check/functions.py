@@ -34,7 +34,7 @@ from frown_check.curves import (
     Straight,
     tabulated,
 )
-from frown_check.errors import Refused
+from frown_check.errors import Refused, refuse_if
 
 CONVEX, STRAIGHT, CONCAVE = 1, 0, -1
 WAVES = 64  # half periods on either side of 0 that sine and cosine are followed
@@ -121,8 +121,7 @@ def logarithm() -> Function:
 def power(exponent: float) -> Function:
     if exponent == int(exponent):
         n = int(exponent)
-        if abs(n) > 64:
-            raise Refused(f"a power of {n} is not supported by the checker")
+        refuse_if(abs(n) > 64, f"a power of {n} is not supported by the checker")
         curve: Curve = Power(n)
         odd = CONCAVE if n % 2 else CONVEX
         edge = 0.0 if n > 0 else float(np.nextafter(0.0, 1.0))

@@ -19,7 +19,7 @@ import numpy as np
 
 from frown_check.balls import Array, Ball, Index, U, add, between, down, rounding, total, up
 from frown_check.container import NO_TABLE, Certificate, Floats, Rows
-from frown_check.errors import Refused
+from frown_check.errors import Refused, refuse_if
 from frown_check.graph import Affine, Apply, Edge, Network
 from frown_check.lines import Frame, Mask
 from frown_check.region import Region
@@ -95,8 +95,7 @@ class Replay:
         """Intersect what a site reads with the rows of one step."""
         edge = self._site(i)[1]
         place = edge.index[rows.neuron]
-        if (place < 0).any():
-            raise Refused(f"a row bounds padding of site {self._site(i)[0].name}")
+        refuse_if((place < 0).any(), f"a row bounds padding of site {self._site(i)[0].name}")
         low, high = (end.copy() for end in self.boxes[edge.node])
         for chunk in self._chunks(len(place)):
             at, side = place[chunk], rows.side[chunk]

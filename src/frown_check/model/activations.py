@@ -57,8 +57,7 @@ def selu(call: Call) -> Value:
 def celu(call: Call) -> Value:
     """alpha elu(x / alpha)."""
     alpha = call.number("alpha", 1.0)
-    if alpha <= 0:
-        raise call.refuse(f"attribute alpha={alpha}")
+    call.refuse_if(alpha <= 0, f"attribute alpha={alpha}")
     inner = call.scale(call.view(), quotient(1.0, alpha))
     return call.scale(call.apply(inner, functions.elu(1.0, 1.0)), alpha)
 
@@ -73,8 +72,7 @@ def hard_sigmoid(call: Call) -> Value:
 @operator("Gelu", attributes="approximate")
 def gelu(call: Call) -> Value:
     form = call.attribute("approximate", "none")
-    if form not in ("none", "tanh"):
-        raise call.refuse(f"attribute approximate={form}")
+    call.refuse_if(form not in ("none", "tanh"), f"attribute approximate={form}")
     return call.apply(call.view(), functions.gelu() if form == "none" else functions.gelu_tanh())
 
 
@@ -114,8 +112,7 @@ def clip(call: Call) -> Value:
 
 def _limit(call: Call, i: int, name: str, absent: float) -> float:
     found = float(call.constant(i)) if call.has(i) else float(call.attribute(name, absent))
-    if np.isnan(found):
-        raise call.refuse(f"{name}={found}")
+    call.refuse_if(np.isnan(found), f"{name}={found}")
     return found
 
 
@@ -147,8 +144,7 @@ def _largest(call: Call, values: Sequence[Value]) -> View:
     views = [x for x in values if isinstance(x, View)]
     distinct = [v for i, v in enumerate(views) if not any(_same(v, w) for w in views[:i])]
     shape = np.broadcast_shapes(*(x.shape for x in values))
-    if not distinct:
-        raise call.refuse("a maximum of constants")
+    call.refuse_if(not distinct, "a maximum of constants")
     y = largest(call, call.stack([broadcast(v, shape) for v in distinct]))
     constants = [call.finite(x) for x in values if not isinstance(x, View)]
     if not constants:
@@ -194,8 +190,7 @@ def division(call: Call) -> Value:
         if isinstance(x, View):
             raise call.refuse("a quotient of two computed tensors")
         return call.scale(call.apply(y, functions.power(-1.0)), x)
-    if (y == 0).any():
-        raise call.refuse("division by 0")
+    call.refuse_if((y == 0).any(), "division by 0")
     if isinstance(x, View):
         return call.scale(x, quotient(1.0, call.finite(y)))
     return whole(call, x, y, lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)))
@@ -206,8 +201,7 @@ def power(call: Call) -> Value:
     x, exponent = call.value(0), call.value(1)
     if isinstance(exponent, View):
         base = call.floats(0)
-        if not (base > 0).all():
-            raise call.refuse("a power of a base that is not positive")
+        call.refuse_if(not (base > 0).all(), "a power of a base that is not positive")
         precise()
         logs = enclosed([arb(b).log() for b in base.ravel().tolist()], base.shape)
         return call.apply(call.scale(exponent, logs), functions.SIMPLE["Exp"]())
@@ -215,7 +209,6 @@ def power(call: Call) -> Value:
         raise call.refuse("a power of constants")
     powers = call.finite(exponent)
     p = float(powers.ravel()[0])
-    if not (powers == p).all() or p == 0:
-        raise call.refuse("such an exponent")
+    call.refuse_if(not (powers == p).all() or p == 0, "such an exponent")
     wide = broadcast(x, np.broadcast_shapes(x.shape, powers.shape))
     return wide if p == 1 else call.apply(wide, functions.power(p))

@@ -48,6 +48,10 @@ class Call:
     def refuse(self, why: str) -> Refused:
         return Refused(f"{self.node.op} at {self.node.name}: {why} is not supported by the checker")
 
+    def refuse_if(self, wrong: object, why: str) -> None:
+        if wrong:
+            raise self.refuse(why)
+
     def has(self, i: int) -> bool:
         return i < len(self.inputs) and self.inputs[i] is not None
 
@@ -79,16 +83,14 @@ class Call:
         """The same numbers as float64, which has all integers up to 2^53."""
         given = np.asarray(x)
         found = given.astype(np.float64)
-        if not np.isfinite(found).all():
-            raise self.refuse("a constant that is infinite or NaN")
+        self.refuse_if(not np.isfinite(found).all(), "a constant that is infinite or NaN")
         if given.dtype.kind in "iu" and (np.abs(found) > 2.0**53).any():
             raise self.refuse("a constant integer beyond 2^53")
         return found
 
     def integers(self, i: int) -> list[int]:
         found = self.constant(i)
-        if found.dtype.kind not in "iu":
-            raise self.refuse(f"an input {i} that is not of integers")
+        self.refuse_if(found.dtype.kind not in "iu", f"an input {i} that is not of integers")
         return [int(n) for n in found.ravel()]
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -97,8 +99,7 @@ class Call:
     def number(self, name: str, default: float) -> float:
         """A float attribute. They are float32 numbers, and so are their defaults."""
         found = float(np.float32(self.attribute(name, default)))
-        if not isfinite(found):
-            raise self.refuse(f"attribute {name}={found}")
+        self.refuse_if(not isfinite(found), f"attribute {name}={found}")
         return found
 
     def list(self, name: str, i: int | None = None) -> list[int] | None:
@@ -109,8 +110,7 @@ class Call:
         return None if found is None else [int(n) for n in found]
 
     def axis(self, axis: int, rank: int) -> int:
-        if not -rank <= axis < rank:
-            raise self.refuse(f"axis {axis} of a tensor of rank {rank}")
+        self.refuse_if(not -rank <= axis < rank, f"axis {axis} of a tensor of rank {rank}")
         return axis % rank
 
     # -- what it adds to the graph ------------------------------------------------------

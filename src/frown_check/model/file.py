@@ -18,7 +18,7 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from frown_check.errors import Refused
+from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
 from frown_check.graph import Graph, Network, Scale, View
 from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
@@ -42,8 +42,7 @@ def load(
         proto.ParseFromString(_certified(path, digest))
     except DecodeError:
         raise Refused(f"{path.name} is not an ONNX file") from None
-    if not _legible(proto):
-        raise Refused(f"{path.name} has names that are not text in UTF-8")
+    refuse_if(not _legible(proto), f"{path.name} has names that are not text in UTF-8")
     if proto.functions or proto.graph.sparse_initializer:
         raise Refused("local functions and sparse weights are not supported by the checker")
     opsets = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
@@ -52,12 +51,10 @@ def load(
     _bring_in(proto, path.parent, external)
     constants = {t.name: _array(t) for t in proto.graph.initializer}
     name, shape = _input(proto, set(constants))
-    if len(proto.graph.output) != 1:
-        raise Refused("the model must have one output")
+    refuse_if(len(proto.graph.output) != 1, "the model must have one output")
     output = str(proto.graph.output[0].name)
     named = [name, *constants, *(o for n in proto.graph.node for o in n.output if o)]
-    if len(set(named)) != len(named):
-        raise Refused("the model computes a tensor twice")
+    refuse_if(len(set(named)) != len(named), "the model computes a tensor twice")
     try:
         nodes = needed([_node(n) for n in proto.graph.node], output)
     except ValueError as error:
@@ -118,8 +115,7 @@ def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str])
 def _array(tensor: onnx.TensorProto) -> Constant:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise Refused(f"the weights of {tensor.name} are in another file")
-    if any(size < 0 for size in tensor.dims):
-        raise Refused(f"constant {tensor.name} has sizes below 0")
+    refuse_if(any(size < 0 for size in tensor.dims), f"constant {tensor.name} has sizes below 0")
     try:
         found = np.asarray(onnx.numpy_helper.to_array(tensor))
     except Exception as error:  # of several libraries, and all mean the same
@@ -135,16 +131,14 @@ def _array(tensor: onnx.TensorProto) -> Constant:
 def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, ...]]:
     """The input's name, and its shape with a batch of 1."""
     inputs = [i for i in proto.graph.input if i.name not in weights]
-    if len(inputs) != 1:
-        raise Refused("the model must have one input")
+    refuse_if(len(inputs) != 1, "the model must have one input")
     kind = inputs[0].type.tensor_type
     sizes = [int(d.dim_value) for d in kind.shape.dim]
     if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE) or not sizes:
         raise Refused("the model's input must be of floats, and have axes")
     if len(sizes) > 1 or sizes[0] <= 0:
         sizes[0] = 1
-    if min(sizes) <= 0:
-        raise Refused("the model's input has axes of unknown size")
+    refuse_if(min(sizes) <= 0, "the model's input has axes of unknown size")
     if prod(sizes) > MOST_FEATURES:
         raise Refused(f"the model's input has {prod(sizes)} features, more than {MOST_FEATURES}")
     return str(inputs[0].name), tuple(sizes)

@@ -119,13 +119,11 @@ def unrolled(call: Call) -> Sequence[Value]:
     plain = not call.attribute("layout", 0) and not call.has(4) and not call.has(7)
     if ways is None or not plain or len(x.shape) != 3 or x.shape[1] != 1:
         raise call.refuse("such a form")
-    if x.shape[0] > MOST_FRAMES:
-        raise call.refuse(f"a sequence of {x.shape[0]} frames")
+    call.refuse_if(x.shape[0] > MOST_FRAMES, f"a sequence of {x.shape[0]} frames")
     if cell is not Plain and call.attribute("activations", None) is not None:
         raise call.refuse("attribute activations")
     for k in range(states):
-        if call.has(5 + k) and call.constant(5 + k).any():
-            raise call.refuse("a first state other than 0")
+        call.refuse_if(call.has(5 + k) and call.constant(5 + k).any(), "a first state other than 0")
     outputs, last = [], []
     for way, backwards in enumerate(ways):
         one = cell(call, gates, way)

@@ -106,8 +106,7 @@ def windows(call: Call, x: View, kernel: Sequence[int], repeat: bool = False) ->
             raise call.refuse(f"auto_pad={mode}")
         room = n + before + after - span
         count = room // s + 1
-        if room < 0:
-            raise call.refuse("windows larger than their input")
+        call.refuse_if(room < 0, "windows larger than their input")
         if call.attribute("ceil_mode", 0) and room % s and count * s < n + before:
             count += 1
         place = (np.arange(count) * s - before)[:, None] + np.arange(k) * d
@@ -117,8 +116,7 @@ def windows(call: Call, x: View, kernel: Sequence[int], repeat: bool = False) ->
         first = np.take_along_axis(place, inside.argmax(1)[:, None], 1)
         places.append(np.where(inside, place, first if repeat else -1))
     counts = [len(p) for p in places]
-    if prod(lead) * prod(counts) * prod(kernel) > MOST_ENTRIES:
-        raise call.refuse("so many windows")
+    call.refuse_if(prod(lead) * prod(counts) * prod(kernel) > MOST_ENTRIES, "so many windows")
     flat = np.zeros((1,) * (2 * dims), dtype=np.int64)
     outside = np.zeros((1,) * (2 * dims), dtype=bool)
     for axis, (n, place) in enumerate(zip(spatial, places)):
@@ -145,11 +143,9 @@ def average_pool(call: Call) -> Value:
     entries = View(x.node, np.zeros(x.shape, dtype=np.int64))
     counts = (windows(call, entries, kernel).index >= 0).sum(-1)
     if call.attribute("count_include_pad", 0):
-        if call.attribute("ceil_mode", 0):
-            raise call.refuse("count_include_pad with ceil_mode")
+        call.refuse_if(call.attribute("ceil_mode", 0), "count_include_pad with ceil_mode")
         counts = np.full_like(counts, picked.shape[-1])
-    if (counts == 0).any():
-        raise call.refuse("a window that lies wholly in the padding")
+    call.refuse_if((counts == 0).any(), "a window that lies wholly in the padding")
     return mean(call, picked, counts.astype(np.float64))
 
 
@@ -189,8 +185,7 @@ def transposed_convolution(call: Call) -> Value:
     pads = call.list("pads") or [0] * 2 * dims
     extra = call.list("output_padding") or [0] * dims
     kernel = weight.shape[2:]
-    if min(*pads, *extra, 0) < 0 or min(*strides, *dilations, 1) < 1:
-        raise call.refuse("such windows")
+    call.refuse_if(min(*pads, *extra, 0) < 0 or min(*strides, *dilations, 1) < 1, "such windows")
     if x.shape[0] != 1 or weight.shape[0] != x.shape[1] or len(kernel) != dims:
         raise call.refuse(f"weights of shape {weight.shape} for an input of {x.shape}")
     spread, cut = [], []
@@ -198,13 +193,11 @@ def transposed_convolution(call: Call) -> Value:
         rim = d * (k - 1)
         spread.append((n - 1) * s + 1 + 2 * rim + extra[axis])
         cut.append(slice(rim, rim + (n - 1) * s + 1, s))
-    if prod(spread) * x.shape[1] > MOST_ENTRIES:
-        raise call.refuse("so large an output")
+    call.refuse_if(prod(spread) * x.shape[1] > MOST_ENTRIES, "so large an output")
     index = np.full((*x.shape[:2], *spread), -1)
     index[(slice(None), slice(None), *cut)] = x.index
     ends = [(pads[i], n - pads[i + dims]) for i, n in enumerate(spread)]
-    if any(a > b for a, b in ends):
-        raise call.refuse(f"pads={pads}")
+    call.refuse_if(any(a > b for a, b in ends), f"pads={pads}")
     inputs, outputs = weight.shape[0] // groups, weight.shape[1]
     reversed_kernel = np.flip(weight, tuple(range(2, 2 + dims)))
     turned = reversed_kernel.reshape(groups, inputs, outputs, *kernel).swapaxes(1, 2)
