@@ -80,12 +80,12 @@ class Call:
         return self.finite(self.constant(i))
 
     def finite(self, x: Constant | float) -> Constant:
-        """The same numbers as float64, which has all integers up to 2^53."""
+        """The same numbers as float64, which has all integers below 2^53."""
         given = np.asarray(x)
         found = given.astype(np.float64)
         self.refuse_if(not np.isfinite(found).all(), "a constant that is infinite or NaN")
-        if given.dtype.kind in "iu" and (np.abs(found) > 2.0**53).any():
-            raise self.refuse("a constant integer beyond 2^53")
+        if given.dtype.kind in "iu" and (np.abs(found) >= 2.0**53).any():
+            raise self.refuse("a constant integer of 2^53 or more")
         return found
 
     def integers(self, i: int) -> list[int]:
