@@ -175,6 +175,18 @@ def test_pieces_bend_as_they_say(name: str) -> None:
                 stack += [(a, (a + b) / 2), ((a + b) / 2, b)]
 
 
+@pytest.mark.parametrize("name", ["silu", "gelu", "sin", "cos"])
+def test_gaps_are_no_steeper_than_they_say(name: str) -> None:
+    ctx.prec = 100
+    gaps = [piece for piece in FUNCTIONS[name][0]().pieces if piece.bend is None]
+    assert gaps
+    for piece in gaps:
+        assert isinstance(piece.curve, Tabulated)
+        whole = arb(piece.low).union(arb(piece.high))
+        slope = abs(piece.curve.beyond.expression(arb_series([whole, 1], 2))[1])
+        assert slope <= piece.steep or abs(slope - piece.steep) < 1e-14
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
 def test_planes_of_maxima_bound_and_touch_them(seed: int) -> None:

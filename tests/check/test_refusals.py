@@ -61,6 +61,15 @@ def test_more_terms_than_the_error_bound_holds_for() -> None:
         rounding(LONGEST_SUM + 1)
 
 
+@pytest.mark.parametrize("least", [0.0, -0.0, -1.0, np.nan, np.inf, -np.inf])
+def test_only_finite_margins_above_0_are_accepted(
+    least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(model([node("Mul", "x c")], (1, 2), {"c": weights(2)}), tmp_path)
+    monkeypatch.setattr("frown_check.replay.Replay.margins", lambda self: np.array([least]))
+    assert "margin over class 1 is not proved" in reason(path, [], np.ones(2))
+
+
 def test_a_fault_of_the_checkers_own_is_no_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
