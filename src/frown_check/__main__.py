@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 
 from frown_check.checker import Claim, Verdict, check
@@ -75,31 +76,19 @@ def _json(path: Path, verdict: Verdict, seconds: float) -> str:
     claim = verdict.claim
     about = None
     if claim is not None:
-        about = {
-            "model": claim.digest,
-            "label": claim.label,
-            "others": list(claim.others),
-            "norm": "inf" if claim.norm == float("inf") else claim.norm,
-            "radius": claim.radius,
-            "input": claim.input,
-            "statement": claim.statement,
-            "clipped": claim.clipped,
-            "scaled": claim.scaled,
-            "normalised": claim.normalised,
-        }
+        norm = "inf" if claim.norm == float("inf") else claim.norm
+        about = {"model": claim.digest, "norm": norm, "others": list(claim.others)}
+        for name in ["label", "radius", "input", "statement", "clipped", "scaled", "normalised"]:
+            about[name] = getattr(claim, name)
     found = {
         "certificate": str(path),
         "accepted": verdict.accepted,
         "reason": verdict.reason,
         "claim": about,
-        "margin": verdict.margin if verdict.margin is None or _finite(verdict.margin) else None,
+        "margin": verdict.margin if isfinite(verdict.margin or 0.0) else None,
         "seconds": round(seconds, 3),
     }
     return json.dumps(found, allow_nan=False)
-
-
-def _finite(x: float) -> bool:
-    return x - x == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

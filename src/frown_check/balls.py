@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flint import arb
+from flint import arb, ctx
 from numpy.typing import NDArray
 
 from frown_check.errors import Refused
@@ -29,6 +29,8 @@ U = 2.0**-53
 # which would be slow.
 ETA = 2.0**-960
 LONGEST_SUM = 2**24
+PRECISION = 160  # bits of Arb's numbers
+TERMS = 10  # of Arb's series
 
 
 def rounding(n: int) -> float:
@@ -121,6 +123,14 @@ def matmul(x: Ball, w: Ball) -> Ball:
     return Ball(mid, up(rad, n + 6))
 
 
+def horner(coef: Array, t: Array) -> Array:
+    """sum_i coef_i t^i in plain floats: whoever calls it accounts for two roundings per term."""
+    value: Array = coef[-1]
+    for c in coef[-2::-1]:
+        value = value * t + c
+    return value
+
+
 def total(x: Ball, n: int) -> Ball:
     """Sums over all axes but the first, of n terms each."""
     axes = tuple(range(1, x.mid.ndim))
@@ -128,6 +138,11 @@ def total(x: Ball, n: int) -> Ball:
     if x.rad is not None:
         rad += x.rad
     return Ball(x.mid.sum(axes), up(rad.sum(axes), n + 4))
+
+
+def precise() -> None:
+    """Set Arb's working precision, and how many terms of a series it keeps."""
+    ctx.prec, ctx.cap = PRECISION, TERMS
 
 
 def enclosed(values: list[arb], shape: tuple[int, ...]) -> Ball:

@@ -11,6 +11,7 @@ import numpy as np
 from frown_check.balls import Array, Index, require_ieee
 from frown_check.container import MOST_PAYLOAD, Certificate, read
 from frown_check.errors import Refused
+from frown_check.files import content
 from frown_check.model import load
 from frown_check.replay import Progress, Replay
 
@@ -39,8 +40,12 @@ class Claim:
 
     @staticmethod
     def of(certificate: Certificate) -> Claim:
-        region, shape = certificate.region, certificate.shape
+        region = certificate.region
         mean, std = certificate.normalisation or (None, None)
+
+        def shaped(field: Array | None) -> Array | None:
+            return None if field is None else field.reshape(certificate.shape)
+
         return Claim(
             certificate.digest,
             tuple(sorted(certificate.external.items())),
@@ -48,13 +53,10 @@ class Claim:
             certificate.others,
             region.p,
             region.radius,
-            region.centre.reshape(shape),
-            region.scale.reshape(shape),
-            region.ball.reshape(shape),
-            None if region.lower is None else region.lower.reshape(shape),
-            None if region.upper is None else region.upper.reshape(shape),
-            None if mean is None else mean.reshape(shape),
-            None if std is None else std.reshape(shape),
+            region.centre.reshape(certificate.shape),
+            region.scale.reshape(certificate.shape),
+            region.ball.reshape(certificate.shape),
+            *map(shaped, (region.lower, region.upper, mean, std)),
         )
 
     @property
@@ -115,8 +117,9 @@ def check(
     try:
         require_ieee()
         with np.errstate(all="ignore"):
-            content = certificate if isinstance(certificate, bytes) else _bytes(Path(certificate))
-            found = read(content, most_payload)
+            if not isinstance(certificate, bytes):
+                certificate = content(Path(certificate), MOST_FILE)
+            found = read(certificate, most_payload)
             claim = Claim.of(found)
             network = load(Path(model), found.digest, found.external, found.normalisation)
             if network.shape != found.shape:
@@ -135,12 +138,3 @@ def check(
     other = claim.others[int(np.argmin(proved))]
     bound = f"its lower bound is {margins[~proved][0]:.6g}"
     return Verdict(False, f"the margin over class {other} is not proved: {bound}", claim, worst)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        if not path.is_file() or path.stat().st_size > MOST_FILE:
-            raise Refused(f"{path} is no file, or too large")
-        return path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None

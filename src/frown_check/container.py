@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown_check.balls import Array, Index
-from frown_check.errors import Refused
-from frown_check.region import Region
+from frown_check.errors import Refused, refuse_if
+from frown_check.region import MOST_FEATURES, Region
 
 MAGIC = b"FROWNC01"
 MOST_HEADER = 16 * 2**20
 MOST_PAYLOAD = 2**30
-MOST_FEATURES = 2**24
 NO_TABLE = 0xFFFFFFFF
 
 TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "i4": "<i4", "u4": "<u4", "u1": "|u1"}
@@ -78,10 +77,8 @@ def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
 
 
 def _parts(content: bytes, most_payload: int) -> tuple[dict[str, Any], bytes]:
-    if content[:8] != MAGIC:
-        raise Refused("not a certificate of version 1")
-    if len(content) < 20:
-        raise Refused("the certificate is cut off")
+    refuse_if(content[:8] != MAGIC, "not a certificate of version 1")
+    refuse_if(len(content) < 20, "the certificate is cut off")
     (length,) = struct.unpack_from("<I", content, 8)
     if length > MOST_HEADER or 12 + length + 8 > len(content):
         raise Refused("the certificate is cut off, or its header is too long")
@@ -144,10 +141,8 @@ def _number(value: Any, what: str) -> float:
     the file says."""
     text = _text(value, what)
     found = float.fromhex(text)
-    if not isfinite(found):
-        raise Refused(f"{what} is not finite")
-    if found.hex() != text:
-        raise Refused(f"{what} is not written as {found.hex()}")
+    refuse_if(not isfinite(found), f"{what} is not finite")
+    refuse_if(found.hex() != text, f"{what} is not written as {found.hex()}")
     return found
 
 
@@ -172,8 +167,7 @@ class _Reader:
         )
         _whole(version, 1, 1, "the format")
         digest, external = _fields(model, "sha256 external", "model")
-        if type(external) is not dict:
-            raise Refused("model.external is not an object")
+        refuse_if(type(external) is not dict, "model.external is not an object")
         sizes = tuple(_whole(n, 1, MOST_FEATURES, "an axis") for n in _list(shape, "input"))
         features = prod(sizes)
         _whole(features, 1, MOST_FEATURES, "the number of features")
@@ -187,8 +181,7 @@ class _Reader:
             raise Refused("shared must have one entry for each site")
         ends = [self._step(step, places) for step in _list(steps, "steps")]
         order = [rows.site for rows in ends if rows.site is not None]
-        if order != sorted(order):
-            raise Refused("steps are not in the order of their sites")
+        refuse_if(order != sorted(order), "steps are not in the order of their sites")
         return Certificate(
             _text(digest, "model.sha256"),
             {_text(k, "a file"): _text(v, "its digest") for k, v in external.items()},
@@ -207,12 +200,10 @@ class _Reader:
     def array(self, ref: Any, types: tuple[str, ...], what: str) -> NDArray[Any]:
         """An array of the payload; a view, so nothing is allocated."""
         dtype, shape, at = _fields(ref, "dtype shape at", what)
-        if dtype not in types:
-            raise Refused(f"{what} has type {dtype!r}, not one of {', '.join(types)}")
+        refuse_if(dtype not in types, f"{what} has type {dtype!r}, not one of {', '.join(types)}")
         kind = np.dtype(TYPES[dtype])
         sizes = tuple(_whole(n, 0, 2**40, f"an axis of {what}") for n in _list(shape, what))
-        if len(sizes) > 8:
-            raise Refused(f"{what} has too many axes")
+        refuse_if(len(sizes) > 8, f"{what} has too many axes")
         start = _whole(at, 0, 2**40, f"the place of {what}")
         count = prod(sizes)
         if start % 8 or start + count * kind.itemsize > len(self.payload):
@@ -234,8 +225,7 @@ class _Reader:
             if found.ndim > len(sizes) or not np.isfinite(found).all():
                 raise Refused(f"{what} does not fit the input, or is not finite")
             values.append(np.broadcast_to(found, sizes).astype(np.float64).ravel())
-        if not (values[1] > 0).all():
-            raise Refused("std is not positive")
+        refuse_if(not (values[1] > 0).all(), "std is not positive")
         return values[0], values[1]
 
     def _region(self, region: Any, n: int) -> Region:
@@ -244,19 +234,16 @@ class _Reader:
         )
         p = _norm(norm)
         size = _number(radius, "radius")
-        if not p >= 1 or size < 0:
-            raise Refused("the norm must be at least 1, the radius not below 0")
+        refuse_if(not p >= 1 or size < 0, "the norm must be at least 1, the radius not below 0")
         scales = np.ones(n) if scale is None else self._floats(scale, n, "scale")
-        if not (scales >= 0).all():
-            raise Refused("scale is below 0")
+        refuse_if(not (scales >= 0).all(), "scale is below 0")
         groups = np.zeros(n, dtype=np.int64)
         if ball is not None:
             groups = self.array(ball, ("i4",), "ball").astype(np.int64).ravel()
             if len(groups) != n or groups.min() < -1:
                 raise Refused("ball is not one number from -1 on per feature")
         middle = self._floats(centre, n, "centre")
-        if (lower is None) != (upper is None):
-            raise Refused("a valid range needs both ends")
+        refuse_if((lower is None) != (upper is None), "a valid range needs both ends")
         low = None if lower is None else self._floats(lower, n, "lower")
         high = None if upper is None else self._floats(upper, n, "upper")
         if low is not None and high is not None and not ((low <= middle) & (middle <= high)).all():
@@ -287,12 +274,12 @@ class _Reader:
             raise Refused("neuron and side of a step differ in shape")
         if len(neurons) and (neurons.max() >= sites[at].size or sides.max() > 1):
             raise Refused(f"a row of {sites[at].name} has no such neuron or side")
-        return self._rows(at, over, neurons, sides, table, slopes, sites[:at], sites)
+        return self._rows(at, over, neurons, sides, table, slopes, sites[:at])
 
     def _final(self, final: Any, sites: tuple[Site, ...], count: int) -> Rows:
         over, table, slopes = _fields(final, "over table slopes", "final")
         rows = np.arange(count)
-        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites, sites)
+        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites)
 
     def _rows(
         self,
@@ -303,24 +290,21 @@ class _Reader:
         table: Any,
         slopes: Any,
         earlier: tuple[Site, ...],
-        sites: tuple[Site, ...],
     ) -> Rows:
         places = tuple(_whole(k, 0, len(earlier) - 1, "over") for k in _list(over, "over"))
         if list(places) != sorted(set(places)):
             raise Refused("over must name earlier sites, in order, each once")
         tables = self.array(table, ("u4",), "table").astype(np.int64)
-        if tables.shape != neurons.shape:
-            raise Refused("table must have one number per row")
+        refuse_if(tables.shape != neurons.shape, "table must have one number per row")
         if slopes is None:
             if (tables != NO_TABLE).any():
                 raise Refused("a row names a table of slopes, but there are none")
             return Rows(at, places, neurons, sides, tables, None)
         found = self.array(slopes, SLOPES, "slopes")
-        width = sum(sites[k].size for k in places)
+        width = sum(earlier[k].size for k in places)
         if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
             raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
-        if np.isinf(found).any():
-            raise Refused("slopes are infinite")
+        refuse_if(np.isinf(found).any(), "slopes are infinite")
         if ((tables >= found.shape[0]) & (tables != NO_TABLE)).any():
             raise Refused("a row names a table of slopes that is not there")
         return Rows(at, places, neurons, sides, tables, found)

@@ -7,7 +7,8 @@ Taylor polynomials. A table has nodes c = k / 64. With a_i = f^(i)(c) / i! and a
 
     |f(z) - sum_{i<8} a_i t^i| <= r h^8,      |f'(z) - sum_{0<i<8} i a_i t^(i-1)| <= 8 r h^7.
 
-`touch` guesses where f' equals a slope. Nothing depends on the guess but how tight a line is.
+`touch` guesses where f' equals a slope. Nothing depends on the guess but how tight a line is
+(`guesses`).
 """
 
 from __future__ import annotations
@@ -16,22 +17,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from flint import arb, arb_series, ctx
+from flint import arb, arb_series
 
-from frown_check.balls import ETA, Array, Ball, enclosed, rounding, up
+from frown_check import guesses
+from frown_check.balls import ETA, Array, Ball, enclosed, horner, precise, rounding, up
 from frown_check.errors import Refused
 
 Expression = Callable[[Any], Any]  # of an arb or an arb_series
 
-PRECISION = 160  # bits
 DEGREE = 7
 NODES = 64 * 32  # on either side of 0
 STEP = 1.0 / 64
-
-
-def precise() -> None:
-    """Set Arb's working precision, and how many terms of a series it keeps."""
-    ctx.prec, ctx.cap = PRECISION, DEGREE + 3
 
 
 class Curve(Protocol):
@@ -79,7 +75,7 @@ class Pointwise:
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
         with np.errstate(all="ignore"):
-            return np.clip(self.guess(slope), low, high)
+            return self.guess(slope)
 
 
 class Tabulated:
@@ -100,12 +96,13 @@ class Tabulated:
         shape = (2 * NODES + 1, DEGREE + 1)
         table = enclosed([a for row in rows for a in row], shape)
         rest = enclosed(rests, shape[:1]).ends()[1]
+        counts = np.arange(1, DEGREE + 1)[:, None]
         self.coef = np.ascontiguousarray(table.mid.T)  # (degree + 1, nodes)
+        self.slope_coef = counts * self.coef[1:]
         # Horner's scheme: no more than 2 * 8 roundings of any term, all bounded by |a_i| h^i.
         half = STEP / 2
         size = rounding(2 * DEGREE + 2) * np.abs(self.coef) + table.radius.T
         powers = half ** np.arange(DEGREE + 1)[:, None]
-        counts = np.arange(1, DEGREE + 1)[:, None]
         self.error = up((size * powers).sum(0) + rest * half ** (DEGREE + 1), 2 * DEGREE + 8)
         slopes = (size[1:] * counts * powers[:-1]).sum(0) + (DEGREE + 1) * rest * half**DEGREE
         self.slope_error = up(slopes, 2 * DEGREE + 8)
@@ -115,13 +112,8 @@ class Tabulated:
         inside = np.abs(node) <= NODES
         place = np.where(inside, node, 0.0).astype(np.int64) + NODES
         t = np.where(inside, z - node * STEP, 0.0)  # exact: z is near the node, or the node is 0
-        coef = self.coef[:, place]
-        value, slope = coef[DEGREE], DEGREE * coef[DEGREE]
-        for i in range(DEGREE - 1, -1, -1):
-            value = value * t + coef[i]
-            if i > 0:
-                slope = slope * t + i * coef[i]
-        f, d = Ball(value, self.error[place]), Ball(slope, self.slope_error[place])
+        f = Ball(horner(self.coef[:, place], t), self.error[place])
+        d = Ball(horner(self.slope_coef[:, place], t), self.slope_error[place])
         if not inside.all():
             outside = ~inside
             for known, exact in zip((f, d), self.beyond.enclose(z[outside])):
@@ -129,26 +121,7 @@ class Tabulated:
         return f, d
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
-        """Look f' up among the nodes, interpolate, and take two steps of Newton's method."""
-        first = int(np.clip(np.ceil(low.min() / STEP), -NODES, NODES - 1)) + NODES
-        last = int(np.clip(np.floor(high.max() / STEP), first - NODES + 1, NODES)) + NODES
-        slopes = np.maximum.accumulate(bend * self.coef[1, first : last + 1])
-        place = np.clip(np.searchsorted(slopes, bend * slope), 1, len(slopes) - 1) - 1
-        rise = slopes[place + 1] - slopes[place]
-        with np.errstate(all="ignore"):
-            t = STEP * np.clip((bend * slope - slopes[place]) / rise, 0.0, 1.0)
-            place = place + first
-            t = np.where(np.isnan(t), 0.0, t)
-            coef = self.coef[:, place]
-            for _ in range(2):
-                d, dd = DEGREE * coef[DEGREE], DEGREE * (DEGREE - 1) * coef[DEGREE]
-                for i in range(DEGREE - 1, 0, -1):
-                    d = d * t + i * coef[i]
-                    if i > 1:
-                        dd = dd * t + i * (i - 1) * coef[i]
-                step = (d - slope) / dd
-                t = np.clip(np.where(np.isfinite(step), t - step, t), 0.0, STEP)
-        return np.clip((place - NODES) * STEP + t, low, high)
+        return guesses.touch_table(self.slope_coef, STEP, slope, low, high, bend)
 
 
 class Power:
@@ -175,13 +148,7 @@ class Power:
             return Ball(value, up(rounding(abs(n) + 2) * np.abs(value), abs(n) + 4))
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
-        n, side = self.exponent, np.where(high <= 0, -1.0, 1.0)
-        with np.errstate(all="ignore"):
-            middle = n * (low / 2 + high / 2) ** (n - 1)
-            ratio = slope / n * (side if n % 2 == 0 else 1.0)  # |z|^(n - 1), if it is anywhere
-            inside = side * ratio ** (1.0 / (n - 1))
-            nowhere = np.where((middle > slope) == (bend > 0), low, high)
-        return np.clip(np.where(ratio > 0, inside, nowhere), low, high)
+        return guesses.touch_power(self.exponent, slope, low, high, bend)
 
 
 TABLES: dict[tuple[object, ...], Tabulated] = {}

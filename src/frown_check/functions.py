@@ -24,7 +24,7 @@ from math import inf, isfinite
 import numpy as np
 from flint import arb, arb_series, fmpq
 
-from frown_check.balls import Array
+from frown_check.balls import Array, precise
 from frown_check.curves import (
     EXPRESSIONS,
     Curve,
@@ -32,10 +32,9 @@ from frown_check.curves import (
     Pointwise,
     Power,
     Straight,
-    precise,
     tabulated,
 )
-from frown_check.errors import Refused
+from frown_check.errors import Refused, refuse_if
 
 CONVEX, STRAIGHT, CONCAVE = 1, 0, -1
 WAVES = 64  # half periods on either side of 0 that sine and cosine are followed
@@ -77,16 +76,9 @@ def straight(kind: str, *pieces: tuple[float, float, float | Array, float]) -> F
     return Function(kind, tuple(Piece(a, b, STRAIGHT, Straight(s, t)) for a, b, s, t in pieces))
 
 
-def relu() -> Function:
-    return straight("Relu", (-inf, 0.0, 0.0, 0.0), (0.0, inf, 1.0, 0.0))
-
-
 def leaky(kind: str, slope: float | Array) -> Function:
+    """z from 0 on, slope z below: of slope 0 ReLU, of slope -1 |z|."""
     return straight(kind, (-inf, 0.0, slope, 0.0), (0.0, inf, 1.0, 0.0))
-
-
-def absolute() -> Function:
-    return straight("Abs", (-inf, 0.0, -1.0, 0.0), (0.0, inf, 1.0, 0.0))
 
 
 def clip(kind: str, low: float, high: float) -> Function:
@@ -129,8 +121,7 @@ def logarithm() -> Function:
 def power(exponent: float) -> Function:
     if exponent == int(exponent):
         n = int(exponent)
-        if abs(n) > 64:
-            raise Refused(f"a power of {n} is not supported by the checker")
+        refuse_if(abs(n) > 64, f"a power of {n} is not supported by the checker")
         curve: Curve = Power(n)
         odd = CONCAVE if n % 2 else CONVEX
         edge = 0.0 if n > 0 else float(np.nextafter(0.0, 1.0))
@@ -232,14 +223,14 @@ def _floats(x: arb) -> tuple[float, float]:
 
 
 SIMPLE: dict[str, Callable[[], Function]] = {
-    "Abs": absolute,
+    "Abs": lambda: leaky("Abs", -1.0),
     "Atan": lambda: s_shaped("Arctan", "atan"),
     "Cos": lambda: wave("Cos", "cos", 1),
     "Exp": lambda: convex("Exp", "exp"),
     "HardSwish": hard_swish,
     "Log": logarithm,
     "Reciprocal": lambda: power(-1.0),
-    "Relu": relu,
+    "Relu": lambda: leaky("Relu", 0.0),
     "Sigmoid": lambda: s_shaped("Sigmoid", "sigmoid"),
     "Sin": lambda: wave("Sin", "sin", 0),
     "Softplus": lambda: convex("Softplus", "softplus"),

@@ -32,7 +32,7 @@ MOST_ENTRIES = 2**26
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Entries of a node's vector, in the shape of `index`."""
+    """Entries of a node's vector, in the shape of `index`: how the reader refers to tensors."""
 
     node: int
     index: Index
@@ -93,54 +93,62 @@ class Operator:
     """What a node does: the input, a site, or affine."""
 
 
-class Affine(Operator, ABC):
-    """x and coefficients are (rows, size)."""
-
-    @abstractmethod
-    def forward(self, xs: Sequence[Ball]) -> Ball:
-        """Balls around the values."""
-
-    @abstractmethod
-    def backward(self, coef: Ball) -> tuple[list[Ball], Ball | None]:
-        """Coefficients of what each edge reads, and constants (None: 0)."""
-
-
 class Input(Operator):
     """The network's input."""
+
+
+class Affine(Operator, ABC):
+    """y = J x + b; vectors and coefficients are (rows, size)."""
+
+    offset: Ball | None = None  # b, (size,); None: 0
+
+    @abstractmethod
+    def image(self, xs: Sequence[Ball]) -> Ball:
+        """J x, x what the edges read."""
+
+    @abstractmethod
+    def adjoint(self, coef: Ball) -> list[Ball]:
+        """c J, one part for each edge."""
+
+    def forward(self, xs: Sequence[Ball]) -> Ball:
+        """Balls around the values."""
+        y = self.image(xs)
+        return y if self.offset is None else add(y, self.offset)
+
+    def backward(self, coef: Ball) -> tuple[list[Ball], Ball | None]:
+        """Coefficients of what each edge reads, and constants (None: 0)."""
+        constant = None
+        if self.offset is not None:
+            constant = total(multiply(coef, self.offset), coef.mid.shape[1])
+        return self.adjoint(coef), constant
 
 
 class Join(Affine):
     def __init__(self, sizes: Sequence[int]) -> None:
         self.cuts = np.cumsum(sizes)[:-1]
 
-    def forward(self, xs: Sequence[Ball]) -> Ball:
+    def image(self, xs: Sequence[Ball]) -> Ball:
         mids = np.concatenate([x.mid for x in xs], 1)
         return Ball(mids, np.concatenate([x.radius for x in xs], 1))
 
-    def backward(self, coef: Ball) -> tuple[list[Ball], Ball | None]:
+    def adjoint(self, coef: Ball) -> list[Ball]:
         mids, rads = (np.split(c, self.cuts, 1) for c in (coef.mid, coef.radius))
-        return [Ball(m, r) for m, r in zip(mids, rads)], None
+        return [Ball(m, r) for m, r in zip(mids, rads)]
 
 
 class Linear(Affine):
-    """(groups, places, inputs) to (groups, places, outputs)."""
+    """(groups, places, inputs) to (groups, places, outputs), by weights (G, I, O), bias (G, O)."""
 
     def __init__(self, weight: Ball, bias: Ball | None, places: int) -> None:
-        self.weight, self.bias, self.places = weight, bias, places  # (G, I, O), (G, O)
+        self.weight, self.places = weight, places
+        if bias is not None:
+            self.offset = bias.map(lambda b: np.repeat(b, places, 0).reshape(-1))
 
-    def forward(self, xs: Sequence[Ball]) -> Ball:
-        y = self._multiply(xs[0], self.weight)
-        if self.bias is None:
-            return y
-        return add(y, self.bias.map(lambda b: np.repeat(b, self.places, 0).reshape(1, -1)))
+    def image(self, xs: Sequence[Ball]) -> Ball:
+        return self._multiply(xs[0], self.weight)
 
-    def backward(self, coef: Ball) -> tuple[list[Ball], Ball | None]:
-        constant = None
-        if self.bias is not None:
-            spread = self.bias.map(lambda b: np.repeat(b, self.places, 0).reshape(-1))
-            constant = total(multiply(coef, spread), coef.mid.shape[1])
-        back = self._multiply(coef, self.weight.map(lambda w: w.transpose(0, 2, 1)))
-        return [back], constant
+    def adjoint(self, coef: Ball) -> list[Ball]:
+        return [self._multiply(coef, self.weight.map(lambda w: w.transpose(0, 2, 1)))]
 
     def _multiply(self, x: Ball, w: Ball) -> Ball:
         """Row by row and group by group, as one product of matrices per group."""
@@ -148,11 +156,8 @@ class Linear(Affine):
         rows = len(x.mid)
 
         def gather(a: Array) -> Array:
-            return (
-                a.reshape(rows, groups, self.places, inner)
-                .transpose(1, 0, 2, 3)
-                .reshape(groups, rows * self.places, inner)
-            )
+            shaped = a.reshape(rows, groups, self.places, inner).transpose(1, 0, 2, 3)
+            return shaped.reshape(groups, rows * self.places, inner)
 
         def scatter(a: Array) -> Array:
             shaped = a.reshape(groups, rows, self.places, outer).transpose(1, 0, 2, 3)
@@ -165,15 +170,11 @@ class Scale(Affine):
     def __init__(self, factor: Ball, offset: Ball | None) -> None:
         self.factor, self.offset = factor, offset
 
-    def forward(self, xs: Sequence[Ball]) -> Ball:
-        y = multiply(xs[0], self.factor)
-        return y if self.offset is None else add(y, self.offset)
+    def image(self, xs: Sequence[Ball]) -> Ball:
+        return multiply(xs[0], self.factor)
 
-    def backward(self, coef: Ball) -> tuple[list[Ball], Ball | None]:
-        constant = None
-        if self.offset is not None:
-            constant = total(multiply(coef, self.offset), coef.mid.shape[1])
-        return [multiply(coef, self.factor)], constant
+    def adjoint(self, coef: Ball) -> list[Ball]:
+        return [multiply(coef, self.factor)]
 
 
 class Apply(Operator):
@@ -187,18 +188,17 @@ class Apply(Operator):
         return self.function if isinstance(self.function, str) else self.function.kind
 
     def frame(self, low: Array, high: Array) -> Frame:
-        if isinstance(self.function, Function):
-            holes = self.function.holes(low, high)
-            if holes.any():
-                place = int(holes.argmax())
-                raise Refused(
-                    f"{self.kind} at {self.name} is not defined, or not followed by the checker, on"
-                    f" all of [{low[place]:.6g}, {high[place]:.6g}] (entry {place})"
-                )
-            return Elementwise(self.function, low, high)
-        shape = (-1, self.count)
-        kind = Maximum if self.function == "Max" else Product
-        return kind(low.reshape(shape), high.reshape(shape))
+        """The site over boxes (outputs, count)."""
+        if isinstance(self.function, str):
+            return {"Max": Maximum, "Product": Product}[self.function](low, high)
+        holes = self.function.holes(low, high)
+        if holes.any():
+            place = int(holes.argmax())
+            raise Refused(
+                f"{self.kind} at {self.name} is not defined, or not followed by the checker, on"
+                f" all of [{low.flat[place]:.6g}, {high.flat[place]:.6g}] (entry {place})"
+            )
+        return Elementwise(self.function, low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,26 +218,11 @@ class Graph:
         size = int(np.prod(shape, dtype=np.float64))
         if max(size, *(v.index.size for v in views)) > MOST_ENTRIES:
             raise Refused(f"a tensor of shape {tuple(shape)} is too large for the checker")
-        edges = tuple(Edge(v.node, v.index.ravel(), self.nodes[v.node].size) for v in views)
-        self.nodes.append(Node(op, edges, size))
+        self.nodes.append(Node(op, tuple(map(self.edge, views)), size))
         return View(len(self.nodes) - 1, np.arange(size).reshape(shape))
 
-    def join(self, views: Sequence[View]) -> list[View]:
-        """The same views, all of one node."""
-        if len({v.node for v in views}) == 1:
-            return list(views)
-        sizes = [v.index.size for v in views]
-        whole = self.add(Join(sizes), views, (sum(sizes),))
-        starts = np.cumsum([0, *sizes])
-        return [
-            View(whole.node, np.arange(a, b).reshape(v.shape))
-            for a, b, v in zip(starts, starts[1:], views)
-        ]
-
-    def stack(self, views: Sequence[View]) -> View:
-        """Views of one shape side by side on a new last axis."""
-        same = self.join(views)
-        return View(same[0].node, np.stack([v.index for v in same], -1))
+    def edge(self, view: View) -> Edge:
+        return Edge(view.node, view.index.ravel(), self.nodes[view.node].size)
 
     def needed(self, output: int) -> set[int]:
         """The nodes that `output` depends on."""
@@ -246,3 +231,10 @@ class Graph:
             if i in wanted:
                 wanted.update(e.node for e in self.nodes[i].edges)
         return wanted
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    graph: Graph
+    output: Edge
+    shape: tuple[int, ...]  # of the input, without the batch

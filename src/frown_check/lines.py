@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from frown_check import guesses
 from frown_check.balls import Array, Ball, U, above, down, up
 from frown_check.functions import Function, Piece
 
@@ -31,18 +32,18 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Frame(ABC):
-    """A site over its boxes, with n outputs; slopes are (..., n) or (..., n, K)."""
+    """A site with n outputs, each of K entries, over its boxes; slopes are (..., n, K)."""
 
-    low: Array  # (n,) or (n, K)
-    high: Array
+    def __init__(self, low: Array, high: Array) -> None:
+        self.low, self.high = low, high  # (n, K)
 
     @abstractmethod
     def intercepts(self, slope: Array, below: Mask) -> Array:
         """See above; `below` is (..., n), and so is what is returned."""
 
     @abstractmethod
-    def rule(self) -> tuple[Array, Array]:
-        """Slopes below and above where a certificate brings none."""
+    def rule(self) -> list[Array]:
+        """Slopes below and above where a certificate brings none: any are valid."""
 
     def image(self) -> tuple[Array, Array]:
         """Bounds of the site's outputs: its lines of slope 0."""
@@ -64,24 +65,23 @@ class _Cut:
 
 
 class Elementwise(Frame):
-    """f of one variable."""
+    """f of one variable (K = 1)."""
 
     def __init__(self, function: Function, low: Array, high: Array) -> None:
-        self.low, self.high = low, high
+        super().__init__(low, high)
         self.function = function
         self.cuts = []
         for piece in function.pieces:
-            p, q = np.maximum(low, piece.low), np.minimum(high, piece.high)
+            p, q = np.maximum(low[:, 0], piece.low), np.minimum(high[:, 0], piece.high)
             active = p <= q
             if active.any():
                 inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
                 p, q = np.where(active, p, inner), np.where(active, q, inner)
-                curve = piece.curve
-                ends = curve.enclose(p)[0], curve.enclose(q)[0]
+                ends = (piece.curve.enclose(z)[0] for z in (p, q))
                 self.cuts.append(_Cut(piece, p, q, active, *ends))
 
     def intercepts(self, slope: Array, below: Mask) -> Array:
-        sign = np.where(below, 1.0, -1.0)
+        slope, sign = slope[..., 0], np.where(below, 1.0, -1.0)
         best: Array = np.full(slope.shape, np.inf)
         for cut in self.cuts:
             found = self._least(cut, slope, sign)
@@ -108,19 +108,13 @@ class Elementwise(Frame):
             least[curved] = _tangent(piece, p, q, s, turn)
         return least
 
-    def rule(self) -> tuple[Array, Array]:
-        """Chords; below functions of two straight pieces around 0 the nearer of those."""
-        middle = self.low / 2 + self.high / 2
-        ends = [np.zeros_like(self.low), np.zeros_like(self.low)]
+    def rule(self) -> list[Array]:
+        at_low, at_high = np.zeros_like(self.low), np.zeros_like(self.high)
         for cut in self.cuts:
-            for end, at, z in ((0, cut.at_p, self.low == cut.p), (1, cut.at_q, self.high == cut.q)):
-                ends[end] = np.where(cut.active & z, at.mid, ends[end])
-        with np.errstate(all="ignore"):
-            chord = (ends[1] - ends[0]) / (self.high - self.low)
-        chord = np.where(np.isfinite(chord), chord, 0.0)
-        if self.function.kind == "Relu":
-            return (middle > 0).astype(np.float64), chord
-        return chord, chord
+            first = cut.active & (cut.p == self.low[:, 0])
+            last = cut.active & (cut.q == self.high[:, 0])
+            at_low[first, 0], at_high[last, 0] = cut.at_p.mid[first], cut.at_q.mid[last]
+        return guesses.chords(self.function.kind, self.low, self.high, at_low, at_high)
 
 
 def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:
@@ -133,7 +127,7 @@ def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:
 def _tangent(piece: Piece, p: Array, q: Array, slope: Array, sign: Array) -> Array:
     """A lower bound of the convex g = sign (f - slope z) on [p, q], by a tangent."""
     assert piece.bend is not None
-    z = piece.curve.touch(slope, p, q, piece.bend)
+    z = np.clip(piece.curve.touch(slope, p, q, piece.bend), p, q)
     value, derivative = piece.curve.enclose(z)
     tilt = sign * (derivative.mid - slope)
     error = up(derivative.radius + 2 * U * np.abs(tilt), 2)
@@ -144,9 +138,6 @@ def _tangent(piece: Piece, p: Array, q: Array, slope: Array, sign: Array) -> Arr
 
 class Maximum(Frame):
     """max_j x_j over the last axis."""
-
-    def __init__(self, low: Array, high: Array) -> None:
-        self.low, self.high = low, high
 
     def intercepts(self, slope: Array, below: Mask) -> Array:
         count = slope.shape[-1]
@@ -184,38 +175,26 @@ class Maximum(Frame):
     def image(self) -> tuple[Array, Array]:
         return self.low.max(-1), self.high.max(-1)
 
-    def rule(self) -> tuple[Array, Array]:
-        """Below the entry with the highest middle, above a constant (or that entry if no other
-        can be larger)."""
-        best = (self.low / 2 + self.high / 2).argmax(-1)[:, None]
-        pick = np.zeros_like(self.low)
-        np.put_along_axis(pick, best, 1.0, -1)
-        rival = np.where(pick > 0, -np.inf, self.high).max(-1)
-        settled = (pick * self.low).sum(-1) >= rival
-        return pick, np.where(settled[:, None], pick, 0.0)
+    def rule(self) -> list[Array]:
+        return guesses.maximum_slopes(self.low, self.high)
 
 
 class Product(Frame):
     """x y over a last axis of two."""
 
-    def __init__(self, low: Array, high: Array) -> None:
-        self.low, self.high = low, high
-
     def intercepts(self, slope: Array, below: Mask) -> Array:
         p, q = slope[..., 0], slope[..., 1]
-        least: Array | None = None
-        most: Array | None = None
+        least, most = [], []
         for x in (self.low[:, 0], self.high[:, 0]):
             for y in (self.low[:, 1], self.high[:, 1]):
                 value = x * y - p * x - q * y
                 size = np.abs(x * y) + np.abs(p * x) + np.abs(q * y)
                 error = up(8 * U * size, 6)
-                lower, upper = down(value - error), above(value + error)
-                least = lower if least is None else np.minimum(least, lower)
-                most = upper if most is None else np.maximum(most, upper)
-        assert least is not None and most is not None
-        return np.where(below, least, most)
+                least.append(down(value - error))
+                most.append(above(value + error))
+        # A minimum or maximum with NaN is NaN.
+        intercepts: Array = np.where(below, np.min(least, 0), np.max(most, 0))
+        return intercepts
 
-    def rule(self) -> tuple[Array, Array]:
-        (x, y), top = self.low.T, self.high[:, 1]
-        return np.stack([y, x], -1), np.stack([top, x], -1)
+    def rule(self) -> list[Array]:
+        return guesses.product_slopes(self.low, self.high)

@@ -8,8 +8,7 @@ proves
     w . x  >=  a . centre - radius sum_balls ||a scale||_q  +  sum_i min(b_i l_i, b_i u_i)
 
 with 1/p + 1/q = 1 (Hölder) and the box [l, u] around the region. Without a valid range a = w is
-exact; for p = inf, b = w is. With one, floats guess the a at which nothing is lost: the part of
-w that keeps a feature from its end of the range, no more.
+exact; for p = inf, b = w is. With one, floats guess the a at which nothing is lost (`guesses`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from flint import arb
 
+from frown_check import guesses
 from frown_check.balls import (
     Array,
     Ball,
@@ -29,13 +29,13 @@ from frown_check.balls import (
     down,
     enclosed,
     multiply,
+    precise,
     total,
     up,
 )
-from frown_check.curves import precise
 
+MOST_FEATURES = 2**24
 CELLS = 4096  # of a table of powers
-GUESSES = 60  # halvings in the search for a multiplier
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class Region:
         held = w.copy()
         if self.lower is not None:
             for ball in self.balls:
-                held[:, ball] = self._held(w[:, ball], ball)
+                part, centre = w[:, ball], self.centre[ball]
+                towards = np.where(part > 0, centre - low[ball], high[ball] - centre)
+                held[:, ball] = guesses.held(part, self.scale[ball], towards, self.radius, self.p)
         rest = add(Ball(w), Ball(-held))  # exactly 0 where held is w
         rest = Ball(rest.mid, np.where(held == w, 0.0, rest.radius))
         least = total(_least(rest, low, high), n)
@@ -107,35 +109,6 @@ class Region:
         sums = up(_powers(share, self.p).sum(1), n + 2)
         roots = [(arb(s).log() / _dual(self.p)).exp() if s > 0 else arb(0) for s in sums.tolist()]
         return up(enclosed(roots, sums.shape).ends()[1] * largest, 2)
-
-    def _held(self, w: Array, ball: Index) -> Array:
-        """A guess (any is valid): with x = c - sign(w) s d, gains g = |w| s and room k for d, the
-        best d is min(k, (g / m)^(q-1)) with the multiplier m at which it has length radius. What
-        holds a feature that is out of room is m d^(p-1) of its gain g."""
-        low, high = self.box
-        scale, centre = self.scale[ball], self.centre[ball]
-        gain = np.abs(w) * scale
-        towards = np.where(w > 0, centre - low[ball], high[ball] - centre)
-        with np.errstate(all="ignore"):
-            room = np.maximum(towards / scale, 0.0)
-            small, large = np.zeros((len(w), 1)), gain.max(1, keepdims=True) * 2.0
-            if self.p > 1:
-                large = large * max(1.0, self.radius ** (1 - self.p) * len(ball))
-            for _ in range(GUESSES):
-                m = np.sqrt(small * large) if (small > 0).all() else (small + large) / 2
-                if self.p == 1:
-                    length = np.where(gain > m, room, 0.0).sum(1, keepdims=True)
-                else:
-                    d = np.minimum(room, (gain / m) ** (1 / (self.p - 1)))
-                    length = (d**self.p).sum(1, keepdims=True) ** (1 / self.p)
-                longer = length > self.radius
-                small, large = np.where(longer, m, small), np.where(longer, large, m)
-            if self.p == 1:
-                kept = np.minimum(gain, large)
-            else:
-                kept = np.minimum(gain, large * room ** (self.p - 1))
-            held = np.where(kept >= gain * (1 - 1e-15), w, np.sign(w) * kept / scale)
-        return np.where(np.isfinite(held), held, 0.0)
 
 
 def _least(w: Ball, low: Array, high: Array) -> Ball:

@@ -19,10 +19,9 @@ import numpy as np
 
 from frown_check.balls import Array, Ball, Index, U, add, between, down, rounding, total, up
 from frown_check.container import NO_TABLE, Certificate, Floats, Rows
-from frown_check.errors import Refused
-from frown_check.graph import Affine, Apply, Edge
+from frown_check.errors import Refused, refuse_if
+from frown_check.graph import Affine, Apply, Edge, Network
 from frown_check.lines import Frame, Mask
-from frown_check.model import Network
 from frown_check.region import Region
 
 CHUNK = 2**21  # entries of one array of coefficients
@@ -37,15 +36,14 @@ class Replay:
         self.output = network.output
         self.progress = progress
         nodes, wanted = self.graph.nodes, self.graph.needed(network.output.node)
-        self.order = sorted(wanted)
+        self.order = sorted(wanted - {0})  # all but the input
         self.sites = [i for i in self.order if isinstance(nodes[i].op, Apply)]
         self.boxes: dict[int, tuple[Array, Array]] = {}  # of nodes' vectors
         self.frames: dict[int, Frame] = {}
         self.shared: dict[int, tuple[Array, Array]] = {}  # slopes and intercepts (2, ...)
         self.reach: dict[int, tuple[Array, Array]] = {}  # the largest |f| and |z| of a site
-        self.widest = max(
-            max([nodes[i].size, *(len(e.index) for e in nodes[i].edges)]) for i in self.order
-        )
+        edges = [network.output, *(e for i in self.order for e in nodes[i].edges)]
+        self.widest = max(max(e.width, len(e.index)) for e in edges)
         self.rows = sum(len(s.neuron) for s in certificate.steps) + len(certificate.others)
         self.done = 0
         self._compare()
@@ -79,7 +77,7 @@ class Replay:
         """Lower bounds of output[label] - output[other] over the region."""
         self.boxes[0] = self.region.box
         waiting = list(self.certificate.steps)
-        for i in self.order[1:] if self.order[0] == 0 else self.order:
+        for i in self.order:
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
                 number = self.sites.index(i)
@@ -97,14 +95,13 @@ class Replay:
         """Intersect what a site reads with the rows of one step."""
         edge = self._site(i)[1]
         place = edge.index[rows.neuron]
-        if (place < 0).any():
-            raise Refused(f"a row bounds padding of site {self._site(i)[0].name}")
+        refuse_if((place < 0).any(), f"a row bounds padding of site {self._site(i)[0].name}")
         low, high = (end.copy() for end in self.boxes[edge.node])
         for chunk in self._chunks(len(place)):
             at, side = place[chunk], rows.side[chunk]
             coef = np.zeros((len(at), edge.width))
             coef[np.arange(len(at)), at] = np.where(side == 0, 1.0, -1.0)
-            bound = self._bound(edge.node, coef, rows, chunk)
+            bound = self._bound(edge.node, Ball(coef), rows, chunk)
             proved = np.isfinite(bound)
             for side_of, end, best in ((0, low, np.maximum), (1, high, np.minimum)):
                 use = proved & (side == side_of)
@@ -116,13 +113,12 @@ class Replay:
     def _settle(self, i: int, number: int) -> None:
         """A site's frame, its image, and the lines of rows that bring none."""
         op, edge = self._site(i)
-        low, high = (edge.read(end[None])[0] for end in self.boxes[edge.node])
+        low, high = (edge.read(end[None]).reshape(-1, op.count) for end in self.boxes[edge.node])
         if not (np.isfinite(low) & np.isfinite(high)).all():
             raise Refused(f"the bounds of site {op.name} ({op.kind}) are not finite")
         frame = op.frame(low, high)
-        image = frame.image()
-        self.boxes[i] = _numbers(*image)
         self.frames[i] = frame
+        self.boxes[i] = _numbers(*frame.image())
         rule, given = np.stack(frame.rule()), self.certificate.shared[number]
         if given is not None:
             chosen = given.reshape(rule.shape)
@@ -130,30 +126,21 @@ class Replay:
         below = np.zeros(rule.shape[:2], dtype=bool)
         below[0] = True
         self.shared[i] = rule, frame.intercepts(rule, below)
-        self.reach[i] = _largest(*self.boxes[i]), _largest(frame.low, frame.high)
+        self.reach[i] = _largest(*self.boxes[i]), _largest(low, high)
 
     def _final(self) -> Array:
         """The rows of the claim or, where it is better, the difference of the outputs' boxes."""
         rows, output = self.certificate.final, self.output
-        low, high = (
-            np.where(output.index < 0, 0.0, side.ravel()[np.maximum(output.index, 0)])
-            for side in self.boxes[output.node]
-        )
-        width = self.graph.nodes[output.node].size
+        label = self.certificate.label
+        low, high = (output.read(end[None])[0] for end in self.boxes[output.node])
         margins = []
         for chunk in self._chunks(len(rows.neuron)):
             others = np.array(self.certificate.others)[chunk]
-            coef = np.zeros((len(others), width))
-            at = np.arange(len(others))
-            # Entries of a view may coincide or be the constant 0, hence += and the test.
-            for places, sign in (
-                (np.full_like(others, self.certificate.label), 1.0),
-                (others, -1.0),
-            ):
-                entries = output.index[places]
-                coef[at, np.maximum(entries, 0)] += np.where(entries < 0, 0.0, sign)
-            plain = down(low[self.certificate.label] - high[others])
-            margins.append(np.fmax(plain, self._bound(output.node, coef, rows, chunk)))
+            claim = np.zeros((len(others), len(output.index)))
+            claim[:, label] = 1.0
+            claim[np.arange(len(others)), others] = -1.0
+            bound = self._bound(output.node, output.send_back(Ball(claim)), rows, chunk)
+            margins.append(np.fmax(down(low[label] - high[others]), bound))
         return np.concatenate(margins)
 
     # -- backward ---------------------------------------------------------------------------
@@ -162,14 +149,14 @@ class Replay:
         size = max(1, CHUNK // self.widest)
         return [slice(i, min(i + size, count)) for i in range(0, count, size)]
 
-    def _bound(self, start: int, coef: Array, rows: Rows, chunk: slice) -> Array:
+    def _bound(self, start: int, coef: Ball, rows: Rows, chunk: slice) -> Array:
         """Lower bounds of coef . (vector of node `start`) over the region."""
         tables = rows.table[chunk]
         slots = self._slots(rows)
-        pending: dict[int, Ball] = {start: Ball(coef)}
-        constant = Ball(np.zeros(len(coef)))
+        pending = {start: coef}
+        constant = Ball(np.zeros(len(tables)))
         for i in reversed(self.order):
-            form = pending.pop(i, None) if i else None
+            form = pending.pop(i, None)
             if form is None:
                 continue
             node = self.graph.nodes[i]
@@ -177,13 +164,11 @@ class Replay:
                 own = None
                 if i in slots and rows.slopes is not None:
                     own = _own(rows.slopes, tables, slots[i], form.mid >= 0, node.op.count)
-                form, added = self._lines(i, form, own)
-                parts: list[Ball] = [form]
-                constant = add(constant, added)
+                parts, shift = self._lines(i, form, own)
             else:
                 assert isinstance(node.op, Affine)
                 parts, shift = node.op.backward(form)
-                constant = constant if shift is None else add(constant, shift)
+            constant = constant if shift is None else add(constant, shift)
             for edge, part in zip(node.edges, parts, strict=True):
                 back = edge.send_back(part)
                 earlier = pending.get(edge.node)
@@ -192,9 +177,9 @@ class Replay:
             form = pending[0]
             size = _largest(*self.region.box)
             loss = total(Ball(form.radius * size), len(size))
-            constant = add(constant, Ball(np.zeros(len(coef)), up(loss.reach, 2)))
+            constant = add(constant, Ball(np.zeros(len(tables)), up(loss.reach, 2)))
             constant = add(constant, self.region.minimum(form.mid))
-        self.done += len(coef)
+        self.done += len(tables)
         self.progress(self.done / self.rows)
         return down(constant.mid - constant.radius)
 
@@ -207,20 +192,19 @@ class Replay:
             start = end
         return places
 
-    def _lines(self, i: int, form: Ball, own: Array | None) -> tuple[Ball, Ball]:
+    def _lines(self, i: int, form: Ball, own: Array | None) -> tuple[list[Ball], Ball | None]:
         """Replace a site's outputs by lines: coefficients of its inputs, and constants."""
         a, below = form.mid, form.mid >= 0
         rule, intercepts = self.shared[i]
-        pick = below if rule.ndim == 2 else below[..., None]
-        slope = np.where(pick, rule[0], rule[1])
+        slope = np.where(below[..., None], rule[0], rule[1])
         t = np.where(below, intercepts[0], intercepts[1])
         if own is not None:
             given = ~np.isnan(own)
             slope = np.where(given, own, slope)
-            changed = given if rule.ndim == 2 else given.any(-1)
+            changed = given.any(-1)
             if changed.any():
                 t = np.where(changed, self.frames[i].intercepts(slope, below), t)
-        coef = (a if rule.ndim == 2 else a[..., None]) * slope
+        coef = a[..., None] * slope
         largest, reach = self.reach[i]
         terms = a * t
         # A coefficient of 0 has no line, however large the intercept.
@@ -229,13 +213,12 @@ class Replay:
         constant = total(Ball(terms), n)
         loss = (form.radius * largest).sum(1)
         moved = (np.abs(coef) * (2 * U) * reach).reshape(len(a), -1).sum(1)
-        count = n * (reach.size // n)
         under = float(np.sum(reach)) * 2.0**-1000  # coefficients that underflow
-        price = up(loss + moved + under, count + 8)
+        price = up(loss + moved + under, reach.size + 8)
         # `terms` are rounded products.
         price = price + up(rounding(1) * np.abs(terms).sum(1), n + 4)
         flat = Ball(coef.reshape(len(a), -1))
-        return flat, add(constant, Ball(np.zeros(len(a)), up(price, 2)))
+        return [flat], add(constant, Ball(np.zeros(len(a)), up(price, 2)))
 
 
 def _own(slopes: Floats, tables: Index, slots: slice, below: Mask, count: int) -> Array | None:
@@ -244,13 +227,9 @@ def _own(slopes: Floats, tables: Index, slots: slice, below: Mask, count: int) -
     if not has.any():
         return None
     picked = slopes[np.where(has, tables, 0), :, slots].astype(np.float64)  # (rows, lanes, size)
-    shape = (len(tables), below.shape[1], count) if count > 1 else (len(tables), -1)
-    lanes = [picked[:, k].reshape(shape) for k in range(picked.shape[1])]
-    side = below[..., None] if count > 1 else below
-    own = lanes[0] if len(lanes) == 1 else np.where(side, lanes[0], lanes[1])
-    mask = has.reshape(-1, *([1] * (own.ndim - 1)))
-    found: Array = np.where(mask, own, np.nan)
-    return found
+    lanes = picked.reshape(*picked.shape[:2], -1, count)  # (rows, lanes, outputs, count)
+    own = np.where(below[..., None], lanes[:, 0], lanes[:, -1])
+    return np.where(has[:, None, None], own, np.nan)
 
 
 def _numbers(low: Array, high: Array) -> tuple[Array, Array]:

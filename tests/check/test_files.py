@@ -304,7 +304,7 @@ def test_its_modules_import_three_libraries_only() -> None:
     import frown_check
 
     allowed = {"numpy", "onnx", "flint", "google", "frown_check", "__future__"}
-    for path in Path(frown_check.__file__).parent.glob("*.py"):
+    for path in Path(frown_check.__file__).parent.rglob("*.py"):
         for part in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(part, ast.Import):

@@ -12,8 +12,8 @@ import pytest
 
 import frown_check
 from check.writer import draft
-from frown_check.calls import OnnxNode
-from frown_check.fuse import Fuser
+from frown_check.model.calls import OnnxNode
+from frown_check.model.fuse import Fuser
 from onnx_models import integers, model, node, saved
 
 DOUBLE = onnx.TensorProto.DOUBLE

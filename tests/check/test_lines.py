@@ -30,10 +30,10 @@ def constants() -> tuple[arb, arb]:
 
 # kind: the checker's function, and the same by another expression where there is one.
 FUNCTIONS: dict[str, tuple[Callable[[], f.Function], Callable[[arb], arb]]] = {
-    "relu": (f.relu, lambda x: x.max(arb(0))),
+    "relu": (lambda: f.leaky("Relu", 0.0), lambda x: x.max(arb(0))),
     "leaky": (lambda: f.leaky("LeakyRelu", 0.1), lambda x: x.max(x * arb(0.1))),
     "falling": (lambda: f.leaky("LeakyRelu", -0.3), lambda x: x.max(x * arb(-0.3))),
-    "abs": (f.absolute, abs),
+    "abs": (lambda: f.leaky("Abs", -1.0), abs),
     "clip": (lambda: f.clip("Clip", -0.5, 2.0), lambda x: x.max(arb(-0.5)).min(arb(2))),
     "floor": (lambda: f.clip("Clip", 0.3, inf), lambda x: x.max(arb(0.3))),
     "sigmoid": (f.SIMPLE["Sigmoid"], lambda x: (1 + (x / 2).tanh()) / 2),
@@ -94,8 +94,8 @@ def test_lines_bound_their_function_and_touch_it(name: str, seed: int) -> None:
     slope = rng.normal(size=(2, 8)) * rng.choice([0.0, 0.2, 1.0, 10.0], (2, 8))
     below = np.array([[True] * 8, [False] * 8])
     with np.errstate(all="ignore"):
-        frame = Elementwise(make(), low, high)
-        found = frame.intercepts(slope, below)
+        frame = Elementwise(make(), low[:, None], high[:, None])
+        found = frame.intercepts(slope[..., None], below)
         image = frame.image()
     assert np.isfinite(found).all()
     ctx.prec = 300
@@ -126,14 +126,14 @@ def test_lines_lose_next_to_nothing(name: str) -> None:
     make, exact = FUNCTIONS[name]
     rng = np.random.default_rng(1)
     touch = rng.uniform(-6, 6, 200)
-    frame = Elementwise(make(), touch - 2, touch + 2)
+    frame = Elementwise(make(), touch[:, None] - 2, touch[:, None] + 2)
     ctx.prec = 200
     slopes, values = [], []
     for z in touch.tolist():
         series = EXPRESSION[name](arb_series([arb(z), 1], 2))
         slopes.append(float(series[1]))
         values.append(float(exact(arb(z)) - arb(slopes[-1]) * arb(z)))
-    slope = np.array(slopes)
+    slope = np.array(slopes)[:, None]
     under = frame.intercepts(slope, np.ones(200, bool))
     over = frame.intercepts(slope, np.zeros(200, bool))
     # f is convex or concave around most of these places: one of the two lines touches there.
@@ -173,6 +173,18 @@ def test_pieces_bend_as_they_say(name: str) -> None:
             if not near_inflection:
                 assert b - a > 1e-9, f"f'' changes sign near {a}"
                 stack += [(a, (a + b) / 2), ((a + b) / 2, b)]
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "sin", "cos"])
+def test_gaps_are_no_steeper_than_they_say(name: str) -> None:
+    ctx.prec = 100
+    gaps = [piece for piece in FUNCTIONS[name][0]().pieces if piece.bend is None]
+    assert gaps
+    for piece in gaps:
+        assert isinstance(piece.curve, Tabulated)
+        whole = arb(piece.low).union(arb(piece.high))
+        slope = abs(piece.curve.beyond.expression(arb_series([whole, 1], 2))[1])
+        assert slope <= piece.steep or abs(slope - piece.steep) < 1e-14
 
 
 @given(seed=st.integers(0, 2**32 - 1))

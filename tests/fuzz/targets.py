@@ -29,8 +29,8 @@ from frown.report.read import read_any
 from frown.run.data import read_classes, read_data
 from frown_check.checker import BROKEN, Claim
 from frown_check.errors import Refused
-from frown_check.graph import Apply
-from frown_check.model import Network, load
+from frown_check.graph import Apply, Network
+from frown_check.model import load
 from fuzz import mutators, seeds
 
 MOST_CLASSES = 100

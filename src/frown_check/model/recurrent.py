@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frown_check.activations import times
-from frown_check.affine import combine
 from frown_check.balls import Ball
-from frown_check.calls import Call, Constant, Value, moved, operator
 from frown_check.functions import SIMPLE
 from frown_check.graph import View
+from frown_check.model.activations import times
+from frown_check.model.affine import combine
+from frown_check.model.calls import Call, Constant, Value, moved, operator
 
 WAYS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 COMMON = "activations direction hidden_size layout"
@@ -104,55 +104,42 @@ class Gru(Cell):
         return [combine(call, times(call, combine(call, h, n, -1.0), z), n, 1.0)]
 
 
-def _unrolled(call: Call, cell: type[Cell], gates: int, states: int) -> Sequence[Value]:
-    x = call.view()
+CELLS: dict[str, tuple[type[Cell], int, int]] = {  # with the numbers of gates and states
+    "RNN": (Plain, 1, 1),
+    "LSTM": (Lstm, 4, 2),
+    "GRU": (Gru, 3, 1),
+}
+
+
+@operator("RNN", "LSTM", attributes=COMMON)
+@operator("GRU", attributes=COMMON + " linear_before_reset")
+def unrolled(call: Call) -> Sequence[Value]:
+    x, (cell, gates, states) = call.view(), CELLS[call.node.op]
     ways = WAYS.get(call.attribute("direction", "forward"))
     plain = not call.attribute("layout", 0) and not call.has(4) and not call.has(7)
     if ways is None or not plain or len(x.shape) != 3 or x.shape[1] != 1:
         raise call.refuse("such a form")
-    if x.shape[0] > MOST_FRAMES:
-        raise call.refuse(f"a sequence of {x.shape[0]} frames")
+    call.refuse_if(x.shape[0] > MOST_FRAMES, f"a sequence of {x.shape[0]} frames")
     if cell is not Plain and call.attribute("activations", None) is not None:
         raise call.refuse("attribute activations")
     for k in range(states):
-        if call.has(5 + k) and call.constant(5 + k).any():
-            raise call.refuse("a first state other than 0")
-    outputs: list[list[Value]] = []
-    last: list[Sequence[Value]] = []
+        call.refuse_if(call.has(5 + k) and call.constant(5 + k).any(), "a first state other than 0")
+    outputs, last = [], []
     for way, backwards in enumerate(ways):
         one = cell(call, gates, way)
         parts = one.linear(moved(x, (x.shape[0], x.shape[2])), one.weight, one.bias)
         assert isinstance(parts, View)
         state: Sequence[Value] = [np.zeros((1, one.size))] * states
-        found: list[Value] = []
+        found = []
         for t in range(x.shape[0])[:: -1 if backwards else 1]:
             state = one.step(View(parts.node, parts.index[t : t + 1]), state)
             found.append(state[0])
-        outputs.append(found[::-1] if backwards else found)
+        outputs.append(_stacked(call, found[::-1] if backwards else found))  # (frames, 1, size)
         last.append(state)
-    columns = [_stacked(call, found) for found in outputs]  # (frames, 1, size)
     ends = [_stacked(call, [s[k] for s in last]) for k in range(states)]
-    joined = call.graph.join(columns)
-    frames = View(joined[0].node, np.stack([v.index for v in joined], 1))
-    return [frames, *ends]
+    return [call.stack(outputs, 1), *ends]
 
 
 def _stacked(call: Call, parts: Sequence[Value]) -> View:
-    """Views of one shape on a new first axis."""
-    same = call.graph.join([p for p in parts if isinstance(p, View)])
-    return View(same[0].node, np.stack([v.index for v in same]))
-
-
-@operator("RNN", attributes=COMMON)
-def rnn(call: Call) -> Sequence[Value]:
-    return _unrolled(call, Plain, 1, 1)
-
-
-@operator("LSTM", attributes=COMMON)
-def lstm(call: Call) -> Sequence[Value]:
-    return _unrolled(call, Lstm, 4, 2)
-
-
-@operator("GRU", attributes=COMMON + " linear_before_reset")
-def gru(call: Call) -> Sequence[Value]:
-    return _unrolled(call, Gru, 3, 1)
+    """On a new first axis."""
+    return call.stack([p for p in parts if isinstance(p, View)], 0)

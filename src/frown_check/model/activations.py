@@ -14,11 +14,11 @@ import numpy as np
 from flint import arb
 
 from frown_check import functions
-from frown_check.affine import REDUCE, WINDOWS, finite, reduced, whole, windows
-from frown_check.balls import Ball, enclosed
-from frown_check.calls import Call, Value, moved, operator, quotient
-from frown_check.curves import precise
+from frown_check.balls import enclosed, precise
 from frown_check.graph import View
+from frown_check.model.affine import whole
+from frown_check.model.calls import Call, Value, broadcast, operator, quotient
+from frown_check.model.windows import largest
 
 
 @operator(*functions.SIMPLE)
@@ -45,42 +45,34 @@ def elu(call: Call) -> Value:
 
 @operator("Selu", attributes="alpha gamma")
 def selu(call: Call) -> Value:
-    alpha, gamma = (
-        call.number("alpha", 1.6732631921768188),
-        call.number("gamma", 1.0507010221481323),
-    )
+    alpha = call.number("alpha", 1.6732631921768188)
+    gamma = call.number("gamma", 1.0507010221481323)
     standard = np.array([1.6732632423543772, 1.0507009873554805], np.float32)
     if (np.array([alpha, gamma]) == standard).all():
         return call.apply(call.view(), functions.elu(alpha, gamma))
-    return _times(call, call.apply(call.view(), functions.elu(alpha, 1.0)), gamma)
+    return call.scale(call.apply(call.view(), functions.elu(alpha, 1.0)), gamma)
 
 
 @operator("Celu", attributes="alpha")
 def celu(call: Call) -> Value:
     """alpha elu(x / alpha)."""
     alpha = call.number("alpha", 1.0)
-    if alpha <= 0:
-        raise call.refuse(f"attribute alpha={alpha}")
-    inner = call.scale(call.view(), quotient(np.array(1.0), np.array(alpha)))
-    return _times(call, call.apply(inner, functions.elu(1.0, 1.0)), alpha)
-
-
-def _times(call: Call, x: View, factor: float) -> View:
-    return call.scale(x, Ball(np.array(factor)))
+    call.refuse_if(alpha <= 0, f"attribute alpha={alpha}")
+    inner = call.scale(call.view(), quotient(1.0, alpha))
+    return call.scale(call.apply(inner, functions.elu(1.0, 1.0)), alpha)
 
 
 @operator("HardSigmoid", attributes="alpha beta")
 def hard_sigmoid(call: Call) -> Value:
     alpha, beta = call.number("alpha", 0.2), call.number("beta", 0.5)
-    inner = call.scale(call.view(), Ball(np.array(alpha)), Ball(np.array(beta)))
+    inner = call.scale(call.view(), alpha, np.array(beta))
     return call.apply(inner, functions.clip("Clip", 0.0, 1.0))
 
 
 @operator("Gelu", attributes="approximate")
 def gelu(call: Call) -> Value:
     form = call.attribute("approximate", "none")
-    if form not in ("none", "tanh"):
-        raise call.refuse(f"attribute approximate={form}")
+    call.refuse_if(form not in ("none", "tanh"), f"attribute approximate={form}")
     return call.apply(call.view(), functions.gelu() if form == "none" else functions.gelu_tanh())
 
 
@@ -91,8 +83,8 @@ def swish(call: Call) -> Value:
     x = call.view()
     if alpha == 1:
         return call.apply(x, functions.silu())
-    inner = call.apply(_times(call, x, alpha), functions.silu())
-    return call.scale(inner, quotient(np.array(1.0), np.array(alpha)))
+    inner = call.apply(call.scale(x, alpha), functions.silu())
+    return call.scale(inner, quotient(1.0, alpha))
 
 
 @operator("frown_check::Hump", attributes="kind constants")
@@ -120,8 +112,7 @@ def clip(call: Call) -> Value:
 
 def _limit(call: Call, i: int, name: str, absent: float) -> float:
     found = float(call.constant(i)) if call.has(i) else float(call.attribute(name, absent))
-    if np.isnan(found):
-        raise call.refuse(f"{name}={found}")
+    call.refuse_if(np.isnan(found), f"{name}={found}")
     return found
 
 
@@ -137,26 +128,25 @@ def clipped(call: Call, x: View, low: float, high: float) -> View:
 
 @operator("Max")
 def maximum(call: Call) -> Value:
-    return _largest(call, [call.value(i) for i in range(len(call.inputs))])
+    return _largest(call, call.values())
 
 
 @operator("Min")
 def minimum(call: Call) -> Value:
     """-max(-x, ...)."""
-    values = [call.value(i) for i in range(len(call.inputs))]
-    turned = [_times(call, x, -1.0) if isinstance(x, View) else -x for x in values]
-    return _times(call, _largest(call, turned), -1.0)
+    turned = [
+        call.scale(x, -1.0) if isinstance(x, View) else -call.finite(x) for x in call.values()
+    ]
+    return call.scale(_largest(call, turned), -1.0)
 
 
 def _largest(call: Call, values: Sequence[Value]) -> View:
     views = [x for x in values if isinstance(x, View)]
     distinct = [v for i, v in enumerate(views) if not any(_same(v, w) for w in views[:i])]
     shape = np.broadcast_shapes(*(x.shape for x in values))
-    wide = [View(v.node, np.broadcast_to(v.index, shape)) for v in distinct]
-    if not wide:
-        raise call.refuse("a maximum of constants")
-    y = wide[0] if len(wide) == 1 else call.apply_last(call.graph.stack(wide), "Max")
-    constants = [finite(call, x) for x in values if not isinstance(x, View)]
+    call.refuse_if(not distinct, "a maximum of constants")
+    y = largest(call, call.stack([broadcast(v, shape) for v in distinct]))
+    constants = [call.finite(x) for x in values if not isinstance(x, View)]
     if not constants:
         return y
     floor = reduce(np.maximum, constants)
@@ -164,42 +154,12 @@ def _largest(call: Call, values: Sequence[Value]) -> View:
     if (floor == first).all():
         return clipped(call, y, first, inf)
     # max(x, c) = relu(x - c) + c
-    return call.scale(
-        call.apply(call.scale(y, None, Ball(-floor)), functions.relu()), None, Ball(floor)
-    )
+    above = call.apply(call.scale(y, 1.0, -floor), functions.SIMPLE["Relu"]())
+    return call.scale(above, 1.0, floor)
 
 
 def _same(x: View, y: View) -> bool:
     return x.node == y.node and x.shape == y.shape and bool((x.index == y.index).all())
-
-
-@operator("MaxPool", attributes=WINDOWS + " ceil_mode storage_order")
-def max_pool(call: Call) -> Value:
-    picked = windows(call, call.view(), call.list("kernel_shape") or [], repeat=True)
-    return _over_last(call, picked)
-
-
-@operator("GlobalMaxPool")
-def global_max_pool(call: Call) -> Value:
-    x = call.view()
-    y = _over_last(call, moved(x, (*x.shape[:2], -1)))
-    return moved(y, (*x.shape[:2], *([1] * (len(x.shape) - 2))))
-
-
-@operator("ReduceMax", attributes=REDUCE)
-def reduce_max(call: Call) -> Value:
-    entries, shape = reduced(call, call.view())
-    return moved(_over_last(call, entries), shape)
-
-
-@operator("ReduceMin", attributes=REDUCE)
-def reduce_min(call: Call) -> Value:
-    entries, shape = reduced(call, _times(call, call.view(), -1.0))
-    return moved(_times(call, _over_last(call, entries), -1.0), shape)
-
-
-def _over_last(call: Call, x: View) -> View:
-    return moved(x, x.shape[:-1]) if x.shape[-1] == 1 else call.apply_last(x, "Max")
 
 
 # -- products and powers ---------------------------------------------------------------------------
@@ -212,16 +172,14 @@ def product(call: Call) -> Value:
 
 def times(call: Call, x: Value, y: Value) -> Value:
     """x y: a site where both are computed."""
-    if isinstance(x, View) and isinstance(y, View):
+    if isinstance(x, View):
+        if not isinstance(y, View):
+            return call.scale(x, y)
         if _same(x, y):
             return call.apply(x, functions.power(2.0))
-        shape = np.broadcast_shapes(x.shape, y.shape)
-        wide = [View(v.node, np.broadcast_to(v.index, shape)) for v in (x, y)]
-        return call.apply_last(call.graph.stack(wide), "Product")
-    if isinstance(x, View):
-        return call.scale(x, Ball(finite(call, y)))
+        return call.apply_last(call.stack([x, y]), "Product")
     if isinstance(y, View):
-        return call.scale(y, Ball(finite(call, x)))
+        return call.scale(y, x)
     return whole(call, x, y, lambda a, b: a * b)
 
 
@@ -231,14 +189,10 @@ def division(call: Call) -> Value:
     if isinstance(y, View):
         if isinstance(x, View):
             raise call.refuse("a quotient of two computed tensors")
-        return call.scale(call.apply(y, functions.power(-1.0)), Ball(finite(call, x)))
+        return call.scale(call.apply(y, functions.power(-1.0)), x)
+    call.refuse_if((y == 0).any(), "division by 0")
     if isinstance(x, View):
-        divisor = finite(call, y)
-        if (divisor == 0).any():
-            raise call.refuse("division by 0")
-        return call.scale(x, quotient(np.array(1.0), divisor))
-    if (y == 0).any():
-        raise call.refuse("division by 0")
+        return call.scale(x, quotient(1.0, call.finite(y)))
     return whole(call, x, y, lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)))
 
 
@@ -247,16 +201,14 @@ def power(call: Call) -> Value:
     x, exponent = call.value(0), call.value(1)
     if isinstance(exponent, View):
         base = call.floats(0)
-        if not (base > 0).all():
-            raise call.refuse("a power of a base that is not positive")
+        call.refuse_if(not (base > 0).all(), "a power of a base that is not positive")
         precise()
         logs = enclosed([arb(b).log() for b in base.ravel().tolist()], base.shape)
         return call.apply(call.scale(exponent, logs), functions.SIMPLE["Exp"]())
     if not isinstance(x, View):
         raise call.refuse("a power of constants")
-    powers = finite(call, exponent)
+    powers = call.finite(exponent)
     p = float(powers.ravel()[0])
-    if not (powers == p).all() or p == 0:
-        raise call.refuse("such an exponent")
-    wide = View(x.node, np.broadcast_to(x.index, np.broadcast_shapes(x.shape, powers.shape)))
+    call.refuse_if(not (powers == p).all() or p == 0, "such an exponent")
+    wide = broadcast(x, np.broadcast_shapes(x.shape, powers.shape))
     return wide if p == 1 else call.apply(wide, functions.power(p))

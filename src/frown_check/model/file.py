@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,16 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from frown_check import activations, affine, movers, recurrent  # noqa: F401  (they register handlers)
-from frown_check.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
-from frown_check.container import MOST_FEATURES
-from frown_check.errors import Refused
-from frown_check.fuse import Fuser
-from frown_check.graph import Graph, Scale, View
+from frown_check.errors import Refused, refuse_if
+from frown_check.files import content
+from frown_check.graph import Graph, Network, Scale, View
+from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
+from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
+from frown_check.model.fuse import Fuser
+from frown_check.region import MOST_FEATURES
 
 OPSETS = range(8, 25)
 MOST_BYTES = 2**31
-
-
-@dataclass(frozen=True)
-class Network:
-    graph: Graph
-    output: View  # flat
-    shape: tuple[int, ...]  # of the input, without the batch
 
 
 def load(
@@ -44,14 +37,12 @@ def load(
     normalisation: tuple[Any, Any] | None,
 ) -> Network:
     """The network in a file of this digest, behind (x - mean) / std."""
-    content = _content(path, digest)
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(content)
+        proto.ParseFromString(_certified(path, digest))
     except DecodeError:
         raise Refused(f"{path.name} is not an ONNX file") from None
-    if not _legible(proto):
-        raise Refused(f"{path.name} has names that are not text in UTF-8")
+    refuse_if(not _legible(proto), f"{path.name} has names that are not text in UTF-8")
     if proto.functions or proto.graph.sparse_initializer:
         raise Refused("local functions and sparse weights are not supported by the checker")
     opsets = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
@@ -60,12 +51,10 @@ def load(
     _bring_in(proto, path.parent, external)
     constants = {t.name: _array(t) for t in proto.graph.initializer}
     name, shape = _input(proto, set(constants))
-    if len(proto.graph.output) != 1:
-        raise Refused("the model must have one output")
+    refuse_if(len(proto.graph.output) != 1, "the model must have one output")
     output = str(proto.graph.output[0].name)
     named = [name, *constants, *(o for n in proto.graph.node for o in n.output if o)]
-    if len(set(named)) != len(named):
-        raise Refused("the model computes a tensor twice")
+    refuse_if(len(set(named)) != len(named), "the model computes a tensor twice")
     try:
         nodes = needed([_node(n) for n in proto.graph.node], output)
     except ValueError as error:
@@ -77,16 +66,11 @@ def load(
 # -- the file ---------------------------------------------------------------------------------
 
 
-def _content(path: Path, digest: str) -> bytes:
-    try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            raise Refused(f"{path} is no file, or too large")
-        content = path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != digest:
+def _certified(path: Path, digest: str) -> bytes:
+    found = content(path, MOST_BYTES)
+    if hashlib.sha256(found).hexdigest() != digest:
         raise Refused(f"{path.name} is another model than the one that was certified")
-    return content
+    return found
 
 
 def _legible(message: Any) -> bool:
@@ -115,7 +99,7 @@ def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str])
         if name not in external or Path(name).name != name or name in ("", ".", ".."):
             raise Refused(f"the certificate does not cover the weights in {name!r}")
         if name not in files:
-            files[name] = _content(folder / name, external[name])
+            files[name] = _certified(folder / name, external[name])
         try:
             start = int(about.get("offset", "0"))
             length = int(about.get("length", str(len(files[name]) - start)))
@@ -131,8 +115,7 @@ def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str])
 def _array(tensor: onnx.TensorProto) -> Constant:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise Refused(f"the weights of {tensor.name} are in another file")
-    if any(size < 0 for size in tensor.dims):
-        raise Refused(f"constant {tensor.name} has sizes below 0")
+    refuse_if(any(size < 0 for size in tensor.dims), f"constant {tensor.name} has sizes below 0")
     try:
         found = np.asarray(onnx.numpy_helper.to_array(tensor))
     except Exception as error:  # of several libraries, and all mean the same
@@ -148,16 +131,14 @@ def _array(tensor: onnx.TensorProto) -> Constant:
 def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, ...]]:
     """The input's name, and its shape with a batch of 1."""
     inputs = [i for i in proto.graph.input if i.name not in weights]
-    if len(inputs) != 1:
-        raise Refused("the model must have one input")
+    refuse_if(len(inputs) != 1, "the model must have one input")
     kind = inputs[0].type.tensor_type
     sizes = [int(d.dim_value) for d in kind.shape.dim]
     if kind.elem_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE) or not sizes:
         raise Refused("the model's input must be of floats, and have axes")
     if len(sizes) > 1 or sizes[0] <= 0:
         sizes[0] = 1
-    if min(sizes) <= 0:
-        raise Refused("the model's input has axes of unknown size")
+    refuse_if(min(sizes) <= 0, "the model's input has axes of unknown size")
     if prod(sizes) > MOST_FEATURES:
         raise Refused(f"the model's input has {prod(sizes)} features, more than {MOST_FEATURES}")
     return str(inputs[0].name), tuple(sizes)
@@ -220,7 +201,7 @@ def _import(
     first = View(0, np.arange(prod(shape)).reshape(shape))
     if normalisation is not None:
         mean, std = normalisation
-        op = Scale(quotient(np.array(1.0), std), quotient(-mean, std))
+        op = Scale(quotient(1.0, std), quotient(-mean, std))
         first = graph.add(op, [first], shape)
     known: dict[str, Value] = {**constants, name: first}
     rest = []
@@ -236,7 +217,7 @@ def _import(
     if not isinstance(result, View):
         raise Refused("the output does not depend on the input")
     whole = shape if len(shape) == 1 else shape[1:]
-    return Network(graph, View(result.node, result.index.ravel()), whole)
+    return Network(graph, graph.edge(result), whole)
 
 
 def _run(node: OnnxNode, graph: Graph, opset: int, known: dict[str, Value]) -> None:

@@ -20,8 +20,8 @@ from math import isfinite, pi, sqrt
 import numpy as np
 from flint import fmpq
 
-from frown_check.calls import Constant, OnnxNode
 from frown_check.errors import Refused
+from frown_check.model.calls import Constant, OnnxNode
 
 Polynomial = dict[int, Fraction]
 

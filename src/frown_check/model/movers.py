@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from frown_check.balls import Ball
-from frown_check.calls import Call, Value, indexed, operator
 from frown_check.graph import MOST_ENTRIES, View
+from frown_check.model.calls import Call, Value, indexed, operator
 
 FLOATS = (1, 11)  # TensorProto.FLOAT, DOUBLE
 INTEGERS = {6: np.int32, 7: np.int64}  # TensorProto.INT32, INT64
@@ -27,8 +26,7 @@ def identity(call: Call) -> Value:
 
 @operator("Dropout", attributes="ratio seed")
 def dropout(call: Call) -> Value:
-    if call.has(2) and call.constant(2).any():
-        raise call.refuse("training mode")
+    call.refuse_if(call.has(2) and call.constant(2).any(), "training mode")
     return call.value(0)
 
 
@@ -36,8 +34,7 @@ def dropout(call: Call) -> Value:
 def cast(call: Call) -> Value:
     x, to = call.value(0), call.attribute("to", 0)
     if isinstance(x, View):
-        if to not in FLOATS:
-            raise call.refuse(f"attribute to={to} on a computed tensor")
+        call.refuse_if(to not in FLOATS, f"attribute to={to} on a computed tensor")
         return x
     if to in INTEGERS or to in FLOATS:
         y = x.astype(INTEGERS.get(to, np.float32 if to == 1 else np.float64))
@@ -59,8 +56,7 @@ def constant(call: Call) -> Value:
 def constant_of_shape(call: Call) -> Value:
     sizes = call.integers(0)
     fill = np.asarray(call.attribute("value", np.zeros(1))).reshape(())
-    if min(sizes, default=0) < 0 or prod(sizes) > MOST_ENTRIES:
-        raise call.refuse(f"shape {sizes}")
+    call.refuse_if(min(sizes, default=0) < 0 or prod(sizes) > MOST_ENTRIES, f"shape {sizes}")
     return np.full(sizes, fill)
 
 
@@ -87,12 +83,10 @@ def flatten(call: Call) -> Value:
 def reshape(call: Call) -> Value:
     x, wanted = call.value(0), call.integers(1)
     if call.attribute("allowzero", 0):
-        if 0 in wanted:
-            raise call.refuse("an empty tensor")
+        call.refuse_if(0 in wanted, "an empty tensor")
     else:
         wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
-    if min(wanted, default=1) < -1 or wanted.count(-1) > 1:
-        raise call.refuse(f"shape {wanted}")
+    call.refuse_if(min(wanted, default=1) < -1 or wanted.count(-1) > 1, f"shape {wanted}")
     return indexed(x, lambda a: a.reshape(wanted))
 
 
@@ -118,12 +112,12 @@ def unsqueeze(call: Call) -> Value:
 
 @operator("Concat", attributes="axis")
 def concat(call: Call) -> Value:
-    parts = [call.value(i) for i in range(len(call.inputs))]
+    parts = call.values()
     axis = call.axis(call.attribute("axis", 0), len(parts[0].shape))
     views = [p for p in parts if isinstance(p, View)]
     if not views:
         return np.concatenate([np.asarray(p) for p in parts if not isinstance(p, View)], axis)
-    same = call.graph.join(views)
+    same = call.join(views)
     rest = iter(same)
     places, offsets = [], []
     for i, part in enumerate(parts):
@@ -132,7 +126,7 @@ def concat(call: Call) -> Value:
         offsets.append(np.zeros(part.shape) if computed else call.floats(i))
     joined = View(same[0].node, np.concatenate(places, axis))
     offset = np.concatenate(offsets, axis)
-    return call.scale(joined, None, Ball(offset)) if offset.any() else joined
+    return call.scale(joined, 1.0, offset) if offset.any() else joined
 
 
 @operator("Split", attributes="axis split num_outputs")
@@ -144,8 +138,7 @@ def split(call: Call) -> Sequence[Value]:
         count = call.attribute("num_outputs", len(call.node.outputs))
         each = -(-x.shape[axis] // count)
         sizes = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
-    if sum(sizes) != x.shape[axis] or min(sizes) <= 0:
-        raise call.refuse(f"sizes {sizes}")
+    call.refuse_if(sum(sizes) != x.shape[axis] or min(sizes) <= 0, f"sizes {sizes}")
     cuts = np.cumsum([0, *sizes]).tolist()
     lead = (slice(None),) * axis
     return [_part(x, (*lead, slice(i, j))) for i, j in pairwise(cuts)]
@@ -181,8 +174,7 @@ def gather(call: Call) -> Value:
 def expand(call: Call) -> Value:
     x = call.value(0)
     target = np.broadcast_shapes(x.shape, tuple(call.integers(1)))
-    if prod(target) > MOST_ENTRIES:
-        raise call.refuse(f"shape {target}")
+    call.refuse_if(prod(target) > MOST_ENTRIES, f"shape {target}")
     return indexed(x, lambda a: np.broadcast_to(a, target))
 
 
@@ -193,8 +185,7 @@ def pad(call: Call) -> Value:
     pads = call.list("pads", 1) or []
     fill = float(call.floats(2)) if call.has(2) else call.number("value", 0.0)
     axes = call.integers(3) if call.has(3) else list(range(rank))
-    if len(pads) != 2 * len(axes) or min(pads, default=0) < 0:
-        raise call.refuse(f"pads={pads}")
+    call.refuse_if(len(pads) != 2 * len(axes) or min(pads, default=0) < 0, f"pads={pads}")
     widths = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         widths[call.axis(axis, rank)] = (pads[i], pads[i + len(axes)])
@@ -203,12 +194,11 @@ def pad(call: Call) -> Value:
     mode = call.attribute("mode", "constant")
     if mode in ("edge", "reflect", "wrap"):
         return View(x.node, np.pad(x.index, widths, mode))
-    if mode != "constant":
-        raise call.refuse(f"mode={mode}")
+    call.refuse_if(mode != "constant", f"mode={mode}")
     y = View(x.node, np.pad(x.index, widths, constant_values=-2))
     rim = y.index == -2
     y = View(x.node, np.where(rim, -1, y.index))
-    return y if fill == 0 else call.scale(y, None, Ball(np.where(rim, fill, 0.0)))
+    return y if fill == 0 else call.scale(y, 1.0, np.where(rim, fill, 0.0))
 
 
 @operator(
@@ -222,8 +212,7 @@ def resize(call: Call) -> Value:
         rule[0] in ("", "half_pixel", "pytorch_half_pixel")
         and rule[1] in ("", "round_prefer_floor", "round_prefer_ceil")
     )
-    if call.attribute("mode", "nearest") != "nearest" or not known:
-        raise call.refuse("such a resizing")
+    call.refuse_if(call.attribute("mode", "nearest") != "nearest" or not known, "such a resizing")
     last = 2 if call.node.op == "Resize" and call.opset >= 11 else 1
     scales: Any = call.attribute("scales", None)
     if scales is None and call.has(last) and call.constant(last).size:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from frown_check.balls import Ball, U, up
 from frown_check.errors import Refused
 from frown_check.functions import Function
-from frown_check.graph import Apply, Graph, Linear, Scale, View
+from frown_check.graph import Apply, Graph, Join, Linear, Scale, View
 
 Constant = NDArray[Any]
 Value = View | Constant
@@ -48,6 +48,10 @@ class Call:
     def refuse(self, why: str) -> Refused:
         return Refused(f"{self.node.op} at {self.node.name}: {why} is not supported by the checker")
 
+    def refuse_if(self, wrong: object, why: str) -> None:
+        if wrong:
+            raise self.refuse(why)
+
     def has(self, i: int) -> bool:
         return i < len(self.inputs) and self.inputs[i] is not None
 
@@ -69,16 +73,24 @@ class Call:
             raise self.refuse(f"a computed input {i}")
         return found
 
+    def values(self) -> list[Value]:
+        return [self.value(i) for i in range(len(self.inputs))]
+
     def floats(self, i: int) -> Constant:
-        found = self.constant(i).astype(np.float64)
-        if not np.isfinite(found).all():
-            raise self.refuse(f"input {i} with infinite numbers or NaN")
+        return self.finite(self.constant(i))
+
+    def finite(self, x: Constant | float) -> Constant:
+        """The same numbers as float64, which has all integers below 2^53."""
+        given = np.asarray(x)
+        found = given.astype(np.float64)
+        self.refuse_if(not np.isfinite(found).all(), "a constant that is infinite or NaN")
+        if given.dtype.kind in "iu" and (np.abs(found) >= 2.0**53).any():
+            raise self.refuse("a constant integer of 2^53 or more")
         return found
 
     def integers(self, i: int) -> list[int]:
         found = self.constant(i)
-        if found.dtype.kind not in "iu":
-            raise self.refuse(f"an input {i} that is not of integers")
+        self.refuse_if(found.dtype.kind not in "iu", f"an input {i} that is not of integers")
         return [int(n) for n in found.ravel()]
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -87,8 +99,7 @@ class Call:
     def number(self, name: str, default: float) -> float:
         """A float attribute. They are float32 numbers, and so are their defaults."""
         found = float(np.float32(self.attribute(name, default)))
-        if not isfinite(found):
-            raise self.refuse(f"attribute {name}={found}")
+        self.refuse_if(not isfinite(found), f"attribute {name}={found}")
         return found
 
     def list(self, name: str, i: int | None = None) -> list[int] | None:
@@ -99,24 +110,24 @@ class Call:
         return None if found is None else [int(n) for n in found]
 
     def axis(self, axis: int, rank: int) -> int:
-        if not -rank <= axis < rank:
-            raise self.refuse(f"axis {axis} of a tensor of rank {rank}")
+        self.refuse_if(not -rank <= axis < rank, f"axis {axis} of a tensor of rank {rank}")
         return axis % rank
 
     # -- what it adds to the graph ------------------------------------------------------
 
-    def scale(self, x: View, factor: Ball | None, offset: Ball | None = None) -> View:
-        """factor x + offset with numpy's broadcasting; None is 1, or 0."""
-        parts = [b.mid.shape for b in (factor, offset) if b is not None]
-        shape = np.broadcast_shapes(x.shape, *parts)
-
-        def wide(ball: Ball) -> Ball:
-            return ball.map(lambda a: np.broadcast_to(a, shape).reshape(-1))
-
-        spread = View(x.node, np.broadcast_to(x.index, shape))
-        times = wide(Ball(np.ones(())) if factor is None else factor)
-        op = Scale(times, None if offset is None else wide(offset))
-        return self.graph.add(op, [spread], shape)
+    def scale(
+        self, x: View, factor: Ball | Constant | float, offset: Ball | Constant | None = None
+    ) -> View:
+        """factor x + offset with numpy's broadcasting; numbers that are no balls are exact."""
+        parts = [
+            b if isinstance(b, Ball) else Ball(self.finite(b))
+            for b in (factor, offset)
+            if b is not None
+        ]
+        shape = np.broadcast_shapes(x.shape, *(b.mid.shape for b in parts))
+        wide = [b.map(lambda a: np.broadcast_to(a, shape).reshape(-1)) for b in parts]
+        op = Scale(wide[0], wide[1] if len(wide) > 1 else None)
+        return self.graph.add(op, [broadcast(x, shape)], shape)
 
     def linear(self, x: View, weight: Ball, bias: Ball | None = None) -> View:
         """x (groups, places, inputs) times weight (groups, inputs, outputs)."""
@@ -133,6 +144,24 @@ class Call:
         flat = View(x.node, x.index.reshape(1, -1, count))
         return moved(self.linear(flat, Ball(weights.reshape(1, count, 1))), x.shape[:-1])
 
+    def join(self, views: Sequence[View]) -> Sequence[View]:
+        """The same views, all of one node."""
+        if len({v.node for v in views}) == 1:
+            return views
+        sizes = [v.index.size for v in views]
+        whole = self.graph.add(Join(sizes), views, (sum(sizes),))
+        starts = np.cumsum([0, *sizes])
+        return [
+            View(whole.node, np.arange(a, b).reshape(v.shape))
+            for a, b, v in zip(starts, starts[1:], views)
+        ]
+
+    def stack(self, views: Sequence[View], axis: int = -1) -> View:
+        """Views, broadcast to one shape, side by side on a new axis."""
+        shape = np.broadcast_shapes(*(v.shape for v in views))
+        same = self.join([broadcast(v, shape) for v in views])
+        return View(same[0].node, np.stack([v.index for v in same], axis))
+
     def apply(self, x: View, function: Function) -> View:
         """A site of one variable."""
         return self.graph.add(Apply(self.node.name, function), [x], x.shape)
@@ -147,10 +176,14 @@ def moved(x: View, shape: Sequence[int]) -> View:
     return View(x.node, x.index.reshape(shape))
 
 
-def quotient(x: Constant, y: Constant) -> Ball:
+def broadcast(x: View, shape: Sequence[int]) -> View:
+    return View(x.node, np.broadcast_to(x.index, shape))
+
+
+def quotient(x: Constant | float, y: Constant | float) -> Ball:
     """x / y, entry by entry, of finite floats."""
     with np.errstate(all="ignore"):
-        mid = np.asarray(x / y, dtype=np.float64)
+        mid = np.divide(x, y, dtype=np.float64)
     return Ball(mid, up(2 * U * np.abs(mid), 1))
 
 
