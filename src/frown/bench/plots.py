@@ -173,11 +173,11 @@ def seconds_picture(lines: Iterable[Summary]) -> Picture | None:
     theirs: list[tuple[str, float, float, bool]] = []
     for s in lines:
         frown, lp = s["frown"], s["lp"]
-        seconds = lp.seconds if lp.limit is None else lp.limit
-        if not frown.seconds or not seconds:
+        seconds = lp.time if lp.limit is None else lp.limit
+        if not frown.time or not seconds:
             continue
         activation = s.line.network.activation
-        ours.append((activation, frown.seconds, seconds, lp.limit is not None))
+        ours.append((activation, frown.time, seconds, lp.limit is not None))
         f = s.figure
         if f is not None and f.frown_seconds and f.lp_seconds:
             theirs.append((activation, f.frown_seconds, f.lp_seconds, f.lp_unfinished))
@@ -272,7 +272,7 @@ def group_picture(lines: Sequence[Summary]) -> Picture | None:
     crown = gain(done[0]["crown"], first)
     if crown is not None and isfinite(crown.value):
         tight.axhline(100 + 100 * crown.value, color=colour, lw=1, ls=":", label="CROWN, ours")
-    time.plot(groups, [s["frown"].seconds or 0.0 for s in done], "o-", color=colour, label="ours")
+    time.plot(groups, [s["frown"].time or 0.0 for s in done], "o-", color=colour, label="ours")
     if all(s.line.network.name == GROUP_NETWORK for s in done):
         _paper_groups(tight, time)
     for axes, text in (

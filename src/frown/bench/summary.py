@@ -45,6 +45,16 @@ class Measured:
         return mean(known) if known and len(known) == len(times) else None
 
     @property
+    def time(self) -> float | None:
+        """CPU seconds per image, which other work on the machine does not change; seconds where
+        they are not known or several threads add up."""
+        return self.seconds if self.clocked else self.cpu
+
+    @property
+    def clocked(self) -> bool:
+        return self.cpu is None or any(r.threads != 1 for r in self.results)
+
+    @property
     def limit(self) -> float | None:
         """The seconds after which a sample was given up; None: none was."""
         return max((r.limit for r in self.results if not r.complete and r.limit), default=None)
@@ -106,10 +116,12 @@ class Summary:
     @property
     def speed_up(self) -> SpeedUp | None:
         frown, lp = self["frown"], self["lp"]
-        seconds = lp.seconds if lp.limit is None else lp.limit
-        if not frown.seconds or seconds is None:
+        clock = frown.clocked or lp.clocked or lp.limit is not None
+        own = frown.seconds if clock else frown.cpu
+        theirs = lp.limit or (lp.seconds if clock else lp.cpu)
+        if not own or theirs is None:
             return None
-        return SpeedUp(seconds / frown.seconds, lp.limit is not None)
+        return SpeedUp(theirs / own, lp.limit is not None)
 
     @property
     def cold_over_hot(self) -> SpeedUp | None:
@@ -171,13 +183,14 @@ def notes(lines: Sequence[Summary]) -> list[str]:
     if batches:
         threads = _range({r.threads for r in results})
         alone = "; LP one at a time" if lp else ""
+        kind = "seconds" if any(m.clocked for m in every if m.results) else "CPU seconds"
         text.append(
-            f"s: seconds per image; CROWN and FROWN in batches of {_range(batches)}, "
+            f"s: {kind} per image; CROWN and FROWN in batches of {_range(batches)}, "
             f"threads: {threads}{alone}"
         )
     alone_on_it = [r for r in results if r.threads == 1 and r.cpu is not None]
     if sum(r.seconds for r in alone_on_it) > _BUSY * sum(r.cpu or 0.0 for r in alone_on_it):
-        text.append("the machine was busy with other work: CPU seconds are in the CSV file")
+        text.append("the machine was busy with other work; the clock's seconds are in the CSV file")
     workers = {r.workers for r in results if r.column == "lp"}
     if workers - {1}:
         text.append(f"LP solved by {_range(workers)} processes at a time")

@@ -74,7 +74,7 @@ def _value(found: Gain | None) -> float | None:
 
 def _lp_seconds(s: Summary, digits: int) -> str:
     lp = s["lp"]
-    return number(lp.seconds, digits - 1) if lp.limit is None else f">{lp.limit:g}"
+    return number(lp.time, digits - 1) if lp.limit is None else f">{lp.limit:g}"
 
 
 def _paper_lp_seconds(f: Figure, digits: int) -> str:
@@ -134,7 +134,7 @@ def _columns(methods: Sequence[str]) -> list[Column]:
         ),
         Column(
             "s\nFROWN",
-            lambda s, d: number(s["frown"].seconds, d - 1),
+            lambda s, d: number(s["frown"].time, d - 1),
             lambda f, d: number(f.frown_seconds, d - 1),
         ),
         Column("s\nLP", _lp_seconds, _paper_lp_seconds),
@@ -176,14 +176,14 @@ def _group_grid(lines: Sequence[Summary], wide: bool) -> Grid:
     for s in lines:
         own, first = s["frown"], lines[0]["frown"]
         loss = gain(own, first) if lines[0].line.group == 1 else None
-        fast = own.seconds and first.seconds and first.seconds / own.seconds
+        fast = own.time and first.time and first.time / own.time
         texts = (
             group_text(s.line),
             str(len(own.radii)),
             number(own.radius, digits),
             NONE if loss is None else f"{100 * (1 + loss.value):.1f}%",
             percent(_value(s.gain("frown"))),
-            number(own.seconds, 3),
+            number(own.time, 3),
             NONE if fast is None or loss is None else f"{number(fast, 3)}x",
         )
         rows.append(GridRow(texts))
