@@ -13,6 +13,7 @@ from frown.graph.builder import Builder
 from frown.graph.selection import Pad
 from frown.query.region import Region
 from frown.query.spec import Spec
+from frown.relax.relaxation import Lines, Slopes
 from frown.relax.table import Relu
 from frown.rigor import forms, replay
 from frown.rigor.region import enclosing, extremes, farthest, least
@@ -64,6 +65,17 @@ def test_without_charges_for_rounding_there_are_false_bounds(monkeypatch) -> Non
     """The networks are hostile enough to tell."""
     monkeypatch.setattr(forms, "gamma", lambda terms: 0.0)
     assert run(5, 20, samples=4).false
+
+
+@pytest.mark.parametrize("power", [-1073, -1050, -1000, 0])
+def test_a_rules_charge_covers_its_rounding_however_small_lines_are(power: int) -> None:
+    """Coefficients may be as large as lines are small: the charge must not underflow before."""
+    level = torch.full((1, 3), 2.0**power, dtype=torch.float64)
+    slopes = Slopes(level, level)
+    rule = forms.Rule.of(Relu(), Lines(slopes, level, level), torch.ones_like(level))
+    assert rule.charge is not None
+    for charge in rule.charge.flatten().tolist():
+        assert rational(charge) >= rational(2.0**power) * (3 * rational(2.0**-53))
 
 
 def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:

@@ -92,6 +92,7 @@ class Rule:
         level = lines.lower.abs().maximum(lines.upper.abs())
         reach = steep * size if op.expand(level) is level else (steep * size).sum(-1)
         charge = (level * gamma(level[0].numel()) + reach * (4 * UNIT)) * LOOSE
+        charge = charge + TINY  # what underflow took here, before coefficients multiply it
         whole = all(bool(t.isfinite().all()) for t in (steep, level, charge))
         return cls(lines, size, charge if whole else None)
 
