@@ -95,6 +95,18 @@ def test_speed_up_is_lp_seconds_over_frown_seconds() -> None:
     assert found is not None and found.value == 40.0 and not found.at_least
 
 
+def test_times_are_cpu_seconds_where_one_thread_did_all_the_work() -> None:
+    busy = Measured(tuple(replace(r, seconds=9 * r.seconds) for r in FULL["lp"].results))
+    line = summary("mnist_5x20_relu", **(FULL | {"lp": busy}))
+    assert line["lp"].time == 10.0 and line["lp"].seconds == 180.0
+    assert line.speed_up is not None and line.speed_up.value == 40.0
+    for change in ({"cpu": None}, {"threads": 2}):
+        other = Measured(tuple(replace(r, **change) for r in busy.results))
+        line = summary("mnist_5x20_relu", **(FULL | {"lp": other}))
+        assert line["lp"].time == 180.0
+        assert line.speed_up is not None and line.speed_up.value == 360.0
+
+
 def test_lp_beyond_the_limit_counts_as_at_least_the_limit() -> None:
     line = summary("mnist_5x20_relu", **(FULL | {"lp": given_up("lp", 60.0, {0: 0.13})}))
     found, lp = line.speed_up, line.gain("lp")
