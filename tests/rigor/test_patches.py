@@ -123,10 +123,17 @@ def test_without_charges_bounds_of_patches_are_false(
     assert campaign(0, 40).false
 
 
-def test_a_form_and_its_charge_are_those_of_the_whole_network(used: list[int]) -> None:
-    """What is charged in a patch is what is charged without, but for sums of fewer terms."""
+@pytest.mark.parametrize("lines_alone", [False, True])
+def test_a_form_and_its_charge_are_those_of_the_whole_network(
+    lines_alone: bool, used: list[int]
+) -> None:
+    """What is charged in a patch is what is charged without, but for sums of fewer terms; along
+    lines it is the very same."""
     graph = NETWORKS["plain"]
     walk, _ = walked(graph, "inf")
+    if lines_alone:
+        for numbers in (*walk.weights.terms.values(), *walk.weights.value.values()):
+            numbers.zero_()
     plan = walk.plan
     source = plan.sources[plan.relaxed[-1]]
     (size,) = {graph.nodes[source].size}
@@ -158,5 +165,7 @@ def test_a_form_and_its_charge_are_those_of_the_whole_network(used: list[int]) -
             charges[rows] = seen["patch"]
     whole = seen["whole"]
     assert (charges <= whole * (1 + 1e-9)).all()
+    if lines_alone:
+        assert torch.allclose(charges, whole, rtol=1e-9, atol=0)
     assert (charges >= whole / 20).all()  # gamma of as many terms as the layers have here, or fewer
     assert inf > float(whole.min()) > 0
