@@ -144,9 +144,9 @@ def test_a_form_and_its_charge_are_those_of_the_whole_network(
     bounded = patches.bounded
 
     def keep(name: str):
-        def kept(region, form):
+        def kept(region, form, *which):
             seen[name] = form.charge
-            return bounded(region, form)
+            return bounded(region, form, *which)
 
         return kept
 

@@ -203,7 +203,7 @@ def pull_back(
                 charge = charge + added(pending[j], j)
             else:
                 pending[j] = part
-    last = pending.get(0, const.new_zeros(len(coef), *graph.input_shape))
+    last = pending[0] if 0 in pending else const.new_zeros(len(coef), *graph.input_shape)
     charge = charge + running * (4 * UNIT) + TINY * spread(lost, which)
     return Charged(last, const, (charge + off(0, last)) * LOOSE)
 

@@ -18,6 +18,7 @@ from frown.query.region import Region
 from frown.rigor.forms import Charged, Passed, Rule, Weights, pull_back, terms_of
 from frown.rigor.region import least
 from frown.rigor.rounding import LOOSE, UNIT, below
+from frown.rigor.rows import Which
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,9 @@ def patched_rows(part: Patch, known: Known, coef: Tensor, sample: Tensor, place:
     return bounded(part.region(known.region, sample, place), form)
 
 
-def bounded(region: Region, form: Charged) -> Tensor:
+def bounded(region: Region, form: Charged, which: Which | None = None) -> Tensor:
     """(rows,) at most what each form and its charge leave over its region."""
-    value = least(region, form.coef) + form.const
+    value = least(region, form.coef, which) + form.const
     return below(value, form.charge + form.const.abs() * (4 * UNIT))
 
 

@@ -12,7 +12,10 @@ from torch import Tensor
 from frown.graph.box import Box
 from frown.query.region import Region
 from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
+from frown.rigor.rows import Which, dot, places, spread
 from frown.rigor.tables import Enclosure, one_by_one
+
+SMALL = 2.0**-400  # squares of numbers between it and its inverse stay far within range
 
 
 def enclosing(region: Region) -> Box:
@@ -30,15 +33,20 @@ def enclosing(region: Region) -> Box:
     return Box(low, high)
 
 
-def least(region: Region, coef: Tensor) -> Tensor:
-    """(rows,) at most coef . x for every x of the region.
+def least(region: Region, coef: Tensor, which: Which | None = None) -> Tensor:
+    """(rows,) at most coef . x for every x of the row's region: `which` says which that is, None
+    that every row has its own, or all have one.
 
     The centre's part is a sum; what moving gains is at most the value of the dual problem at any
     multiplier, so multipliers are guessed in floats.
     """
+    if which is not None and (region.clipped or region.scale is not None):
+        region, which = region.rows(places(which)), None
     if region.p == inf and region.clipped:
         box = enclosing(region)
         return _dot_below(coef, torch.where(coef > 0, box.lower, box.upper))
+    if which is not None:
+        return _least_of_samples(region, coef, which)
     start = _dot_below(coef, region.centre)
     gain = _gain(region, coef)
     best = above(_ball_gain(gain, region.p) * region.radius[:, None])
@@ -46,6 +54,17 @@ def least(region: Region, coef: Tensor) -> Tensor:
         best = torch.minimum(best, _cut_gain(region, coef, gain))
     total = best.sum(1)
     return below(start - total, total * gamma(best.shape[1]))
+
+
+def _least_of_samples(region: Region, coef: Tensor, which: Which) -> Tensor:
+    """The same for plain balls, whose centres are read where they are."""
+    size, centre = coef.abs(), region.centre
+    count = centre[0].numel()
+    error = dot(size, centre.abs(), which) * (gamma(count) * LOOSE) + count * TINY
+    start = below(dot(coef, centre, which), error)
+    gain = _ball_gain(region.balls(size), region.p)
+    total = above(gain * spread(region.radius, which)[:, None])
+    return below(start - total.sum(1), total.sum(1) * gamma(total.shape[1]))
 
 
 def _gain(region: Region, coef: Tensor) -> Tensor:
@@ -103,6 +122,10 @@ def _ball_gain(gain: Tensor, p: float) -> Tensor:
     if p == inf:
         return gain.sum(-1) * (1 + gamma(gain.shape[-1]) + 4 * UNIT)
     largest = gain.amax(-1, keepdim=True)
+    if p == 2 and bool(((largest > SMALL) & (largest < 1 / SMALL)).all()):
+        # What underflow takes of squares is nothing against that of the largest.
+        size = gain.shape[-1]
+        return gain.square().sum(-1).sqrt() * (1 + gamma(size) + 16 * UNIT)
     share = gain / torch.where(largest > 0, largest, 1.0)  # squares stay in range
     if p == 2:
         norm = share.square().sum(-1).sqrt()

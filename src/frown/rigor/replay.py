@@ -325,12 +325,11 @@ class Walk:
         if not len(coef):
             return coef.new_zeros(0)
         index, own = shared(sample), which(sample)
-        region, earlier = self.region.rows(index), self.plan.below(target)
-        frames = {}
+        earlier, slopes = self.plan.below(target), None
         if guide is not fixed_rule:
             frames = {i: self.frames[i].rows(index) for i in earlier}
-        request = Request(target, coef, sample, neuron, side, region, frames)
-        slopes = guide(request)
+            region = self.region.rows(index)
+            slopes = guide(Request(target, coef, sample, neuron, side, region, frames))
         thrifty = slopes is not None and self.thrift > 0 and target != self.plan.graph.output
         if thrifty:
             box = self.values[target]
@@ -367,7 +366,7 @@ class Walk:
             if thrifty and slopes is not None:  # what no row reads needs no slope
                 slopes = {i: kept.get(i, torch.full_like(slopes[i], torch.nan)) for i in earlier}
             self.record(Step(target, sample, neuron, side, slopes))
-        return bounded(region, form)
+        return bounded(self.region, form, own)
 
 
 def _pieces(

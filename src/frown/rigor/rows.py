@@ -29,6 +29,8 @@ class Even:
 
 Which = Tensor | Even  # a row's sample
 
+WIDE = 1 << 14  # numbers of a sample's rows; a product of so many costs more than it computes
+
 
 def which(sample: Tensor) -> Which:
     """(rows,) samples in the shortest way to say it."""
@@ -41,6 +43,16 @@ def which(sample: Tensor) -> Which:
         return sample
     even = torch.arange(first, last + 1, device=sample.device).repeat_interleave(each)
     return Even(slice(first, last + 1), each) if torch.equal(even, sample) else sample
+
+
+def places(which: Which) -> Tensor | slice:
+    """An index that reads a sample's numbers for each of its rows; one sample's are broadcast."""
+    if not isinstance(which, Even):
+        return which
+    first, end = which.samples.start, which.samples.stop
+    if end - first == 1:
+        return which.samples
+    return torch.arange(first, end).repeat_interleave(which.each)
 
 
 def spread(numbers: Tensor, which: Which) -> Tensor:
@@ -57,6 +69,9 @@ def dot(coef: Tensor, numbers: Tensor, which: Which) -> Tensor:
         own = numbers[which.samples]
         if len(own) == 1:
             return flat @ own.flatten()
+        if which.each * flat.shape[1] >= WIDE:
+            blocks = zip(which.blocks(flat), own.reshape(len(own), -1), strict=True)
+            return torch.cat([rows @ numbers for rows, numbers in blocks])
         return (which.blocks(flat) * own.reshape(len(own), 1, -1)).sum(2).flatten()
     return (flat * rows_of(numbers, which).reshape(flat.shape)).sum(1)
 
