@@ -20,6 +20,7 @@ LAYERS = (
     ("batches",),
     ("prover",),
     ("certifier", "bounding", "certificate"),
+    ("counterexamples",),
     ("batch",),
     ("rigor",),
     ("radius", "engines", "attacks"),

@@ -8,12 +8,14 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import frown
 import zoo
 from frown.engines.backward import fixed_layers, fixed_margins
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.frown import Warm, frown
+from frown.engines.frown import Warm
+from frown.engines.frown import frown as frowned
 from frown.engines.milp import Exact, exact
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
@@ -167,7 +169,7 @@ def test_every_certified_radius_lies_below() -> None:
     layers = fixed_layers(plan, ball, Settings("crown"))
     assert fixed_margins(plan, ball, spec, layers, Settings("crown")).min() <= 0
     first = torch.zeros(1, dtype=torch.long)
-    assert frown(plan, ball, spec, Settings(), Warm(1), first).margins.min() <= 0
+    assert frowned(plan, ball, spec, Settings(), Warm(1), first).margins.min() <= 0
     # And no sampled point within the proved radius breaks anything.
     rng = np.random.default_rng(0)
     steps = rng.uniform(-1, 1, (100_000, 1, 6)) * found.proved
@@ -262,3 +264,28 @@ def test_coefficients_too_small_for_the_solver_prove_nothing(large: float) -> No
     graph = build.graph(build.linear(h, last, torch.tensor([0.5, 0.0]).double()))
     found = from_origin(graph, 5.0)
     assert found.proved <= 0.5
+
+
+@pytest.mark.parametrize("eps", [None, 2.0, 1e-3])
+def test_its_counterexamples_are_replayed_in_the_model(eps: float | None) -> None:
+    """Without an attack, what the program found is all there is."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+    x = np.random.default_rng(0).normal(size=(4, 2))
+    model = frown.load(net, torch.from_numpy(x[:1]).float())
+    y = model.run(x).argmax(1)
+    result = frown.certify(model, x, y, method="milp", attack=False, eps=eps, bounds=(-2, 2))
+    points = result.counterexamples
+    near = 0
+    for row in result.rows:
+        if eps == 1e-3:
+            assert row.status == "certified" and row.broken is None
+            continue
+        assert row.broken is not None and row.radius < row.broken
+        point = points[row.index]
+        answer = model.run(point[None])[0]
+        assert answer[row.label] <= np.delete(answer, row.label).max()  # a tie is an error
+        assert np.abs(point).max() <= 2
+        assert float(np.abs(point - x[row.index]).max()) == pytest.approx(row.broken)
+        near += row.radius > 0.99 * row.broken
+    assert eps is not None or near == len(x)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from frown.attacks.pgd import Attack, nearest
 from frown.batch import Batch
+from frown.counterexamples import confirm, confirm_one
 from frown.engines.backward import fixed_layers, fixed_margins
 from frown.engines.ceiling import Ceiling
 from frown.engines.clock import Clock, OutOfTime
@@ -34,6 +35,8 @@ from frown.radius import NARROW, NARROWER, Bracket, Evaluate, holds, search
 from frown.results import Row
 
 SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets
+INSIST = 4  # times that ascents go on where there is one radius
+HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
 
 Pulse = Callable[[Batch], None]  # told of a batch after every radius tried
@@ -82,7 +85,11 @@ class Certifier:
         )
         batch.broken[prediction != query.label] = 0.0
         if self.attack is not None and len(right):
-            self._attack(batch, region.rows(keep), spec.rows(keep), eps is not None)
+            fixed = eps is not None
+            guess = limit if fixed else self._guess(batch)
+            problem = (graph, region.rows(keep).with_radius(limit), spec.rows(keep), guess)
+            found = nearest(*problem, self.attack, self.clock)
+            confirm(self.model, batch, found, fixed)
         batch.seconds += monotonic() - began
         return batch
 
@@ -111,8 +118,11 @@ class Certifier:
             if self.settings.hot and not eps:
                 first = self._foreseen(batch, first)
             evaluate = self._programmed(batch)
+        tol = NARROWER * self.tol
         try:
-            self._search(batch, evaluate, first, NARROWER * self.tol, 1 if eps else 20, pulse)
+            self._search(batch, evaluate, first, tol, 1 if eps else 20, pulse)
+            if eps and method != "lp":
+                self._insist(batch, evaluate, bracket, tol, pulse)
         finally:
             same = batch.bracket.proved == bracket.proved
             batch.bracket.at_proved = torch.where(
@@ -197,6 +207,23 @@ class Certifier:
             batch.complete = False
         if self.clock.expired() and len(batch.bracket.open(tol)):
             batch.complete = False
+
+    def _insist(
+        self, batch: Batch, evaluate: Evaluate, fixed: Bracket, tol: float, pulse: Pulse
+    ) -> None:
+        """Where margins at the one radius came near 0, ascents go on from where they ended, as
+        they would in a search; `fixed` has what CROWN's lines gave there."""
+        for _ in range(INSIST):
+            now = batch.bracket
+            gained = now.at_failed - fixed.at_failed
+            near = (now.at_failed + HOPE * gained >= 0).all(1)
+            again = near & (now.failed <= now.limit) & (now.proved < now.limit)
+            if not (batch.complete and bool(again.any())):
+                return
+            before, now.failed = now.failed, torch.where(again, torch.inf, now.failed)
+            self._search(batch, evaluate, now.limit, tol, 1, pulse)
+            unproved = again & (now.proved < now.limit)
+            now.failed = torch.where(unproved, before, now.failed)
 
     def _problem(self, batch: Batch) -> tuple[Region, Spec]:
         query = batch.query.take(batch.right)
@@ -300,12 +327,8 @@ class Certifier:
                 broken=hit,
             )
             if found.point is not None:
-                centre = batch.query.x[n].reshape(self.model.input_shape)
-                point = found.point.double().cpu().numpy().reshape(self.model.input_shape)
-                # It lies on the boundary: rounding may undo it.
-                for stretch in (1.0, 1.0001, 1.001):
-                    if self._replay(batch, n, centre + stretch * (point - centre), fixed, k):
-                        break
+                stretch = (1.0, 1.0001, 1.001)
+                confirm_one(self.model, batch, k, found.point, fixed, stretch)
             gain = min(found.proved, limit, float(batch.broken[n]) * (1 - 1e-6))
             if gain > proved:
                 bracket.proved[k], bracket.at_proved[k] = gain, 0.0
@@ -325,52 +348,6 @@ class Certifier:
         gain = region.gain(slope)
         tiny = torch.finfo(gain.dtype).tiny
         return torch.minimum(worst.detach() / gain.clamp(min=tiny), batch.limit)
-
-    def _attack(self, batch: Batch, region: Region, spec: Spec, fixed: bool) -> None:
-        """The nearest counterexamples, replayed in the original runtime."""
-        assert self.attack is not None
-        graph = self.plan.graph
-        ball = region.with_radius(batch.limit)
-        guess = batch.limit if fixed else self._guess(batch)
-        found = nearest(graph, ball, spec, guess, self.attack, self.clock)
-        hit = torch.isfinite(found.distance).nonzero().flatten()
-        centre = region.centre.double()
-        # Rounding may undo a point on the boundary: also try a little beyond it.
-        for stretch in (1.0, 1.001, 1.01, 1.05):
-            if not len(hit):
-                return
-            x = centre[hit] + stretch * (found.point[hit].double() - centre[hit])
-            stays = []
-            for k, point in zip(hit.tolist(), x.cpu().numpy(), strict=True):
-                n = int(batch.right[k])
-                point = point.reshape(self.model.input_shape)
-                if batch.query.range is not None:
-                    # The range as given: casting it may have moved its ends.
-                    valid = batch.query.range
-                    point = np.clip(point, valid.lower[0], valid.upper[0])
-                if not self._replay(batch, n, point, fixed, k):
-                    stays.append(k)
-            hit = torch.tensor(stays, dtype=torch.long)
-        return
-
-    def _replay(
-        self, batch: Batch, n: int, point: NDArray[np.float64], fixed: bool, k: int
-    ) -> bool:
-        """Record the point if the original model errs on it."""
-        query = batch.query
-        label = int(query.label[n])
-        point = np.where(query.still(n), query.x[n], point)
-        output = self.model.run(point[None])[0]
-        rival = np.delete(output, label).max() if query.target is None else output[query.target[n]]
-        if not output[label] <= rival:
-            return False
-        distance = query.distance(n, point)
-        if fixed and distance > float(batch.limit[k]):
-            return False
-        if distance < batch.broken[n]:
-            batch.broken[n] = distance
-            batch.counterexample[n] = point
-        return True
 
 
 def _conditions(spec: Spec, outputs: Tensor) -> Tensor:

@@ -252,7 +252,9 @@ class _Engine:
         flat = self.warm.table(table, slots, rows.lanes, width, coef)
         theta = self.warm.filled(flat[keys], table, keys)
         ascent = self.settings.ascent
-        steps = ascent.more if self.warm.rounds else ascent.steps
+        last = table[0] == self.plan.graph.output
+        steps, rate = (ascent.of_margins if last else ascent.of_neurons)(self.warm.rounds)
+        ascent = replace(ascent, rate=rate)
         found = optimise(part.plan, rows, theta, ascent, steps, self.clock)
         kept = len(keys) if grouped else count
         flat[keys[:kept]] = found.theta[:kept]

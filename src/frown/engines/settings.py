@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 
 from frown.errors import InvalidInput
 
@@ -14,16 +15,26 @@ BOXES = ("lp", "crown", "frown")
 class Ascent:
     """How the slopes are optimised; defaults suit every network tried.
 
-    `steps` are taken at the first radius, from CROWN's lines; `more` at each later one,
-    from where the last one ended.
+    `steps` are taken at the first radius, from CROWN's lines. Each later one starts where the
+    last one ended, and radii get closer: there are fewer and smaller steps, but at least `more`.
+    Margins, which decide, get all of them.
     """
 
     steps: int = 10
-    more: int = 10
+    more: int = 2
     rate: float = 0.25  # first step, in units of the slope range
     decay: float = 0.92  # of the rate, per step
+    fade: float = 0.65  # of steps and rate, per radius
     momentum: float = 0.5
     memory: float = 0.85  # of the squared gradient
+
+    def of_neurons(self, radii: int) -> tuple[int, float]:
+        """Steps, and the first one's rate, after so many radii."""
+        faded = self.fade**radii
+        return min(self.steps, max(self.more, ceil(self.steps * faded))), self.rate * faded
+
+    def of_margins(self, radii: int) -> tuple[int, float]:
+        return self.steps, self.rate * self.fade ** (radii / 2)
 
 
 @dataclass(frozen=True, slots=True)
