@@ -172,6 +172,8 @@ def batch_normalization(call: Call) -> Value:
         raise call.refuse_attribute("training_mode")
     if not call.flag("spatial", True):
         raise call.refuse_attribute("spatial")
+    if call.outputs > 1:
+        raise Unsupported("more than one output, which before opset 14 means training")
     x = call.value()
     names = ("scale", "a bias", "means", "variances")
     weight, bias, mean, variance = (

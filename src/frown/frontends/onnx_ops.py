@@ -258,6 +258,7 @@ def gelu(call: Call) -> Value:
 @handles(WRITTEN_GELU, attributes="linear cubic")
 def written_gelu(call: Call) -> Value:
     """What `onnx_fuse` makes of a GELU that a file writes out, with the file's own constants."""
+    _with_axes(call)
     linear, cubic = float(call.attributes["linear"]), float(call.attributes["cubic"])
     if cubic != 0:
         return call.build.add(GeluTanh(linear, cubic), call.value())
@@ -267,8 +268,15 @@ def written_gelu(call: Call) -> Value:
     return call.build.scale(inner, 1 / steepness)
 
 
+def _with_axes(call: Call) -> None:
+    """Constants of one axis, as an activation is written out with, give axes to a lone number."""
+    if not call.value().rank:
+        raise Unsupported("an activation of a tensor without axes, which may be written out")
+
+
 @handles("Swish", attributes="alpha")
 def swish(call: Call) -> Value:
+    _with_axes(call)
     alpha = call.number("alpha", 1.0)
     if alpha == 0:
         raise call.refuse_attribute("alpha")

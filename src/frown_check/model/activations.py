@@ -80,7 +80,7 @@ def gelu(call: Call) -> Value:
 def swish(call: Call) -> Value:
     """x sigmoid(a x) = silu(a x) / a. (A fused product keeps its a in double precision.)"""
     alpha = float(call.attribute("alpha", 1.0))
-    x = call.view()
+    x = _with_axes(call)
     if alpha == 1:
         return call.apply(x, functions.silu())
     inner = call.apply(call.scale(x, alpha), functions.silu())
@@ -92,7 +92,15 @@ def written_out(call: Call) -> Value:
     """What `fuse` makes of an activation that a file writes out, with the file's own constants."""
     kind, constants = call.node.attributes["kind"], call.node.attributes["constants"]
     make = functions.gelu if kind == "Gelu" else functions.gelu_tanh
-    return call.apply(call.view(), make(*constants))
+    return call.apply(_with_axes(call), make(*constants))
+
+
+def _with_axes(call: Call) -> View:
+    """Constants of one axis, as a file may write an activation with, give axes to a lone number:
+    the result would have another shape."""
+    x = call.view()
+    call.refuse_if(not x.shape, "a tensor without axes")
+    return x
 
 
 @operator("frown_check::Times", attributes="factor")

@@ -141,6 +141,8 @@ def gemm(call: Call) -> Value:
 def batch_normalization(call: Call) -> Value:
     if call.attribute("training_mode", 0) or not call.attribute("spatial", 1):
         raise call.refuse("such a mode")
+    # Before opset 14, statistics among the outputs mean training.
+    call.refuse_if(len(call.node.outputs) > 1, "more than one output")
     x = call.view()
     scale, bias, means, variances = (call.floats(i).ravel() for i in range(1, 5))
     if len(x.shape) < 2 or any(len(a) != x.shape[1] for a in (scale, bias, means, variances)):
