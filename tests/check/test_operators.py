@@ -130,7 +130,7 @@ def test_activations_that_files_write_out_are_one_site(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("op", ["Softmax", "LSTM", "Erf", "MatMul"])
 def test_what_is_not_supported_is_refused_by_name(op: str, tmp_path: Path) -> None:
-    inputs = "x x" if op == "MatMul" else "x"
+    inputs = {"MatMul": "x x", "LSTM": "x x x"}.get(op, "x")
     path = saved(model([node(op, inputs)], (1, 6)), tmp_path)
     with pytest.raises(Refused, match=rf"{op} at y.*not supported by the checker"):
         replayed(path, [], np.zeros(6))

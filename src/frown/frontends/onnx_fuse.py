@@ -160,7 +160,7 @@ def _activation(
     if slope == 0 or outer.get(0, Fraction(0)) != slope or not _is(argument, usual):
         return None
     linear, cubic = float(argument[1]), float(argument.get(3, Fraction(0)))
-    if cubic and (linear, cubic) != (argument[1], argument[3]):
+    if cubic and (Fraction(linear), Fraction(cubic)) != (argument[1], argument[3]):
         return None  # rounded, it would be another function
     return WRITTEN_GELU, {"linear": linear, "cubic": cubic}, 2 * slope
 

@@ -188,7 +188,8 @@ def _unlike(proto: onnx.NodeProto, opset: int) -> str:
         return f"{len(proto.output)} outputs"
     for a in proto.attribute:
         wanted = known.attributes.get(a.name)
-        if wanted is None or int(wanted.type.value) != a.type:
+        kind = onnx.AttributeProto.AttributeType.Name(a.type)
+        if wanted is None or wanted.type != getattr(onnx.defs.OpSchema.AttrType, kind):
             return f"an attribute {a.name} of its type"
     given = {a.name for a in proto.attribute}
     missing = [a.name for a in known.attributes.values() if a.required and a.name not in given]
