@@ -17,6 +17,8 @@ from check.writer import draft
 from frown.errors import FrownError
 from frown.frontends.onnx_fuse import _Reader
 from frown.frontends.onnx_nodes import OnnxNode as FrownNode
+from frown_check import graph
+from frown_check.model import calls, file, movers
 from frown_check.model.calls import OnnxNode
 from frown_check.model.fuse import Fuser
 from onnx_models import integers, model, node, number, saved
@@ -235,3 +237,52 @@ def test_long_expressions_are_read_no_deeper_than_they_can_be_used() -> None:
     theirs = [FrownNode.read(node("Mul", f"{k} c", f"{k + 1}")) for k in range(1000)]
     reader = _Reader({name: n for n in theirs for name in n.outputs}, constants)
     assert len(list(reader.chain("1000"))) < 20
+
+
+# -- more than fits into memory -------------------------------------------------------------------
+
+CHAIN = [node("Neg", f"t{k}", f"t{k + 1}") for k in range(8)]
+DOUBLED = [node("Concat", f"t{k} t{k}", f"t{k + 1}", axis=1) for k in range(12)]
+BOTH = [node("Expand", "x tall", "t"), node("Expand", "x long", "l")]
+LARGE: dict[str, tuple[str, list[onnx.NodeProto]]] = {
+    "constants": (
+        "a network of over",
+        [node("ConstantOfShape", "long", f"c{k}") for k in range(8)]
+        + [node("Sum", " ".join(f"c{k}" for k in range(8)) + " x")],
+    ),
+    "tensors": ("a network of over", [node("Expand", "x long", "t0"), *CHAIN, node("Relu", "t8")]),
+    "picked": (
+        "600000 entries",
+        [
+            node("ConstantOfShape", "places", "p", value=onnx.numpy_helper.from_array(integers(0))),
+            node("Expand", "x long", "t"),
+            node("Gather", "t p"),
+        ],
+    ),
+    "doubled": (
+        "4096 entries",
+        [node("Concat", "x x", "t0", axis=1), *DOUBLED, node("Relu", "t12")],
+    ),
+    "crossed": ("too large", [*BOTH, node("Add", "t l")]),
+    "scaled": ("too large", [*BOTH, node("Mul", "t large")]),
+    "compared": ("too large", [*BOTH, node("Max", "t l")]),
+    "masked": ("too large", [*BOTH, node("Where", "true t l")]),
+    "multiplied": ("arithmetic on 100000 constants", [node("Mul", "many many", "m")]),
+}
+"""Reasons, and models whose tensors of a thousand entries stand for larger ones."""
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_memory_is_bounded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (graph, calls, file, movers):
+        monkeypatch.setattr(module, "MOST_ENTRIES", 3000)
+    monkeypatch.setattr(graph, "MOST_IN_ALL", 7000)
+    reason, nodes = LARGE[name]
+    known = {"tall": integers(1000, 1), "long": integers(1, 1000), "places": integers(600)}
+    known |= {"true": np.array(True), "many": np.ones(100000, np.int64), "w": number(1)}
+    known["large"] = np.ones((1, 1000), np.float32)
+    if name == "multiplied":
+        nodes = [*nodes, node("Cast", "m", "f", to=1), node("Add", "x f")]
+    path = saved(model(nodes, [1, 1], known), tmp_path)
+    verdict = claimed(path, [1.0])
+    assert not verdict.accepted and reason in verdict.reason

@@ -17,7 +17,7 @@ from frown_check import functions
 from frown_check.balls import enclosed, precise
 from frown_check.graph import View
 from frown_check.model.affine import whole
-from frown_check.model.calls import Call, Value, broadcast, operator, quotient
+from frown_check.model.calls import Call, Value, broadcast, operator, quotient, together
 from frown_check.model.windows import largest
 
 
@@ -151,7 +151,7 @@ def minimum(call: Call) -> Value:
 def _largest(call: Call, values: Sequence[Value]) -> View:
     views = [x for x in values if isinstance(x, View)]
     distinct = [v for i, v in enumerate(views) if not any(_same(v, w) for w in views[:i])]
-    shape = np.broadcast_shapes(*(x.shape for x in values))
+    shape = together(*(x.shape for x in values))
     call.refuse_if(not distinct, "a maximum of constants")
     y = largest(call, call.stack([broadcast(v, shape) for v in distinct]))
     constants = [call.finite(x) for x in values if not isinstance(x, View)]
@@ -218,5 +218,5 @@ def power(call: Call) -> Value:
     powers = call.finite(exponent)
     p = float(powers.ravel()[0])
     call.refuse_if(not (powers == p).all() or p == 0, "such an exponent")
-    wide = broadcast(x, np.broadcast_shapes(x.shape, powers.shape))
+    wide = broadcast(x, together(x.shape, powers.shape))
     return wide if p == 1 else call.apply(wide, functions.power(p))

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
-from frown_check.graph import Graph, Network, Scale, View
+from frown_check.graph import MOST_ENTRIES, Graph, Network, Scale, View
 from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
 from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
 from frown_check.model.fuse import Fuser
@@ -266,4 +266,7 @@ def _run(node: OnnxNode, graph: Graph, opset: int, known: dict[str, Value]) -> N
     for output, value in zip(node.outputs, outputs):
         if isinstance(value, View) and value.index.size == 0:
             raise Refused(f"{place} has an empty result")
+        kept = value.index if isinstance(value, View) else np.asarray(value)
+        refuse_if(kept.size > MOST_ENTRIES, f"{place} has {kept.size} entries, too many")
+        graph.spend(kept.size if kept.base is None else 0)
         known[output] = value if isinstance(value, View) else np.asarray(value)

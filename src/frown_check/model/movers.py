@@ -174,6 +174,8 @@ def slices(call: Call) -> Value:
 def gather(call: Call) -> Value:
     x = call.value(0)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    size = prod(x.shape) // x.shape[axis] * call.constant(1).size
+    call.refuse_if(size > MOST_ENTRIES, f"{size} entries")
     places = np.array(call.integers(1), np.int64).reshape(call.constant(1).shape)
     return indexed(x, lambda a: np.take(a, places, axis))
 
