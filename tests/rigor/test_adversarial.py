@@ -206,6 +206,18 @@ def test_saturated_activations_are_not_taken_for_constants(tmp_path: Path) -> No
     assert not frown_check.check(claim.file(), path).accepted
 
 
+def test_sums_that_are_too_long_stay_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Charges are themselves sums, with room for the rounding of so many terms."""
+    known = {"w": np.eye(3, dtype=np.float32)}
+    found = frown.load(saved(model([node("Gemm", "x w", "y")], ["N", 3], known), tmp_path))
+    for longest, level in ((3, "rigorous"), (2, "estimate")):
+        monkeypatch.setattr("frown.prover.LONGEST", longest)
+        (row,) = frown.certify(found, [[1.0, 0.0, 0.0]]).rows
+        assert row.level == level and ("sums of more" in row.remark) == (level == "estimate")
+
+
 UNDERFLOW = {
     "factor of a product": (
         [node("Gemm", "x w", "h", alpha=1e-30)],
