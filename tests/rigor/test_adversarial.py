@@ -8,6 +8,7 @@ arithmetic: plain floating point proves it all the same, rigorous bounds and the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from pathlib import Path
@@ -204,6 +205,29 @@ def test_saturated_activations_are_not_taken_for_constants(tmp_path: Path) -> No
         assert asked.status[0] != "certified"
     claim = draft(path, [("a", "Tanh", 2)], [40.0], 20.0, 0, [1])
     assert not frown_check.check(claim.file(), path).accepted
+
+
+@pytest.mark.parametrize(
+    "lie", [{}, {"radius": 1e-9}, {"label": 1}, {"others": (1,)}, {"norm": 2.0}]
+)
+def test_only_the_rows_own_statement_is_checked(
+    lie: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the checker accepts is compared with what the row says."""
+    known = {"w": np.eye(3, dtype=np.float32)}
+    found = frown.load(saved(model([node("Gemm", "x w", "y")], ["N", 3], known), tmp_path))
+    check = frown_check.check
+
+    def other(*given: object) -> frown_check.Verdict:
+        verdict = check(*given)
+        assert verdict.accepted and verdict.claim is not None
+        return replace(verdict, claim=replace(verdict.claim, **lie))
+
+    monkeypatch.setattr(frown_check, "check", other)
+    x = [[1.0, 0.0, 0.0]]
+    (row,) = frown.certify(found, x, level="checked", certificates=tmp_path / "proofs").rows
+    assert row.level == ("rigorous" if lie else "checked")
+    assert row.remark == ("the checker accepted another statement" if lie else "")
 
 
 def test_sums_that_are_too_long_stay_estimates(
