@@ -57,6 +57,18 @@ def test_round_radii_lie_below_the_largest(largest: float):
     assert round_radii(math.inf) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_brackets_hold_as_they_are_printed(seed: int):
+    """Proved radii are rounded down, those of counterexamples up, and neither by much."""
+    rng = np.random.default_rng(seed)
+    for radius in [*10 ** rng.uniform(-12, 6, 200), 0.1, 0.021346, 1000.0, 99995.0, 5e-324]:
+        row = Row(0, 0, 0, 1, 2.0, "", "certified", float(radius), None, float(radius), {}, 0.0)
+        low, high = map(float, bracket(row)[1:-1].split(", "))
+        assert low <= radius <= high
+        assert math.isclose(low, high, rel_tol=1.01e-3)
+        assert low == high or len(repr(float(radius))) > 5
+
+
 def test_bracket_says_what_is_not_known():
     assert bracket(Row(0, 0, 0, 1, 2.0, "", "unknown", 0.0, 1.0, None, {}, 0.0)) == "[0, ?]"
     assert bracket(Row(0, 0, 0, 1, 2.0, "", "robust", 1.0, None, None, {}, 0.0)) == "[1, none]"

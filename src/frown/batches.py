@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from frown.query.query import Query
 from frown.relax.fuse import GATES
 from frown.results import Row
 from frown.rigor.single import PRECISIONS, check_execution
+
+if TYPE_CHECKING:
+    from frown_check.checker import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +208,23 @@ class Shelf:
 
                 assert self.model.path is not None
                 verdict = frown_check.check(file, self.model.path)
-                if verdict.accepted:
+                if not verdict.accepted:
+                    batch.remark[n] = f"the checker refused: {verdict.reason}"
+                elif verdict.claim is not None and self._meant(verdict.claim, batch, n):
                     batch.checked.add(n)
                 else:
-                    batch.remark[n] = f"the checker refused: {verdict.reason}"
+                    batch.remark[n] = "the checker accepted another statement"
+
+    def _meant(self, claim: Claim, batch: Batch, n: int) -> bool:
+        """Whether a claim is what the row of input n is going to say."""
+        query, place = batch.query, batch.right.tolist().index(n)
+        others = query.targets(self.model.graph.output_size)[n].tolist()
+        return (
+            claim.radius >= batch.proof(place, others)[0]
+            and (claim.norm, claim.label) == (query.p, int(query.label[n]))
+            and sorted(claim.others) == sorted(others)
+            and np.array_equal(claim.centre.ravel(), query.x[n].ravel())
+        )
 
 
 def batch_size(plan: Plan, settings: Settings, count: int) -> int:

@@ -25,7 +25,7 @@ from frown.rigor.deployed import Execution
 from frown.rigor.guides import optimised, programmed
 from frown.rigor.region import farthest
 from frown.rigor.replay import Guide, Walk, fixed_rule
-from frown.rigor.rounding import keeps_small_numbers
+from frown.rigor.rounding import LONGEST, keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
 ESTIMATES = ("milp",)  # methods whose bounds are plain floating point
@@ -125,6 +125,8 @@ class Prover:
     def _unproven(self) -> str | None:
         if not keeps_small_numbers():
             return "denormal numbers are flushed to 0 here (torch.set_flush_denormal)"
+        if max(node.size for node in self.plan.graph.nodes) > LONGEST:
+            return f"sums of more than {LONGEST} terms, whose rounding is not accounted for"
         return None
 
     def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,20 @@ LEVELS = {
     "rigorous": "proved for the real-valued network, all rounding errors accounted for",
     "checked": "rigorous, and the independent checker has accepted the certificate",
 }
+
+
+def cut(value: float, places: int, way: int = 0) -> float:
+    """A number with so many decimals: the nearest (way 0), one below (-1) or above (1)."""
+    if not isfinite(value):
+        return value
+    how = {-1: ROUND_FLOOR, 0: ROUND_HALF_EVEN, 1: ROUND_CEILING}[way]
+    return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), how))
+
+
+def digits(value: float, count: int, way: int = 0) -> float:
+    """The same with so many significant digits. What is proved is shown rounded down, and the
+    radius of a counterexample up, so that both hold at the number shown."""
+    return cut(value, count - 1 - Decimal(repr(value)).adjusted(), way) if value else value
 
 
 @dataclass(frozen=True, slots=True)

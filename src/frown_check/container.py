@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite, prod
 from typing import Any
 
@@ -24,6 +24,8 @@ from frown_check.region import MOST_FEATURES, Region
 MAGIC = b"FROWNC01"
 MOST_HEADER = 16 * 2**20
 MOST_PAYLOAD = 2**30
+MOST_ROWS = 2**24  # of all steps
+OVERLAP = 8  # how often the payload may be read in all, by arrays that share parts of it
 NO_TABLE = 0xFFFFFFFF
 
 TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "i4": "<i4", "u4": "<u4", "u1": "|u1"}
@@ -61,7 +63,7 @@ class Certificate:
     label: int
     others: tuple[int, ...]
     sites: tuple[Site, ...]
-    shared: tuple[Array | None, ...]
+    shared: tuple[Floats | None, ...]
     steps: tuple[Rows, ...]
     final: Rows
 
@@ -156,9 +158,12 @@ def _norm(value: Any) -> float:
     return _number(text, "norm")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reader:
     payload: bytes
+    seen: set[tuple[str, tuple[int, ...], int]] = field(default_factory=set)  # arrays so far
+    taken: int = 0  # bytes of all these, parts that they share several times
+    rows: int = 0  # of the steps so far
 
     def certificate(self, header: dict[str, Any]) -> Certificate:
         names = "format producer model normalisation input region claim sites shared steps final"
@@ -208,7 +213,14 @@ class _Reader:
         count = prod(sizes)
         if start % 8 or start + count * kind.itemsize > len(self.payload):
             raise Refused(f"{what} lies outside the payload or is not aligned")
-        return np.frombuffer(self.payload, kind, count, start).reshape(sizes)
+        found = np.frombuffer(self.payload, kind, count, start).reshape(sizes)
+        if (dtype, sizes, start) not in self.seen:
+            self.seen.add((dtype, sizes, start))
+            self.taken += found.nbytes
+            refuse_if(self.taken > OVERLAP * len(self.payload), "too many arrays overlap")
+            if dtype in SLOPES and np.isinf(found).any():
+                raise Refused(f"{what} has infinite numbers")
+        return found
 
     def _floats(self, ref: Any, count: int, what: str) -> Array:
         found = self.array(ref, ("f8",), what)
@@ -255,23 +267,28 @@ class _Reader:
         width = _whole(size, 1, MOST_FEATURES, "a site's size")
         return Site(_text(name, "a site's name"), _text(kind, "a site's kind"), width)
 
-    def _shared(self, ref: Any, site: Site) -> Array | None:
+    def _shared(self, ref: Any, site: Site) -> Floats | None:
         if ref is None:
             return None
         found = self.array(ref, SLOPES, "shared slopes")
-        if found.shape != (2, site.size) or np.isinf(found).any():
-            raise Refused(f"shared slopes of {site.name} are infinite or not (2, {site.size})")
-        return found.astype(np.float64)
+        if found.shape != (2, site.size):
+            raise Refused(f"shared slopes of {site.name} are not (2, {site.size})")
+        return found
 
     def _step(self, step: Any, sites: tuple[Site, ...]) -> Rows:
         site, over, neuron, side, table, slopes = _fields(
             step, "site over neuron side table slopes", "a step"
         )
         at = _whole(site, 0, len(sites) - 1, "a step's site")
-        neurons = self.array(neuron, ("u4",), "neuron").astype(np.int64)
-        sides = self.array(side, ("u1",), "side").astype(np.int64)
-        if neurons.ndim != 1 or sides.shape != neurons.shape:
+        given, given_sides = (
+            self.array(neuron, ("u4",), "neuron"),
+            self.array(side, ("u1",), "side"),
+        )
+        if given.ndim != 1 or given_sides.shape != given.shape:
             raise Refused("neuron and side of a step differ in shape")
+        self.rows += len(given)
+        refuse_if(self.rows > MOST_ROWS, f"the steps have more than {MOST_ROWS} rows")
+        neurons, sides = given.astype(np.int64), given_sides.astype(np.int64)
         if len(neurons) and (neurons.max() >= sites[at].size or sides.max() > 1):
             raise Refused(f"a row of {sites[at].name} has no such neuron or side")
         return self._rows(at, over, neurons, sides, table, slopes, sites[:at])
@@ -294,8 +311,9 @@ class _Reader:
         places = tuple(_whole(k, 0, len(earlier) - 1, "over") for k in _list(over, "over"))
         if list(places) != sorted(set(places)):
             raise Refused("over must name earlier sites, in order, each once")
-        tables = self.array(table, ("u4",), "table").astype(np.int64)
-        refuse_if(tables.shape != neurons.shape, "table must have one number per row")
+        given = self.array(table, ("u4",), "table")
+        refuse_if(given.shape != neurons.shape, "table must have one number per row")
+        tables = given.astype(np.int64)
         if slopes is None:
             if (tables != NO_TABLE).any():
                 raise Refused("a row names a table of slopes, but there are none")
@@ -304,7 +322,6 @@ class _Reader:
         width = sum(earlier[k].size for k in places)
         if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
             raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
-        refuse_if(np.isinf(found).any(), "slopes are infinite")
         if ((tables >= found.shape[0]) & (tables != NO_TABLE)).any():
             raise Refused("a row names a table of slopes that is not there")
         return Rows(at, places, neurons, sides, tables, found)

@@ -27,7 +27,8 @@ from frown_check.errors import Refused
 from frown_check.functions import Function
 from frown_check.lines import Elementwise, Frame, Maximum, Product
 
-MOST_ENTRIES = 2**26
+MOST_ENTRIES = 2**26  # of one tensor
+MOST_IN_ALL = 2**28  # of all tensors, and of what operators read
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,11 +214,19 @@ class Graph:
 
     def __init__(self, size: int) -> None:
         self.nodes = [Node(Input(), (), size)]
+        self.entries = size
+
+    def spend(self, count: int) -> None:
+        """Keep so many entries more in memory."""
+        self.entries += count
+        if self.entries > MOST_IN_ALL:
+            raise Refused(f"a network of over {MOST_IN_ALL} entries is too large for the checker")
 
     def add(self, op: Operator, views: Sequence[View], shape: Sequence[int]) -> View:
         size = int(np.prod(shape, dtype=np.float64))
         if max(size, *(v.index.size for v in views)) > MOST_ENTRIES:
             raise Refused(f"a tensor of shape {tuple(shape)} is too large for the checker")
+        self.spend(size + sum(v.index.size for v in views))
         self.nodes.append(Node(op, tuple(map(self.edge, views)), size))
         return View(len(self.nodes) - 1, np.arange(size).reshape(shape))
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from check.networks import NETWORKS, Net
 from check.writer import Draft, draft, seal
-from frown_check import check
+from frown_check import check, container
 from frown_check.__main__ import main
 
 X = np.array([0.3, -0.2, 0.5, 0.1, -0.4])
@@ -204,6 +204,31 @@ HARMFUL = {
     "no text": seal(b"\xff\xfe", b""),
     "a list": seal(b"[]", b""),
 }
+
+
+@pytest.mark.parametrize(
+    ("steps", "shift", "reason"),
+    [(20, 0, ""), (2000, 0, "the steps have more than"), (400, 8, "too many arrays overlap")],
+)
+def test_small_files_do_not_ask_for_much_more(
+    steps: int, shift: int, reason: str, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros are packed tightly, and arrays may share them: many steps of many rows each."""
+    monkeypatch.setattr(container, "MOST_ROWS", 100_000)
+    label = int(net.outputs(X[None])[0].argmax())
+    found = draft(net.path, net.sites, X, 1e-6, label, [(label + 1) % 3])
+    count = 64
+    zeros = array(found, np.zeros(count + 4 * 400), "u4")["at"]
+    table = array(found, np.full(count, 0xFFFFFFFF), "u4")
+    (first, *rest) = found.header["steps"]
+    more = []
+    for k in range(steps):
+        where = {"shape": [count], "at": zeros + shift * k}
+        rows = {"neuron": {"dtype": "u4", **where}, "side": {"dtype": "u1", **where}}
+        more.append({**first, **rows, "table": table, "slopes": None})
+    found.header["steps"] = [first, *more, *rest]
+    verdict = check(found.file(), net.path)
+    assert verdict.accepted == (not reason) and reason in verdict.reason
 
 
 @pytest.mark.parametrize("what", HARMFUL)

@@ -8,17 +8,20 @@ arithmetic: plain floating point proves it all the same, rigorous bounds and the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import frown
 import frown_check
 from check.writer import draft
 from frown.frontends.model import Model
+from frown.relax.table import Elu
 from onnx_models import model, node, saved
 
 BIG = 2.0**60
@@ -202,3 +205,90 @@ def test_saturated_activations_are_not_taken_for_constants(tmp_path: Path) -> No
         assert asked.status[0] != "certified"
     claim = draft(path, [("a", "Tanh", 2)], [40.0], 20.0, 0, [1])
     assert not frown_check.check(claim.file(), path).accepted
+
+
+@pytest.mark.parametrize(
+    "lie", [{}, {"radius": 1e-9}, {"label": 1}, {"others": (1,)}, {"norm": 2.0}]
+)
+def test_only_the_rows_own_statement_is_checked(
+    lie: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the checker accepts is compared with what the row says."""
+    known = {"w": np.eye(3, dtype=np.float32)}
+    found = frown.load(saved(model([node("Gemm", "x w", "y")], ["N", 3], known), tmp_path))
+    check = frown_check.check
+
+    def other(*given: object) -> frown_check.Verdict:
+        verdict = check(*given)
+        assert verdict.accepted and verdict.claim is not None
+        return replace(verdict, claim=replace(verdict.claim, **lie))
+
+    monkeypatch.setattr(frown_check, "check", other)
+    x = [[1.0, 0.0, 0.0]]
+    (row,) = frown.certify(found, x, level="checked", certificates=tmp_path / "proofs").rows
+    assert row.level == ("rigorous" if lie else "checked")
+    assert row.remark == ("the checker accepted another statement" if lie else "")
+
+
+def test_sums_that_are_too_long_stay_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Charges are themselves sums, with room for the rounding of so many terms."""
+    known = {"w": np.eye(3, dtype=np.float32)}
+    found = frown.load(saved(model([node("Gemm", "x w", "y")], ["N", 3], known), tmp_path))
+    for longest, level in ((3, "rigorous"), (2, "estimate")):
+        monkeypatch.setattr("frown.prover.LONGEST", longest)
+        (row,) = frown.certify(found, [[1.0, 0.0, 0.0]]).rows
+        assert row.level == level and ("sums of more" in row.remark) == (level == "estimate")
+
+
+UNDERFLOW = {
+    "factor of a product": (
+        [node("Gemm", "x w", "h", alpha=1e-30)],
+        {"w": np.array([[1e-300]])},
+    ),
+    "batch normalisation": (
+        [
+            node("Reshape", "x s", "q"),
+            node("BatchNormalization", "q w z z v", "n"),
+            node("Flatten", "n", "h"),
+        ],
+        {
+            "s": np.array([0, 1, 1]),
+            "w": np.array([1e-300]),
+            "z": np.zeros(1),
+            "v": np.array([1e60]),
+        },
+    ),
+    "quotient": ([node("Div", "x d", "h")], {"d": np.array([1.7e308])}),
+}
+
+
+@pytest.mark.parametrize("name", UNDERFLOW)
+def test_weights_that_underflow_are_refused(name: str, tmp_path: Path) -> None:
+    """alpha w = 1e-330 is 0 in double precision; 1e306 alpha w x is 1000 at x = 1e27."""
+    nodes, known = UNDERFLOW[name]
+    known = {**known, "k": np.array([[0.0, 1e306]]), "b": np.array([5.0, 0.0])}
+    nodes = [*nodes, node("Relu", "h", "r"), node("Gemm", "r k b", "y")]
+    path = saved(model(nodes, ["N", 1], known, dtype=11), tmp_path)
+    with pytest.raises(frown.errors.UnsupportedModel, match="too small for double precision"):
+        frown.load(path)
+
+
+def test_a_normalisation_that_underflows_is_refused(tmp_path: Path) -> None:
+    known = {"w": np.eye(2)}
+    found = frown.load(
+        saved(model([node("Gemm", "x w", "y")], ["N", 2], known, dtype=11), tmp_path)
+    )
+    assert found.normalised(0.0, 1e300) and found.normalised(1e-200, 1e80)
+    for mean, std in ((1e-300, 1e10), (1.0, 1.7e308)):
+        with pytest.raises(frown.errors.InvalidInput, match="too small"):
+            found.normalised(mean, std)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 49.0, 0.3])
+def test_celu_has_its_own_constants(alpha: float) -> None:
+    """49 * (1 / 49) is not 1: ELU's parameter, which no charge covers, must not be made of it."""
+    module = torch.nn.Sequential(torch.nn.CELU(alpha), torch.nn.Linear(3, 2))
+    found = frown.load(module, torch.zeros(1, 3))
+    assert [n.op.alpha for n in found.graph.nodes if isinstance(n.op, Elu)] == [1.0]

@@ -17,7 +17,7 @@ from torch import Tensor
 from frown.errors import InvalidInput, InvalidModel, ModelMismatch
 from frown.graph.affine import Scale
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import Shape
+from frown.graph.op import LEAST, Shape
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.table import Exp, Log, Power
@@ -67,6 +67,8 @@ class Model:
         width = _per_feature(std, self.input_shape, "std")
         if not (np.isfinite(shift).all() and np.isfinite(width).all() and (width > 0).all()):
             raise InvalidInput("mean must be finite, and std finite and greater than 0")
+        if ((np.abs(shift / width) < LEAST) & (shift != 0)).any() or (1.0 / width < LEAST).any():
+            raise InvalidInput("mean / std or 1 / std is too small for double precision")
         run = self.run
 
         def run_normalised(x: Array) -> Array:

@@ -9,7 +9,8 @@ A is a multiple of t and B is p T(q(t)) + r with T one of Sigmoid, Erf and Tanh:
 
 whatever the order of the operands and wherever the constants stand. Sums, products
 and powers with scalar constants are multiplied out to polynomials in t, and their
-coefficients compared, so nothing is taken for an activation by its look alone. Constants
+coefficients compared, so nothing is taken for an activation by its look alone. That is done in
+rational arithmetic, where nothing vanishes. Constants
 are stored in float32 and only near those above; what is put in is a GELU with the file's.
 """
 
@@ -17,16 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isclose, pi, sqrt
+from fractions import Fraction
+from math import isfinite, pi, sqrt
 
 import numpy as np
 
 from frown.frontends.onnx_nodes import Constants, OnnxNode
 
-Polynomial = dict[int, float]  # power of t -> coefficient
+Polynomial = dict[int, Fraction]  # power of t -> coefficient
 
 _DEGREE = 3
-_ROUNDING = 1e-6  # constants are stored in float32
+_DEPTH = 8  # of an expression that is read
+_ROUNDING = Fraction(1, 10**6)  # constants are stored in float32
+_LEAST, _MOST = Fraction(2) ** -1000, Fraction(2) ** 1000  # of a factor
 _TANH = sqrt(2 / pi)
 WRITTEN_GELU = "frown::Gelu"
 
@@ -38,16 +42,18 @@ class _Reader:
     producers: Mapping[str, OnnxNode]
     constants: Constants
 
-    def scalar(self, name: str) -> float | None:
+    def scalar(self, name: str) -> Fraction | None:
         found = self.constants.get(name)
         # More than one axis could add axes to what the number is combined with.
         if found is None or found.size != 1 or found.ndim > 1 or found.dtype.kind not in "fiub":
             return None
-        return float(found.reshape(()))
+        number = float(found.reshape(()))
+        return Fraction(number) if isfinite(number) else None
 
     def chain(self, name: str) -> Iterator[str]:
-        """`name`, then what it is an expression of with one scalar constant, and so on."""
-        while True:
+        """`name`, then what it is an expression of with one scalar constant, and so on, as deep
+        as polynomials are read."""
+        for _ in range(_DEPTH + 2):
             yield name
             node = self.producers.get(name)
             if node is None or node.op not in ("Add", "Sub", "Mul", "Div", "Neg"):
@@ -60,12 +66,12 @@ class _Reader:
     def polynomial(self, name: str, base: str, depth: int = 0) -> Polynomial | None:
         """`name` as a polynomial in `base`; None where it is none of low degree."""
         if name == base:
-            return {1: 1.0}
+            return {1: Fraction(1)}
         number = self.scalar(name)
         if number is not None:
             return {0: number}
         node = self.producers.get(name)
-        if node is None or depth > 8:
+        if node is None or depth > _DEPTH:
             return None
         terms = [self.polynomial(i, base, depth + 1) for i in node.inputs]
         known = [t for t in terms if t is not None]
@@ -77,37 +83,38 @@ def _evaluate(op: str, terms: list[Polynomial]) -> Polynomial | None:
         case "Neg", [x]:
             return {k: -v for k, v in x.items()}
         case "Add", [x, y]:
-            return _sum(x, y, 1.0)
+            return _sum(x, y, 1)
         case "Sub", [x, y]:
-            return _sum(x, y, -1.0)
+            return _sum(x, y, -1)
         case "Mul", [x, y]:
             return _product(x, y)
         case "Div", [x, y] if set(y) == {0} and y[0] != 0:
             return {k: v / y[0] for k, v in x.items()}
-        case "Pow", [x, y] if set(y) == {0} and y[0] in (1.0, 2.0, 3.0):
-            power: Polynomial | None = {0: 1.0}
+        case "Pow", [x, y] if set(y) == {0} and y[0] in (1, 2, 3):
+            power: Polynomial | None = {0: Fraction(1)}
             for _ in range(int(y[0])):
                 power = None if power is None else _product(power, x)
             return power
     return None
 
 
-def _sum(x: Polynomial, y: Polynomial, weight: float) -> Polynomial:
-    return {k: x.get(k, 0.0) + weight * y.get(k, 0.0) for k in x.keys() | y.keys()}
+def _sum(x: Polynomial, y: Polynomial, sign: int) -> Polynomial:
+    none = Fraction(0)
+    return {k: x.get(k, none) + sign * y.get(k, none) for k in x.keys() | y.keys()}
 
 
 def _product(x: Polynomial, y: Polynomial) -> Polynomial | None:
     result: Polynomial = {}
     for i, a in x.items():
         for j, b in y.items():
-            result[i + j] = result.get(i + j, 0.0) + a * b
+            result[i + j] = result.get(i + j, Fraction(0)) + a * b
     return result if max(result) <= _DEGREE else None
 
 
-def _is(found: Polynomial | None, wanted: Polynomial) -> bool:
-    return found is not None and all(
-        isclose(found.get(k, 0.0), wanted.get(k, 0.0), rel_tol=_ROUNDING) for k in found | wanted
-    )
+def _is(found: Polynomial, wanted: Mapping[int, Fraction | float]) -> bool:
+    """Relatively, so that what should be 0 is 0."""
+    pairs = [(found.get(k, Fraction(0)), Fraction(wanted.get(k, 0))) for k in {*found, *wanted}]
+    return all(abs(a - b) <= _ROUNDING * max(abs(a), abs(b)) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ class _Match:
     op: str
     attributes: dict[str, object]
     source: str
-    factor: float
+    factor: Fraction
 
 
 def _match(reader: _Reader, left: str, right: str) -> _Match | None:
@@ -142,17 +149,25 @@ def _match(reader: _Reader, left: str, right: str) -> _Match | None:
 
 def _activation(
     gate: str, outer: Polynomial, argument: Polynomial
-) -> tuple[str, dict[str, object], float] | None:
-    slope = outer.get(1, 0.0)
+) -> tuple[str, dict[str, object], Fraction] | None:
+    slope = outer.get(1, Fraction(0))
     if gate == "Sigmoid":
-        steepness = argument.get(1, 0.0)
-        if steepness != 0 and _is(argument, {1: steepness}) and _is(outer, {1: slope}):
+        steepness = _number(argument.get(1, Fraction(0)))
+        if steepness and _is(argument, {1: argument[1]}) and _is(outer, {1: slope}):
             return "Swish", {"alpha": steepness}, slope
         return None
     usual = {"Erf": {1: 1 / sqrt(2)}, "Tanh": {1: _TANH, 3: 0.044715 * _TANH}}[gate]
-    if slope == 0 or outer.get(0, 0.0) != slope or not _is(argument, usual):
+    if slope == 0 or outer.get(0, Fraction(0)) != slope or not _is(argument, usual):
         return None
-    return WRITTEN_GELU, {"linear": argument[1], "cubic": argument.get(3, 0.0)}, 2 * slope
+    linear, cubic = float(argument[1]), float(argument.get(3, Fraction(0)))
+    if cubic and (Fraction(linear), Fraction(cubic)) != (argument[1], argument[3]):
+        return None  # rounded, it would be another function
+    return WRITTEN_GELU, {"linear": linear, "cubic": cubic}, 2 * slope
+
+
+def _number(exact: Fraction) -> float | None:
+    """The nearest number, if it is near: neither so large nor so small that a float is not."""
+    return float(exact) if exact == 0 or _LEAST <= abs(exact) <= _MOST else None
 
 
 def fuse_activations(
@@ -178,8 +193,10 @@ def fuse_activations(
         found = _match(reader, left, right) or _match(reader, right, left)
         if found is None:
             continue
-        last, factor = _absorbed(reader, readers, node, found.factor, output)
-        replaced[last.outputs[0]] = _written(found, last, factor, known)
+        last, exact = _absorbed(reader, readers, node, found.factor, output)
+        factor = _number(exact)
+        if factor is not None:
+            replaced[last.outputs[0]] = _written(found, last, factor, known)
     fused: list[OnnxNode] = []
     for node in nodes:
         fused.extend(replaced.get(node.outputs[0], [node]))
@@ -190,9 +207,9 @@ def _absorbed(
     reader: _Reader,
     readers: Mapping[str, list[OnnxNode]],
     node: OnnxNode,
-    factor: float,
+    factor: Fraction,
     output: str,
-) -> tuple[OnnxNode, float]:
+) -> tuple[OnnxNode, Fraction]:
     """The last of the scalar multiples that follow `node`, with their product."""
     while node.outputs[0] != output:
         after = readers.get(node.outputs[0], [])

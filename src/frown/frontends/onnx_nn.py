@@ -10,7 +10,7 @@ import torch
 from frown.frontends.onnx_call import Call, axis_of, handles
 from frown.frontends.onnx_ops import largest
 from frown.graph.builder import Value
-from frown.graph.op import Unsupported
+from frown.graph.op import Unsupported, lossless
 from frown.relax.table import Max
 
 Pads = list[tuple[int, int]]
@@ -172,12 +172,14 @@ def batch_normalization(call: Call) -> Value:
         raise call.refuse_attribute("training_mode")
     if not call.flag("spatial", True):
         raise call.refuse_attribute("spatial")
+    if call.outputs > 1:
+        raise Unsupported("more than one output, which before opset 14 means training")
     x = call.value()
     names = ("scale", "a bias", "means", "variances")
     weight, bias, mean, variance = (
         call.constant(i + 1, name).double() for i, name in enumerate(names)
     )
-    factor = weight / (variance + call.number("epsilon", 1e-5)).sqrt()
+    factor = lossless(weight / (variance + call.number("epsilon", 1e-5)).sqrt(), weight)
     if x.rank < 2 or factor.numel() != x.shape[1]:
         raise Unsupported(f"{factor.numel()} channels for an input of shape {x.shape}")
     per_channel = (-1, *([1] * (x.rank - 2)))

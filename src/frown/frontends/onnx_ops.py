@@ -13,7 +13,7 @@ from frown.frontends import arithmetic, matrices
 from frown.frontends.onnx_call import Call, axis_of, handles, without
 from frown.frontends.onnx_fuse import WRITTEN_GELU
 from frown.graph.builder import Operand, Value
-from frown.graph.op import Op, Unsupported, broadcast
+from frown.graph.op import Op, Unsupported, broadcast, lossless
 from frown.relax.table import (
     Abs,
     Arctan,
@@ -109,11 +109,13 @@ def gemm(call: Call) -> Operand:
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     bias = call.operand(2) if call.has(2) and beta != 0 else None
     if isinstance(left, Value) and isinstance(right, Tensor):
-        weight = alpha * right.double().T
+        right = right.double().T
+        weight = lossless(alpha * right, right, torch.tensor(alpha))
         if bias is None:
             return build.linear(left, weight)
         if isinstance(bias, Tensor) and bias.numel() in (1, bias.shape[-1] if bias.dim() else 1):
-            return build.linear(left, weight, beta * bias.double().flatten())
+            bias = bias.double().flatten()
+            return build.linear(left, weight, lossless(beta * bias, bias))
         product: Operand = build.linear(left, weight)
     else:
         product = matrices.matmul(build, left, right)
@@ -258,6 +260,7 @@ def gelu(call: Call) -> Value:
 @handles(WRITTEN_GELU, attributes="linear cubic")
 def written_gelu(call: Call) -> Value:
     """What `onnx_fuse` makes of a GELU that a file writes out, with the file's own constants."""
+    _with_axes(call)
     linear, cubic = float(call.attributes["linear"]), float(call.attributes["cubic"])
     if cubic != 0:
         return call.build.add(GeluTanh(linear, cubic), call.value())
@@ -267,8 +270,15 @@ def written_gelu(call: Call) -> Value:
     return call.build.scale(inner, 1 / steepness)
 
 
+def _with_axes(call: Call) -> None:
+    """Constants of one axis, as an activation is written out with, give axes to a lone number."""
+    if not call.value().rank:
+        raise Unsupported("an activation of a tensor without axes, which may be written out")
+
+
 @handles("Swish", attributes="alpha")
 def swish(call: Call) -> Value:
+    _with_axes(call)
     alpha = call.number("alpha", 1.0)
     if alpha == 0:
         raise call.refuse_attribute("alpha")

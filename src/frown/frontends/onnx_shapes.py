@@ -137,7 +137,9 @@ def split(call: Call) -> list[Value]:
     axis = axis_of(call.integer("axis", 0), x.rank)
     sizes = call.list_or_input("split", 1)
     if sizes is None:
-        parts = call.integer("num_outputs", call.outputs)
+        parts = call.outputs
+        if call.integer("num_outputs", parts) != parts:
+            raise call.refuse_attribute("num_outputs")
         each = -(-x.shape[axis] // parts)
         sizes = (each,) * (parts - 1) + (x.shape[axis] - each * (parts - 1),)
     if sum(sizes) != x.shape[axis] or min(sizes) <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from frown.frontends import arithmetic
 from frown.frontends.torch_ops import computed, constant, handles, neg, operand
@@ -129,13 +130,20 @@ def elu(b: Builder, x: Value, alpha: float = 1, scale: float = 1, input_scale: f
     if not (alpha > 0 and input_scale > 0):
         raise Unsupported(f"alpha {alpha} and input scale {input_scale}; both must be positive")
     inner = x if input_scale == 1 else b.scale(x, float(input_scale))
-    y = b.add(Elu(float(alpha * input_scale)), inner)
+    steep = float(alpha * input_scale)
+    if Fraction(alpha) * Fraction(input_scale) != Fraction(steep):
+        raise Unsupported(f"alpha {alpha} times input scale {input_scale}, which is no float")
+    y = b.add(Elu(steep), inner)
     return y if scale == input_scale else b.scale(y, scale / input_scale)
 
 
 @handles("celu")
 def celu(b: Builder, x: Value, alpha: float = 1.0) -> Value:
-    return elu(b, x, alpha, 1.0, 1.0 / alpha)
+    if not alpha > 0:
+        raise Unsupported(f"alpha {alpha}; it must be positive")
+    inner = x if alpha == 1 else b.scale(x, 1.0 / alpha)
+    y = b.add(Elu(1.0), inner)
+    return y if alpha == 1 else b.scale(y, float(alpha))
 
 
 @handles("gelu")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from frown.frontends import arithmetic, matrices
 from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported
+from frown.graph.op import Unsupported, lossless
 from frown.relax.table import Sigmoid, Silu
 
 Handler = Callable[..., Any]
@@ -207,7 +207,8 @@ def batch_norm(
     centre, width = constant(mean, "mean").double(), constant(var, "variance").double()
     factor = 1.0 / (width + eps).sqrt()
     if weight is not None:
-        factor = factor * constant(weight, "weight").double()
+        given = constant(weight, "weight").double()
+        factor = lossless(lossless(factor) * given, given)
     offset = torch.zeros_like(factor) if bias is None else constant(bias, "bias").double()
     per_channel = (-1, *([1] * (x.rank - 2)))
     # In two steps, as bias - mean * factor may cancel: so every constant is right to a few ulps.

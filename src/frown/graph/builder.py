@@ -15,7 +15,7 @@ from torch import Tensor
 
 from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import Nonlinear, Op, Shape, Unsupported, broadcast
+from frown.graph.op import Nonlinear, Op, Shape, Unsupported, broadcast, lossless
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.graph.sharing import Pool
 from frown.graph.windows import Windows, rim
@@ -210,7 +210,7 @@ class Builder:
             raise Unsupported("division by a computed tensor")
         if bool((y == 0).any()):
             raise Unsupported("division by a constant 0")
-        return self.multiply(x, 1.0 / y.double())
+        return self.multiply(x, lossless(1.0 / y.double()))
 
     def sum(self, x: Value, axes: Sequence[int] | None, keepdim: bool) -> Value:
         """Sum over axes; None means all of them."""

@@ -24,6 +24,20 @@ class Unsupported(Exception):
     """Raised by a front end's handler: what about this operator has no bounds here."""
 
 
+LEAST = 2.0**-1000  # no number from here on has lost digits to underflow
+
+
+def lossless(weight: Tensor, *factors: Tensor) -> Tensor:
+    """A product or quotient of constants. Proofs take it to be right to a few units in the last
+    place, which it is not where it underflows."""
+    lost = weight.abs() < LEAST
+    for factor in factors:
+        lost = lost & (factor != 0)
+    if bool(lost.any()):
+        raise Unsupported("constants whose product or quotient is too small for double precision")
+    return weight
+
+
 class Op(ABC):
     """An operator of the graph; concrete ones are frozen dataclasses."""
 

@@ -12,30 +12,34 @@ from html import escape
 from math import floor, isfinite, log10
 
 from frown.report.comparison import Comparison, Entry, display_name
+from frown.results import cut, digits
 
 WIDE, NARROW = (960, 400), (380, 330)
 _SLICES = 60  # places along an axis where the pointer gets numbers
 
 
-def number(value: float | None) -> str:
-    """Three significant digits, without a trailing exponent where that is shorter."""
+def number(value: float | None, way: int = 0) -> str:
+    """Three significant digits, without a trailing exponent where that is shorter; the nearest
+    ones, or (way -1) those below or (1) above."""
     if value is None:
         return "–"
     if not isfinite(value):
         return "any radius" if value > 0 else "–"
     if value == 0:
         return "0"
+    value = digits(value, 3, way) if way else value
     if not 1e-4 <= abs(value) < 1e5:
         return f"{value:.2e}"
     places = max(0, 2 - floor(log10(abs(value))))
     return f"{value:.{places}f}"
 
 
-def aligned(value: float | None, span: float) -> str:
+def aligned(value: float | None, span: float, way: int = 0) -> str:
     """`value` with as many decimals as tell numbers up to `span` apart, for a column."""
     if value is None or not isfinite(value) or not 1e-4 <= span < 1e5:
-        return number(value)
-    return f"{value:.{max(0, 3 - floor(log10(span) + 1e-9))}f}" if value else "0"
+        return number(value, way)
+    places = max(0, 3 - floor(log10(span) + 1e-9))
+    return f"{cut(value, places, way) if way else value:.{places}f}" if value else "0"
 
 
 def percent(share: float) -> str:
@@ -245,8 +249,10 @@ def norm_name(norm: float) -> str:
 def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
     lines = [f"input {entry.index}, label {entry.main.label}: {entry.main.status}"]
     if entry.correct and entry.broken is not None:
-        lines.append(f"broken at {number(entry.broken)}")
-    lines += [f"{display_name(m)}: {number(entry.radius(m))}" for m in reversed(comparison.methods)]
+        lines.append(f"broken at {number(entry.broken, 1)}")
+    lines += [
+        f"{display_name(m)}: {number(entry.radius(m), -1)}" for m in reversed(comparison.methods)
+    ]
     return lines
 
 

@@ -203,11 +203,13 @@ def _said(row: Row) -> tuple[str, str]:
         return "any", ' class="any"'
     if isnan(row.radius):
         return "–", ' class="none"'
-    return number(row.radius) + ("" if row.complete else "*"), ""
+    return number(row.radius, -1) + ("" if row.complete else "*"), ""
 
 
 def _broken(row: Row) -> str:
-    return "" if row.broken is None or not _limited(row) else f"<small>{number(row.broken)}</small>"
+    return (
+        "" if row.broken is None or not _limited(row) else f"<small>{number(row.broken, 1)}</small>"
+    )
 
 
 def _told(row: Row) -> str:
@@ -215,8 +217,10 @@ def _told(row: Row) -> str:
         return "misclassified before any change"
     if row.status == "robust":
         return "proved for every valid value of this frame"
-    broken = "no counterexample found" if row.broken is None else f"broken at {number(row.broken)}"
-    return f"proved {number(row.radius)}, {broken}"
+    broken = (
+        "no counterexample found" if row.broken is None else f"broken at {number(row.broken, 1)}"
+    )
+    return f"proved {number(row.radius, -1)}, {broken}"
 
 
 def _heads(found: Sensitivity) -> str:

@@ -133,12 +133,12 @@ def _bracket(comparison: Comparison, entry: Entry) -> str:
     top = comparison.span
     proved = min(entry.proved / top, 1.0)
     broken = min(entry.limit / top, 1.0)
-    upper = "not broken" if entry.limit == inf else number(entry.limit)
-    text = f"proved {number(entry.proved)}, broken {upper}"
+    upper = "not broken" if entry.limit == inf else number(entry.limit, 1)
+    text = f"proved {number(entry.proved, -1)}, broken {upper}"
     return (
         f'<div class="bar" title="{escape(text)}">'
         f'<i class="open" style="width:{100 * broken:.1f}%"></i>'
         f'<i class="proved" style="width:{100 * proved:.1f}%"></i></div>'
-        f'<p class="bracket"><span>{number(entry.proved)}</span>'
+        f'<p class="bracket"><span>{number(entry.proved, -1)}</span>'
         f"<span>{escape(upper)}</span></p>"
     )

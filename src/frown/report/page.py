@@ -304,11 +304,11 @@ def _table_row(comparison: Comparison, entry: Entry, targeted: bool) -> str:
     cells.append(f'<td class="text {escape(row.status)}">{escape(row.status)}{star}</td>')
     cells += [
         f'<td class="{method_class(comparison, m)}"{_sort_value(entry.radius(m))}>'
-        f"{aligned(entry.radius(m), comparison.span)}</td>"
+        f"{aligned(entry.radius(m), comparison.span, -1)}</td>"
         for m in comparison.methods
     ]
     broken = entry.broken if entry.correct else 0.0
-    cells.append(f"<td{_sort_value(broken)}>{aligned(broken, comparison.span)}</td>")
+    cells.append(f"<td{_sort_value(broken)}>{aligned(broken, comparison.span, 1)}</td>")
     cells.append(f"<td>{row.seconds:.3f}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 

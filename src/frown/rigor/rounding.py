@@ -12,7 +12,8 @@ from torch import Tensor
 
 UNIT = 2.0**-53  # half the distance from 1 to the next number
 TINY = 2.0**-1022  # more than an operation can lose by underflow
-LOOSE = 1 + 1e-9  # covers the rounding of sums of up to 4 million terms >= 0
+LOOSE = 1 + 1e-9  # covers the rounding of sums of so many terms >= 0:
+LONGEST = 4_000_000
 
 
 def gamma(terms: int) -> float:

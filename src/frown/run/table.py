@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from frown.results import LEVELS, Row
+from frown.results import LEVELS, Row, digits
 
 MOST_ROWS = 40
 
@@ -48,10 +48,10 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
 
 def bracket(row: Row) -> str:
     """[proved, broken]: the distance to the nearest wrong answer lies in it."""
-    top = "?" if row.broken is None else f"{row.broken:.4g}"
+    top = "?" if row.broken is None else f"{digits(row.broken, 4, 1):.4g}"
     if row.broken is None and row.status == "robust":
         top = "none"
-    return f"[{row.radius:.4g}, {top}]"
+    return f"[{digits(row.radius, 4, -1):.4g}, {top}]"
 
 
 def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> list[str]:

@@ -10,7 +10,7 @@ from statistics import mean
 from rich.table import Table
 from rich.text import Text
 
-from frown.results import Row
+from frown.results import Row, digits
 from frown.run.table import all_wrong, duration, ended_early, inputs, remarks
 
 ACROSS = 7  # frames side by side; more go into further tables
@@ -93,7 +93,7 @@ def _cell(row: Row, eps: float | None) -> str:
         return _CHECKED[row.status]
     if row.status == "robust":
         return "any"
-    return f"{row.radius:.4g}" + ("*" if ended_early(row) else "")
+    return f"{digits(row.radius, 4, -1):.4g}" + ("*" if ended_early(row) else "")
 
 
 def _mean(radii: Iterable[float | None]) -> str:

@@ -17,7 +17,7 @@ from frown_check import functions
 from frown_check.balls import enclosed, precise
 from frown_check.graph import View
 from frown_check.model.affine import whole
-from frown_check.model.calls import Call, Value, broadcast, operator, quotient
+from frown_check.model.calls import Call, Value, broadcast, operator, quotient, together
 from frown_check.model.windows import largest
 
 
@@ -80,7 +80,7 @@ def gelu(call: Call) -> Value:
 def swish(call: Call) -> Value:
     """x sigmoid(a x) = silu(a x) / a. (A fused product keeps its a in double precision.)"""
     alpha = float(call.attribute("alpha", 1.0))
-    x = call.view()
+    x = _with_axes(call)
     if alpha == 1:
         return call.apply(x, functions.silu())
     inner = call.apply(call.scale(x, alpha), functions.silu())
@@ -92,7 +92,15 @@ def written_out(call: Call) -> Value:
     """What `fuse` makes of an activation that a file writes out, with the file's own constants."""
     kind, constants = call.node.attributes["kind"], call.node.attributes["constants"]
     make = functions.gelu if kind == "Gelu" else functions.gelu_tanh
-    return call.apply(call.view(), make(*constants))
+    return call.apply(_with_axes(call), make(*constants))
+
+
+def _with_axes(call: Call) -> View:
+    """Constants of one axis, as a file may write an activation with, give axes to a lone number:
+    the result would have another shape."""
+    x = call.view()
+    call.refuse_if(not x.shape, "a tensor without axes")
+    return x
 
 
 @operator("frown_check::Times", attributes="factor")
@@ -143,7 +151,7 @@ def minimum(call: Call) -> Value:
 def _largest(call: Call, values: Sequence[Value]) -> View:
     views = [x for x in values if isinstance(x, View)]
     distinct = [v for i, v in enumerate(views) if not any(_same(v, w) for w in views[:i])]
-    shape = np.broadcast_shapes(*(x.shape for x in values))
+    shape = together(*(x.shape for x in values))
     call.refuse_if(not distinct, "a maximum of constants")
     y = largest(call, call.stack([broadcast(v, shape) for v in distinct]))
     constants = [call.finite(x) for x in values if not isinstance(x, View)]
@@ -210,5 +218,5 @@ def power(call: Call) -> Value:
     powers = call.finite(exponent)
     p = float(powers.ravel()[0])
     call.refuse_if(not (powers == p).all() or p == 0, "such an exponent")
-    wide = broadcast(x, np.broadcast_shapes(x.shape, powers.shape))
+    wide = broadcast(x, together(x.shape, powers.shape))
     return wide if p == 1 else call.apply(wide, functions.power(p))

@@ -12,7 +12,9 @@ from flint import arb
 
 from frown_check.balls import Ball, enclosed, multiply, precise
 from frown_check.graph import View
-from frown_check.model.calls import Call, Constant, Value, indexed, moved, operator
+from frown_check.model.calls import Call, Constant, Value, indexed, moved, operator, together
+
+MOST_NUMBERS = 2**16  # that are added or multiplied one by one: shapes and places
 
 # -- arithmetic ---------------------------------------------------------------------------
 
@@ -52,6 +54,7 @@ def whole(
     """Arithmetic on constants: of integers of one type alone, and where none leaves its range."""
     if x.dtype.kind not in "iu" or x.dtype != y.dtype:
         raise call.refuse("arithmetic on constants that are not integers")
+    call.refuse_if(max(x.size, y.size) > MOST_NUMBERS, f"arithmetic on {x.size} constants")
     exact = np.asarray(compute(x.astype(object), y.astype(object)), dtype=object)
     limits = np.iinfo(x.dtype)
     if any(not limits.min <= int(n) <= limits.max for n in exact.ravel()):
@@ -63,9 +66,9 @@ def whole(
 def where(call: Call) -> Value:
     mask = call.constant(0).astype(bool)
     x, y = call.value(1), call.value(2)
+    shape = together(mask.shape, x.shape, y.shape)
     if not isinstance(x, View) and not isinstance(y, View):
         return np.where(mask, x, y)
-    shape = np.broadcast_shapes(mask.shape, x.shape, y.shape)
     kept: list[Value] = []
     for side, branch in ((mask, x), (~mask, y)):
         if isinstance(branch, View):
@@ -141,6 +144,8 @@ def gemm(call: Call) -> Value:
 def batch_normalization(call: Call) -> Value:
     if call.attribute("training_mode", 0) or not call.attribute("spatial", 1):
         raise call.refuse("such a mode")
+    # Before opset 14, statistics among the outputs mean training.
+    call.refuse_if(len(call.node.outputs) > 1, "more than one output")
     x = call.view()
     scale, bias, means, variances = (call.floats(i).ravel() for i in range(1, 5))
     if len(x.shape) < 2 or any(len(a) != x.shape[1] for a in (scale, bias, means, variances)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from frown_check.balls import Ball, U, up
 from frown_check.errors import Refused
 from frown_check.functions import Function
-from frown_check.graph import Apply, Graph, Join, Linear, Scale, View
+from frown_check.graph import MOST_ENTRIES, Apply, Graph, Join, Linear, Scale, View
 
 Constant = NDArray[Any]
 Value = View | Constant
@@ -124,7 +124,7 @@ class Call:
             for b in (factor, offset)
             if b is not None
         ]
-        shape = np.broadcast_shapes(x.shape, *(b.mid.shape for b in parts))
+        shape = together(x.shape, *(b.mid.shape for b in parts))
         wide = [b.map(lambda a: np.broadcast_to(a, shape).reshape(-1)) for b in parts]
         op = Scale(wide[0], wide[1] if len(wide) > 1 else None)
         return self.graph.add(op, [broadcast(x, shape)], shape)
@@ -158,7 +158,7 @@ class Call:
 
     def stack(self, views: Sequence[View], axis: int = -1) -> View:
         """Views, broadcast to one shape, side by side on a new axis."""
-        shape = np.broadcast_shapes(*(v.shape for v in views))
+        shape = together(*(v.shape for v in views))
         same = self.join([broadcast(v, shape) for v in views])
         return View(same[0].node, np.stack([v.index for v in same], axis))
 
@@ -174,6 +174,14 @@ class Call:
 
 def moved(x: View, shape: Sequence[int]) -> View:
     return View(x.node, x.index.reshape(shape))
+
+
+def together(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """numpy's broadcasting, of what fits into memory."""
+    shape = np.broadcast_shapes(*map(tuple, shapes))
+    if prod(shape) > MOST_ENTRIES:
+        raise Refused(f"a tensor of shape {shape} is too large for the checker")
+    return shape
 
 
 def broadcast(x: View, shape: Sequence[int]) -> View:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
-from frown_check.graph import Graph, Network, Scale, View
+from frown_check.graph import MOST_ENTRIES, Graph, Network, Scale, View
 from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
 from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
 from frown_check.model.fuse import Fuser
@@ -50,13 +50,14 @@ def load(
         raise Refused(f"opset {opsets} is not supported by the checker")
     _bring_in(proto, path.parent, external)
     constants = {t.name: _array(t) for t in proto.graph.initializer}
+    refuse_if(len(constants) != len(proto.graph.initializer), "the model has a constant twice")
     name, shape = _input(proto, set(constants))
     refuse_if(len(proto.graph.output) != 1, "the model must have one output")
     output = str(proto.graph.output[0].name)
     named = [name, *constants, *(o for n in proto.graph.node for o in n.output if o)]
     refuse_if(len(set(named)) != len(named), "the model computes a tensor twice")
     try:
-        nodes = needed([_node(n) for n in proto.graph.node], output)
+        nodes = needed([_node(n, int(opsets[0])) for n in proto.graph.node], output)
     except ValueError as error:
         raise Refused(f"an attribute cannot be read: {error}") from None
     _in_order(nodes, {name, *constants})
@@ -144,7 +145,7 @@ def _input(proto: onnx.ModelProto, weights: set[str]) -> tuple[str, tuple[int, .
     return str(inputs[0].name), tuple(sizes)
 
 
-def _node(proto: onnx.NodeProto) -> OnnxNode:
+def _node(proto: onnx.NodeProto, opset: int) -> OnnxNode:
     domain = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}::"
     attributes: dict[str, Any] = {}
     untyped = any(a.type == onnx.AttributeProto.UNDEFINED for a in proto.attribute)
@@ -164,7 +165,35 @@ def _node(proto: onnx.NodeProto) -> OnnxNode:
     op = domain + proto.op_type
     if op.startswith("frown_check::"):
         raise Refused(f"{proto.op_type} at {name} is not supported by the checker")
+    if op in HANDLERS:
+        wrong = _unlike(proto, opset)
+        refuse_if(
+            wrong, f"{proto.op_type} at {name} has {wrong}, which opset {opset} does not know"
+        )
     return OnnxNode(op, name, tuple(proto.input), tuple(proto.output), attributes)
+
+
+def _unlike(proto: onnx.NodeProto, opset: int) -> str:
+    """In what a node is unlike its operator in this opset; empty: in nothing. What a handler
+    would overlook or read as another opset has it is refused here."""
+    try:
+        known = onnx.defs.get_schema(proto.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return "an operator"
+    if known.deprecated:
+        return "an operator"
+    if not known.min_input <= len(proto.input) <= known.max_input:
+        return f"{len(proto.input)} inputs"
+    if not known.min_output <= len(proto.output) <= known.max_output:
+        return f"{len(proto.output)} outputs"
+    for a in proto.attribute:
+        wanted = known.attributes.get(a.name)
+        kind = onnx.AttributeProto.AttributeType.Name(a.type)
+        if wanted is None or wanted.type != getattr(onnx.defs.OpSchema.AttrType, kind):
+            return f"an attribute {a.name} of its type"
+    given = {a.name for a in proto.attribute}
+    missing = [a.name for a in known.attributes.values() if a.required and a.name not in given]
+    return f"no attribute {missing[0]}" if missing else ""
 
 
 def needed(nodes: list[OnnxNode], output: str) -> list[OnnxNode]:
@@ -237,4 +266,7 @@ def _run(node: OnnxNode, graph: Graph, opset: int, known: dict[str, Value]) -> N
     for output, value in zip(node.outputs, outputs):
         if isinstance(value, View) and value.index.size == 0:
             raise Refused(f"{place} has an empty result")
+        kept = value.index if isinstance(value, View) else np.asarray(value)
+        refuse_if(kept.size > MOST_ENTRIES, f"{place} has {kept.size} entries, too many")
+        graph.spend(kept.size if kept.base is None else 0)
         known[output] = value if isinstance(value, View) else np.asarray(value)

@@ -27,6 +27,7 @@ Polynomial = dict[int, Fraction]
 
 NEAR = Fraction(1, 10**6)
 DEGREE = 3
+DEPTH = 8  # of an expression that is read
 LARGEST = 2**1000  # more than any factor that could be of use
 USUAL = {"Erf": {1: 1 / sqrt(2)}, "Tanh": {1: sqrt(2 / pi), 3: 0.044715 * sqrt(2 / pi)}}
 
@@ -104,8 +105,9 @@ class Fuser:
         return Fraction(number) if isfinite(number) else None
 
     def _chain(self, name: str) -> Iterator[str]:
-        """`name`, then what it is an expression of with one scalar constant, and so on."""
-        while True:
+        """`name`, then what it is an expression of with one scalar constant, and so on, as deep
+        as polynomials are read."""
+        for _ in range(DEPTH + 2):
             yield name
             node = self.producers.get(name)
             if node is None or node.op not in ("Add", "Sub", "Mul", "Div", "Neg"):
@@ -122,7 +124,7 @@ class Fuser:
         if number is not None:
             return {0: number}
         node = self.producers.get(name)
-        if node is None or depth > 8:
+        if node is None or depth > DEPTH:
             return None
         terms = [self._polynomial(i, base, depth + 1) for i in node.inputs]
         known = [t for t in terms if t is not None]

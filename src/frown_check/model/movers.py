@@ -135,13 +135,20 @@ def split(call: Call) -> Sequence[Value]:
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     sizes = call.list("split", 1)
     if sizes is None:
-        count = call.attribute("num_outputs", len(call.node.outputs))
+        count = len(call.node.outputs)
+        given = call.attribute("num_outputs", count)
+        call.refuse_if(given != count, f"attribute num_outputs={given} for {count} outputs")
         each = -(-x.shape[axis] // count)
         sizes = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
     call.refuse_if(sum(sizes) != x.shape[axis] or min(sizes) <= 0, f"sizes {sizes}")
     cuts = np.cumsum([0, *sizes]).tolist()
     lead = (slice(None),) * axis
     return [_part(x, (*lead, slice(i, j))) for i, j in pairwise(cuts)]
+
+
+def _each_once(call: Call, axes: Sequence[int], rank: int) -> None:
+    """The standard does not say what an axis means that is given twice."""
+    call.refuse_if(len({call.axis(a, rank) for a in axes}) != len(axes), f"axes={list(axes)}")
 
 
 def _part(x: Value, places: tuple[slice, ...]) -> Value:
@@ -155,6 +162,7 @@ def slices(call: Call) -> Value:
     axes = call.list("axes", 3) or list(range(len(starts)))
     steps = call.integers(4) if call.has(4) else [1] * len(starts)
     places: list[slice] = [slice(None)] * len(x.shape)
+    _each_once(call, axes, len(x.shape))
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = call.axis(axis, len(x.shape))
         # ONNX moves a start before the first entry onto it; Python, for step < 0, past it.
@@ -166,6 +174,8 @@ def slices(call: Call) -> Value:
 def gather(call: Call) -> Value:
     x = call.value(0)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    size = prod(x.shape) // x.shape[axis] * call.constant(1).size
+    call.refuse_if(size > MOST_ENTRIES, f"{size} entries")
     places = np.array(call.integers(1), np.int64).reshape(call.constant(1).shape)
     return indexed(x, lambda a: np.take(a, places, axis))
 
@@ -186,12 +196,15 @@ def pad(call: Call) -> Value:
     fill = float(call.floats(2)) if call.has(2) else call.number("value", 0.0)
     axes = call.integers(3) if call.has(3) else list(range(rank))
     call.refuse_if(len(pads) != 2 * len(axes) or min(pads, default=0) < 0, f"pads={pads}")
+    _each_once(call, axes, rank)
     widths = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         widths[call.axis(axis, rank)] = (pads[i], pads[i + len(axes)])
     if prod(n + a + b for n, (a, b) in zip(x.shape, widths)) > MOST_ENTRIES:
         raise call.refuse(f"pads={pads}")
     mode = call.attribute("mode", "constant")
+    if mode == "reflect" and any(max(w) >= n for n, w in zip(x.shape, widths)):
+        raise call.refuse(f"pads={pads}, more than there is to reflect,")
     if mode in ("edge", "reflect", "wrap"):
         return View(x.node, np.pad(x.index, widths, mode))
     call.refuse_if(mode != "constant", f"mode={mode}")
