@@ -34,13 +34,14 @@ def cut(value: float, places: int, way: int = 0) -> float:
     if not isfinite(value):
         return value
     how = {-1: ROUND_FLOOR, 0: ROUND_HALF_EVEN, 1: ROUND_CEILING}[way]
-    return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), how))
+    return float(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), how))
 
 
 def digits(value: float, count: int, way: int = 0) -> float:
     """The same with so many significant digits. What is proved is shown rounded down, and the
     radius of a counterexample up, so that both hold at the number shown."""
-    return cut(value, count - 1 - Decimal(repr(value)).adjusted(), way) if value else value
+    places = count - 1 - Decimal(repr(float(value))).adjusted()
+    return cut(value, places, way) if value else value
 
 
 @dataclass(frozen=True, slots=True)
