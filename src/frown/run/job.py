@@ -23,6 +23,7 @@ from frown.query.inputs import inputs_of
 from frown.results import Row
 from frown.run.data import Dataset, digest, read_array, read_classes, read_data
 from frown.run.files import Origin, ResultFiles
+from frown.run.interrupt import Interrupt
 from frown.run.options import (
     parse_group,
     parse_memory,
@@ -119,6 +120,7 @@ def certify_files(request: Request, screen: Screen) -> bool:
             files.append(fresh, counterexamples)
         rows.extend(fresh)
         screen.rows(fresh, origin)
+        interrupt.check()
 
     certify: Callable[..., object] = api.certify
     total = len(data)
@@ -126,9 +128,9 @@ def certify_files(request: Request, screen: Screen) -> bool:
         certify = api.sensitivity
         total *= len(apart_of(request.frames, request.frame_axis, model.input_shape).chosen)
     started = time.monotonic()
-    state = "failed"
+    state, interrupt = "failed", Interrupt()
     try:
-        with screen.working(total) as progress:
+        with interrupt, screen.working(total) as progress:
             certify(
                 model,
                 data.x,
