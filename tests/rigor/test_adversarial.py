@@ -336,4 +336,6 @@ def test_a_true_claim_about_the_input_is_proved_and_checked(norm: object, tmp_pa
         level="checked",
         certificates=tmp_path / "certificates",
     )
-    assert [(r.status, r.level, r.radius) for r in found.rows] == [("certified", "checked", 0.0)] * 2
+    assert [(r.status, r.level, r.radius) for r in found.rows] == [
+        ("certified", "checked", 0.0)
+    ] * 2
