@@ -143,8 +143,9 @@ def _cut_gain(region: Region, coef: Tensor, gain: Tensor) -> Tensor:
     if region.scale is not None:
         positive = torch.where(region.scale > 0, region.scale, 1.0)
         room = torch.where(region.scale > 0, room / positive, 0.0)
-    cap = region.balls(above(room).clamp(min=0))
     radius = region.radius[:, None, None]
+    # No feature moves by more than the radius, however far its range goes.
+    cap = region.balls(above(room).clamp(min=0)).minimum(above(radius))
     whole = gain * cap
     best = whole.sum(-1) * LOOSE + TINY
     if region.p == 1:
