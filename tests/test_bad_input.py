@@ -161,3 +161,18 @@ def test_tensors_are_taken_whatever_tracks_them() -> None:
 def test_inputs_of_another_shape_are_told_what_helps(shape: tuple[int, ...], remedy: str) -> None:
     with pytest.raises(InvalidInput, match=remedy):
         inputs_of(np.zeros((3, *shape)), (2, 8))
+
+
+def test_arrays_of_features_with_their_axes_in_another_order_are_refused() -> None:
+    """As many numbers are not enough: a region of other features would be certified."""
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 2))
+    model = frown.load(module, torch.zeros(1, 2, 3))
+    x, turned = np.full((1, 2, 3), 0.5), np.eye(3, 2)
+    for given in ({"scale": turned}, {"bounds": (0 * turned, 0 * turned + 1)}):
+        with pytest.raises(InvalidInput, match="do not fit"):
+            frown.certify(model, x, attack=False, **given)
+    with pytest.raises(InvalidInput, match="mean has shape"):
+        model.normalised(turned, 1.0)
+    flat = frown.certify(model, x, attack=False, method="crown", scale=turned.T.ravel())
+    whole = frown.certify(model, x, attack=False, method="crown", scale=turned.T[None])
+    assert flat.radius[0] == whole.radius[0] > 0

@@ -54,6 +54,11 @@ class Batch:
         known = dict(zip(targets, margins.tolist(), strict=True))
         return float(radius), known if radius > 0 else {}
 
+    def held(self, k: int) -> bool:
+        """Whether the k-th right input's margins at its radius, be it 0, are proved to be > 0."""
+        margins = self.bracket.at_proved[k] if self.rigorous is None else self.rigorous[1][k]
+        return bool((margins > 0).all())
+
     def everywhere(self, k: int) -> bool:
         """Whether the k-th right input's proof is of the whole valid range."""
         if self.covered is not None:

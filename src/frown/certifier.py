@@ -153,12 +153,15 @@ class Certifier:
                 top = float(bracket.failed[k])
                 failed = None if np.isinf(top) else top
                 whole = radius > 0 and batch.everywhere(k)
-                if radius == 0 and float(bracket.proved[k]) > 0:
+                point = eps is not None and eps[n] == 0  # the claim is about the input alone
+                held = not point or batch.held(k)
+                if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
                     remark = "rounding errors left nothing of the proof"
                 if broken <= radius:
                     # A proof and a counterexample: rounding has fooled one of them.
-                    radius, margins, whole = 0.0, {}, False
-                status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
+                    radius, margins, whole, held = 0.0, {}, False, False
+                one = None if eps is None else float(eps[n])
+                status = _status(radius, whole, held, broken, one)
             elif batch.prediction[n] == query.label[n]:
                 status = "unknown"  # a tie, or too close to one for this precision
             rows.append(
@@ -382,9 +385,9 @@ def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:
     return torch.where(cast.double() < exact, above, cast).to(like.device)
 
 
-def _status(radius: float, whole: bool, broken: float, eps: float | None) -> str:
+def _status(radius: float, whole: bool, held: bool, broken: float, eps: float | None) -> str:
     if eps is not None:
-        if radius >= eps or (whole and radius > 0):
+        if held and (radius >= eps or (whole and radius > 0)):
             return "certified"
         return "falsified" if broken <= eps else "unknown"
     if whole:

@@ -151,6 +151,8 @@ class Prover:
             failed = failed.then(waiting, trial, found.margins)
             waiting = waiting[~good]
         self._fall_back(batch, radius, proved, margins)
+        if eps is not None:
+            self._points(batch, eps[batch.right] == 0, margins)
         if self.certificates:
             self._economise(batch, proved, margins, eps is not None)
         batch.rigorous, batch.deployed = (proved, margins), self.deployed
@@ -169,6 +171,18 @@ class Prover:
         good = (found.margins > 0).all(1)
         proved[worse[good]], margins[worse[good]] = base[worse[good]], found.margins[good]
         self._keep(batch, worse, found, good, base[worse])
+
+    def _points(self, batch: Batch, still: NDArray[np.bool_], margins: Tensor) -> None:
+        """Where the one radius is 0, the claim about the input alone: no search was needed for it,
+        but a proof is."""
+        which = torch.from_numpy(np.flatnonzero(still))
+        if not len(which):
+            return
+        radius = torch.zeros(len(which), dtype=margins.dtype)
+        found = self._replayed(batch, which, radius, fixed_rule)
+        good = (found.margins > 0).all(1)
+        margins[which[good]] = found.margins[good]
+        self._keep(batch, which, found, good, radius)
 
     def _economise(self, batch: Batch, proved: Tensor, margins: Tensor, fixed: bool) -> None:
         """Large certificates again with fewer and shorter slopes, at a radius smaller by 2^-9

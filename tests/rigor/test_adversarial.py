@@ -292,3 +292,50 @@ def test_celu_has_its_own_constants(alpha: float) -> None:
     module = torch.nn.Sequential(torch.nn.CELU(alpha), torch.nn.Linear(3, 2))
     found = frown.load(module, torch.zeros(1, 3))
     assert [n.op.alpha for n in found.graph.nodes if isinstance(n.op, Elu)] == [1.0]
+
+
+# -- a radius of 0 -----------------------------------------------------------------------------
+
+
+def absorbed() -> list[Layer]:
+    """1/2 - x_1, whose x_1 stands beside BIG x_0 and is lost in floats."""
+    return [
+        (float32([BIG, 1], [BIG, 0]), float32(0, 0), True),
+        (float32([-1, 1], [0, 0]), float32(0.5, 0), False),
+    ]
+
+
+@pytest.mark.parametrize("deployed", [None, "float32"])
+@pytest.mark.parametrize("eps", [[0.0], [0.0, 0.1]])
+def test_the_input_itself_needs_a_proof(
+    eps: list[float], deployed: str | None, tmp_path: Path, unseen: None
+) -> None:
+    """At a radius of 0 there is nothing to search for; the claim may be false all the same."""
+    layers = absorbed()
+    assert margin(layers, [Fraction(1), Fraction(1)]) == -Fraction(1, 2)
+    loaded, x = frown.load(network(layers, tmp_path)), np.ones((len(eps), 2))
+    asked = {"eps": eps, "method": "crown", "attack": False}
+    assert frown.certify(loaded, x, level="estimate", **asked).rows[0].status == "certified"
+    row = frown.certify(loaded, x, deployed=deployed, **asked).rows[0]
+    assert (row.status, row.level) == ("unknown", "rigorous")
+    assert "rounding" in row.remark
+
+
+@pytest.mark.parametrize("norm", [1, 1.5, 2, "inf"])
+def test_a_true_claim_about_the_input_is_proved_and_checked(norm: object, tmp_path: Path) -> None:
+    layers = [(float32([1, 2], [3, -1]), float32(0, 0.1), True), (np.eye(2), float32(0, 0), False)]
+    loaded = frown.load(network([(w.astype(np.float32), b, r) for w, b, r in layers], tmp_path))
+    x = np.array([[0.0, 1.0], [0.5, 0.25]])
+    found = frown.certify(
+        loaded,
+        x,
+        eps=[0.0, 0.0],
+        norm=norm,
+        bounds=(0, 1),
+        attack=False,
+        level="checked",
+        certificates=tmp_path / "certificates",
+    )
+    assert [(r.status, r.level, r.radius) for r in found.rows] == [
+        ("certified", "checked", 0.0)
+    ] * 2

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 import frown
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
-from frown.graph.affine import Scale
+from frown.graph.affine import Combine, Scale
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.graph.op import Op
 from frown.graph.simplify import tidy
 from frown.query.region import Region
 from frown.query.spec import margins
-from frown.relax.piecewise import LeakyRelu, Relu
-from frown.relax.table import ELEMENTWISE
+from frown.relax.elementwise import Elementwise
+from frown.relax.piecewise import LeakyRelu, PRelu, Relu
+from frown.relax.table import ELEMENTWISE, Elu
 from frown.rigor.deployed import Execution
 from frown.rigor.replay import Walk, fixed_rule
 from frown.rigor.single import TINY32, UNIT32, unknown
@@ -361,3 +363,33 @@ def test_small_numbers_that_are_flushed_are_charged() -> None:
     assert float(runtime.run(torch.ones(1, 1).double())[0, 0]) == 0
     inside(walk, runtime, torch.tensor([0]))
     assert walk.execution is not None and float(walk.execution.error[1]) >= TINY32
+
+
+@pytest.mark.parametrize(
+    "op",
+    [LeakyRelu(2.0**-130), PRelu(torch.tensor([2.0**-130]).double()), Elu(1.0, 2.0**-130)],
+    ids=["leaky_relu", "prelu", "elu"],
+)
+def test_slopes_that_are_flushed_are_charged(op: Elementwise) -> None:
+    """A runtime that takes a slope below 2^-126 for 0 loses all of what it multiplies."""
+    b = Builder()
+    sign = 1.0 if isinstance(op, Elu) else -1.0
+    large = b.linear(b.input("x", (1,)), torch.tensor([[sign * 2.0**100]]).double())
+    graph = b.graph(b.linear(b.add(op, large), torch.tensor([[1.0], [0.0]]).double()))
+    region = Region(torch.ones(1, 1).double(), torch.tensor([0.1]).double(), inf)
+    walk = walked(graph, region)
+    assert walk.execution is not None
+    site = next(i for i, node in enumerate(graph.nodes) if isinstance(node.op, type(op)))
+    assert float(walk.execution.error[site]) >= 2.0**-30
+    box = walk.values[len(graph.nodes) - 1]
+    assert box.lower[0, 0] <= 0 <= box.upper[0, 0]
+
+
+@pytest.mark.parametrize("op", [LeakyRelu(1e39), Elu(1e39), Elu(1.0, -1e39), Combine((1.0, 1e39))])
+def test_plain_numbers_beyond_single_precision_are_refused(op: Op) -> None:
+    b = Builder()
+    x = b.input("x", (1,))
+    y = b.add(op, x, x) if isinstance(op, Combine) else b.add(op, x)
+    assert [what for what, _ in unknown(b.graph(y))] == [
+        f"{type(op).__name__} with numbers beyond 2^126"
+    ]

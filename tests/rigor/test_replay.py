@@ -195,3 +195,29 @@ def test_forms_that_cancel_at_the_centre_are_bounded(p: float, clipped: bool) ->
         for sign in (1.0, -1.0):
             found = least(region, torch.full((1, 6), sign, dtype=torch.float64))
             assert rational(float(found)) <= int(sign) * truth
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, torch.inf])
+def test_ranges_without_an_end_prove_what_far_ends_do(p: float) -> None:
+    """0 times infinity is no number, and proves nothing."""
+    centre = torch.tensor([[0.0, 0.5, 1.0, 0.25]]).double()
+    coef = torch.tensor([[1.0, -2.0, 0.0, 0.5], [0.0, 1.0, 0.0, 0.0]]).double()
+    found = []
+    for end in (torch.inf, 1e6):
+        lower, upper = torch.zeros_like(centre), torch.full_like(centre, end)
+        region = Region(centre, torch.tensor([0.3]).double(), p, None, lower, upper)
+        found.append(least(region, coef))
+    assert torch.isfinite(found[0]).all()
+    assert torch.allclose(found[0], found[1], atol=1e-12)
+    assert found[0][1] <= 0.5 - 0.3  # the second feature has all the room it needs
+
+
+def test_balls_of_radius_0_in_a_range_are_points() -> None:
+    centre = torch.tensor([[0.0, 0.5]]).double()
+    coef = torch.tensor([[1.0, -2.0], [-1.0, 1.0]]).double()
+    for p in (1.0, 1.5, 2.0, 3.0, torch.inf):
+        ends = (torch.zeros_like(centre), torch.ones_like(centre))
+        region = Region(centre, torch.zeros(1).double(), p, None, *ends)
+        found = least(region, coef)
+        assert torch.allclose(found, torch.tensor([-1.0, 0.5]).double(), atol=1e-12)
+        assert (found <= torch.tensor([-1.0, 0.5]).double()).all()

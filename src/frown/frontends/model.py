@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from frown.errors import InvalidInput, InvalidModel, ModelMismatch
 from frown.graph.affine import Scale
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import LEAST, Shape
+from frown.graph.op import LEAST, Shape, foldable
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.table import Exp, Log, Power
@@ -190,7 +189,7 @@ def _per_feature(value: object, shape: Shape, name: str) -> NDArray[np.float64]:
     array = np.asarray(value, dtype=np.float64)
     if array.ndim == 1 and array.size > 1 and len(shape) > 1 and array.size == shape[0]:
         array = array.reshape(-1, *([1] * (len(shape) - 1)))  # one number per channel
-    if array.size == prod(shape):
+    if foldable(array.shape, shape):
         array = array.reshape(shape)
     try:
         return np.broadcast_to(array, shape).copy()

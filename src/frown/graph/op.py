@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, replace
+from math import prod
 from typing import Self
 
 import torch
@@ -125,6 +126,13 @@ def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tens
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that numpy's rules give tensors of these shapes together."""
     return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def foldable(given: Shape, wanted: Shape) -> bool:
+    """Whether an array of one shape can stand for one of another without guessing the order of its
+    axes: apart from axes of length 1 they are the same, or one of the two is flat."""
+    axes, others = (tuple(n for n in shape if n != 1) for shape in (given, wanted))
+    return prod(axes) == prod(others) and (axes == others or min(len(axes), len(others)) <= 1)
 
 
 def inner(coef: Tensor, value: Tensor) -> Tensor:

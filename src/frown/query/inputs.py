@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown.errors import InvalidInput
-from frown.graph.op import Shape
+from frown.graph.op import Shape, foldable
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64] | None  # what the user calls the inputs, for messages
@@ -46,10 +46,7 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
         raise InvalidInput("there are no inputs: the data are empty")
     if array.shape[1:] != tuple(shape):
         axes, wanted = (tuple(n for n in s if n != 1) for s in (array.shape[1:], shape))
-        foldable = prod(axes) == prod(wanted) and (
-            axes == wanted or len(axes) <= 1 or len(wanted) <= 1
-        )
-        if not foldable:
+        if not foldable(array.shape[1:], tuple(shape)):
             remedy = ""
             if sorted(axes) == sorted(wanted):
                 remedy = "; are the axes in another order? Transpose the inputs"
@@ -175,7 +172,7 @@ def radii_of(eps: ArrayLike, count: int) -> Array:
 
 def _feature_array(value: object, shape: Shape, name: str) -> Array:
     array = _numbers(value, name)
-    if array.size == prod(shape):
+    if foldable(array.shape, shape):
         return array.reshape(shape).copy()
     try:
         return np.broadcast_to(array, shape).copy()

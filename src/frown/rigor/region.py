@@ -143,8 +143,9 @@ def _cut_gain(region: Region, coef: Tensor, gain: Tensor) -> Tensor:
     if region.scale is not None:
         positive = torch.where(region.scale > 0, region.scale, 1.0)
         room = torch.where(region.scale > 0, room / positive, 0.0)
-    cap = region.balls(above(room).clamp(min=0))
     radius = region.radius[:, None, None]
+    # No feature moves by more than the radius, however far its range goes.
+    cap = region.balls(above(room).clamp(min=0)).minimum(above(radius))
     whole = gain * cap
     best = whole.sum(-1) * LOOSE + TINY
     if region.p == 1:
@@ -178,7 +179,7 @@ def _power_gain(gain: Tensor, cap: Tensor, radius: Tensor, p: float) -> Tensor:
     h is concave: over all d it is at most g^q / (q nu^(q-1)), and up to k at most what its tangent
     at k says. Powers come from Arb.
     """
-    cap = (cap / radius * (1 + 4 * UNIT)).clamp(max=1.0)
+    cap = torch.where(radius > 0, cap / radius * (1 + 4 * UNIT), 1.0).clamp(max=1.0)
     largest = gain.amax(-1, keepdim=True)
     share = torch.where(largest > 0, gain / torch.where(largest > 0, largest, 1.0), 0.0)
     share = share * (1 + 4 * UNIT)

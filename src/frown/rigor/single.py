@@ -66,13 +66,23 @@ def unknown(graph: Graph) -> list[tuple[str, str]]:
             found.append(("resampling", node.name))
         elif not isinstance(node.op, (*_AFFINE, *_NONLINEAR, Input)):
             found.append((type(node.op).__name__, node.name))
-        elif any(bool((t.abs() >= LARGE32).any()) for t in _constants(node.op)):
+        elif any(not abs(c) < LARGE32 for c in _constants(node.op)):
             found.append((f"{type(node.op).__name__} with numbers beyond 2^126", node.name))
     return found
 
 
-def _constants(op: Op) -> list[Tensor]:
-    return [t for t in op.tensors().values() if t.is_floating_point()]
+def _constants(op: Op) -> list[float]:
+    """The largest entry of every tensor, and factors that are plain numbers."""
+    tensors = (t for t in op.tensors().values() if t.is_floating_point() and t.numel())
+    found = [float(t.abs().max()) for t in tensors]
+    match op:
+        case LeakyRelu():
+            return [*found, op.slope]
+        case Elu():
+            return [*found, op.alpha, op.scale, op.alpha * op.scale]
+        case Combine():
+            return [*found, *op.weights]
+    return found
 
 
 def fan(op: Affine) -> int:
@@ -137,9 +147,12 @@ def own_error(op: Relaxation, z: Tensor, y: Tensor) -> Tensor:
     """How far a nonlinearity as executed is from its value at the argument it was given, where
     |argument| <= z and |value| <= y.
 
-    A number may be flushed to 0 as it is read, and as it is written.
+    A number may be flushed to 0 as it is read, and as it is written; so may a slope or a factor,
+    which then takes TINY32 of the argument with it.
     """
     flushed = (1 + _steepest(op, z)) * (4 * TINY32)
+    if isinstance(op, LeakyRelu | PRelu | Elu):
+        flushed = flushed + z * (4 * TINY32)
     if isinstance(op, _EXACT):
         return torch.zeros_like(y) + flushed
     if isinstance(op, _BOUNDED):
