@@ -196,6 +196,18 @@ def test_an_interrupt_between_writing_and_checking(
         assert bool(row.certificate) == (end != "written")
 
 
+def test_a_radius_of_zero_has_no_rigorous_proof(net: Path, data: Path, tmp_path: Path) -> None:
+    """Nothing is replayed there: the row must not say that rounding is accounted for."""
+    eps = [0.0, 1e-3]
+    found = frown.certify(
+        frown.load(net), np.load(data)[:2], eps=eps, level="checked", certificates=tmp_path / "p"
+    )
+    assert found.status == ["certified", "certified"]
+    assert [row.level for row in found.rows] == ["estimate", "checked"]
+    assert "floating point" in found.rows[0].remark
+    assert names(tmp_path / "p") == ["input-000001.frown"]
+
+
 # -- checking ----------------------------------------------------------------------------
 
 

@@ -145,6 +145,7 @@ class Certifier:
             radius, failed = 0.0, None
             margins: dict[int, float] = {}
             status, remark = "misclassified", batch.remark.get(n, "")
+            level = "checked" if n in batch.checked else batch.level
             if n in place:
                 k = place[n]
                 radius, margins = batch.proof(k, targets[n].tolist())
@@ -159,6 +160,8 @@ class Certifier:
                     # A proof and a counterexample: rounding has fooled one of them.
                     radius, margins, whole = 0.0, {}, False
                 status = _status(radius, whole, broken, None if eps is None else float(eps[n]))
+                if status == "certified" and radius == 0:
+                    level, remark = "estimate", "radius 0: the answer itself, in floating point"
             elif batch.prediction[n] == query.label[n]:
                 status = "unknown"  # a tie, or too close to one for this precision
             rows.append(
@@ -176,7 +179,7 @@ class Certifier:
                     margins=margins,
                     seconds=share,
                     complete=batch.complete,
-                    level="checked" if n in batch.checked else batch.level,
+                    level=level,
                     remark=remark,
                     certificate=batch.certificate_file.get(n, ""),
                     deployed=batch.deployed,
