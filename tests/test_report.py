@@ -144,6 +144,21 @@ def test_strings_of_users_are_escaped(tmp_path):
     assert [tag for tag, _ in parse(out).tags].count("script") == 1
 
 
+def test_every_method_has_the_level_of_its_own_radii(tmp_path):
+    made = results(3, ("crown", "frown"))
+    assert "certificates" not in " ".join(written(tmp_path, made).text)
+    rows = [replace(row, level="checked", certificate="c.frown") for row in made["frown"].rows]
+    settings = made["frown"].settings | {"level": "checked"}
+    made["frown"] = replace(made["frown"], rows=tuple(rows), settings=settings)
+    text = " ".join(written(tmp_path, made).text)
+    assert "CROWN: estimate; FROWN: checked; checked: rigorous, and" in text
+    assert "certificates of 3 of 6 rows" in " ".join(text.split())
+    rows[0] = replace(rows[0], level="rigorous")
+    made["frown"] = replace(made["frown"], rows=tuple(rows))
+    text = " ".join(written(tmp_path, made).text)
+    assert "CROWN: estimate; FROWN: 1 rigorous, 2 checked; checked: " in text
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown.attacks.pgd import Attack
-from frown.batches import Progress, Question, Search, answered
+from frown.batches import Progress, Question, Search, answered, certificate_name
 from frown.bounding import Bounded, bounded
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
@@ -212,7 +212,12 @@ def sensitivity(
         if on_rows is not None:
             on_rows(named(rows), keyed(found))
 
-    question = Question(query, radii, np.arange(len(query)))
+    def file(k: int) -> str:
+        return certificate_name(int(asked.numbers[k // count]), chosen.chosen[k % count])
+
+    question = Question(query, radii, np.arange(len(query)), file)
+    if options.get("certificates") is not None:
+        options["certificates"] = Path(options["certificates"])
     search = Search(**options)
     model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device)

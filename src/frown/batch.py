@@ -45,6 +45,10 @@ class Batch:
         """How the radii are proved."""
         return "estimate" if self.rigorous is None else "rigorous"
 
+    def say(self, n: int, text: str) -> None:
+        """One more remark about the n-th input."""
+        self.remark[n] = "; ".join(part for part in (self.remark.get(n, ""), text) if part)
+
     def proof(self, k: int, targets: list[int]) -> tuple[float, dict[int, float]]:
         """The radius proved of the k-th right input, and the margins there."""
         if self.rigorous is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -80,9 +81,13 @@ class Search:
         if self.batch is not None:
             whole_number(self.batch, "batch")
         if self.method in ESTIMATES and (self.level == "checked" or self.certificates is not None):
-            raise InvalidInput(f"bounds of the method {self.method} have no certificates")
+            raise InvalidInput(
+                f"bounds of the method {self.method} have no certificates: take frown, crown or lp"
+            )
         if self.level == "checked" and self.certificates is None:
-            raise InvalidInput("the level checked needs a folder for certificates")
+            raise InvalidInput(
+                "the level checked needs a folder for certificates (--certificates DIR)"
+            )
         if self.deployed is not None:
             if self.deployed not in PRECISIONS:
                 raise InvalidInput(f"deployed must be float32, not {self.deployed!r}")
@@ -115,6 +120,12 @@ class Search:
         )
 
 
+def certificate_name(index: int, frame: int | None = None) -> str:
+    """The file of an input's certificate, or of that of one of its frames alone."""
+    alone = "" if frame is None else f"-frame-{frame:03d}"
+    return f"input-{index:06d}{alone}.frown"
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Inputs with what is asked of them."""
@@ -122,6 +133,7 @@ class Question:
     query: Query
     radii: NDArray[np.float64] | None  # to check instead of searching
     numbers: NDArray[np.int64]  # what the user calls the inputs
+    certificate: Callable[[int], str] = certificate_name  # a number's certificate
 
 
 def answered(
@@ -137,7 +149,7 @@ def answered(
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)
-    shelf = Shelf.open(model, search)
+    shelf = Shelf.open(model, search, question.certificate)
     clock = Clock.lasting(search.time_limit)
     size = search.batch or batch_size(plan, settings, len(query))
     with torch.no_grad(), crew_of(settings) as crew:
@@ -180,9 +192,11 @@ class Shelf:
     model: Model
     folder: Path
     check: bool
+    name: Callable[[int], str]
 
     @classmethod
-    def open(cls, model: Model, search: Search) -> Shelf | None:
+    def open(cls, model: Model, search: Search, name: Callable[[int], str]) -> Shelf | None:
+        """Make sure that certificates can be written, before any work."""
         if search.certificates is None:
             return None
         if search.level == "estimate":
@@ -190,16 +204,24 @@ class Shelf:
         check_certifiable(model)
         try:
             search.certificates.mkdir(parents=True, exist_ok=True)
+            probe = search.certificates / f".frown-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
         except OSError as error:
-            raise OutputError(f"{search.certificates}: {error.strerror}") from None
-        return cls(model, search.certificates, search.level == "checked")
+            raise OutputError(
+                f"cannot write certificates to {search.certificates}: {error.strerror}; choose "
+                "another folder (--certificates)"
+            ) from None
+        return cls(model, search.certificates, search.level == "checked", name)
 
     def keep(self, batch: Batch) -> None:
         """Write the batch's certificates and, if asked to, have each checked."""
         for n, content in batch.certificate.items():
-            file = self.folder / f"input-{int(batch.index[n]):06d}.frown"
+            file = self.folder / self.name(int(batch.index[n]))
+            fresh = file.with_suffix(".new")
             try:
-                file.write_bytes(content)
+                fresh.write_bytes(content)
+                fresh.replace(file)
             except OSError as error:
                 raise OutputError(f"{file} cannot be written: {error.strerror}") from None
             batch.certificate_file[n] = file.name
@@ -209,11 +231,11 @@ class Shelf:
                 assert self.model.path is not None
                 verdict = frown_check.check(file, self.model.path)
                 if not verdict.accepted:
-                    batch.remark[n] = f"the checker refused: {verdict.reason}"
+                    batch.say(n, f"the checker refused: {verdict.reason}")
                 elif verdict.claim is not None and self._meant(verdict.claim, batch, n):
                     batch.checked.add(n)
                 else:
-                    batch.remark[n] = "the checker accepted another statement"
+                    batch.say(n, "the checker accepted another statement")
 
     def _meant(self, claim: Claim, batch: Batch, n: int) -> bool:
         """Whether a claim is what the row of input n is going to say."""
@@ -286,6 +308,7 @@ class Batches:
         except KeyboardInterrupt:
             for part, batch in waiting:
                 batch.complete = False
+                self._cut_short(batch)
                 self._hand_over(part, batch)
             raise
 
@@ -308,6 +331,18 @@ class Batches:
                 self._tell("certificates")
                 self.shelf.keep(batch)
             batch.seconds += monotonic() - began
+
+    def _cut_short(self, batch: Batch) -> None:
+        """Which of the steps that were asked for an interrupt has left out."""
+        wanted = batch.certificate if self.shelf is not None and self.shelf.check else {}
+        unchecked = wanted.keys() - batch.checked
+        for n in batch.right.tolist() if self.prover is not None else []:
+            if batch.rigorous is None:
+                batch.say(n, "interrupted before rounding errors were accounted for")
+            elif n in batch.certificate and n not in batch.certificate_file:
+                batch.say(n, "interrupted before its certificate was written")
+            elif n in unchecked and n not in batch.remark:
+                batch.say(n, "interrupted before its certificate was checked")
 
     def _pulse(self, batch: Batch) -> None:
         """A sign of life after every radius: the mean proved so far, this batch included."""

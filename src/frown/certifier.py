@@ -145,6 +145,7 @@ class Certifier:
             radius, failed = 0.0, None
             margins: dict[int, float] = {}
             status, remark = "misclassified", batch.remark.get(n, "")
+            level = "checked" if n in batch.checked else batch.level
             if n in place:
                 k = place[n]
                 radius, margins = batch.proof(k, targets[n].tolist())
@@ -179,7 +180,7 @@ class Certifier:
                     margins=margins,
                     seconds=share,
                     complete=batch.complete,
-                    level="checked" if n in batch.checked else batch.level,
+                    level=level,
                     remark=remark,
                     certificate=batch.certificate_file.get(n, ""),
                     deployed=batch.deployed,

@@ -266,7 +266,7 @@ def certify(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Overwrite earlier results.", rich_help_panel=_OUTPUT),
+        typer.Option("--force", help="Overwrite what was there before.", rich_help_panel=_OUTPUT),
     ] = False,
     quiet: Annotated[
         bool,
@@ -350,7 +350,8 @@ def info(model: ModelFile, json: Json = False) -> None:
 @app.command()
 def check(
     certificates: Annotated[
-        list[Path], typer.Argument(metavar="CERT...", help="Certificates made by certify.")
+        list[Path],
+        typer.Argument(metavar="CERT...", help="Files made by certify, or folders of them."),
     ],
     model: Annotated[Path, typer.Option(metavar="MODEL", help="The ONNX file they are about.")],
     json: Json = False,

@@ -120,7 +120,7 @@ class Prover:
             except NoProof as missing:
                 reason = f"no rigorous lines for {missing}"
         for n in batch.right.tolist():
-            batch.remark[n] = _joined(batch.remark.get(n, ""), reason)
+            batch.say(n, reason)
 
     def _unproven(self) -> str | None:
         if not keeps_small_numbers():
@@ -265,7 +265,3 @@ class Prover:
         frown(certifier.plan, ball, query.spec(graph), certifier.settings, batch.warm, index)
         batch.warm.keep(index)
         return True
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -16,28 +17,43 @@ PATIENCE = 2.0  # seconds before progress is shown
 
 
 def run(certificates: Sequence[Path], model: Path, as_json: bool = False) -> bool:
-    """Print a verdict for each certificate; whether all were accepted."""
-    accepted = True
-    for path in certificates:
-        start = time.monotonic()
-        verdict = check(path, model, _Progress(str(path)))
+    """Print a verdict for each certificate, a folder's in order; whether all were accepted."""
+    count = accepted = 0
+    for path in _files(certificates):
+        start, progress = time.monotonic(), _Progress(str(path))
+        verdict = check(path, model, progress)
+        progress.clear()
         seconds = time.monotonic() - start
-        accepted &= verdict.accepted
-        print(_json(path, verdict, seconds) if as_json else _text(path, verdict, seconds))
-    return accepted
+        count, accepted = count + 1, accepted + verdict.accepted
+        shown = _json(path, verdict, seconds) if as_json else _text(path, verdict, seconds)
+        print(shown, flush=True)
+    if count > 1 and not as_json:
+        print(f"{count} certificates: {accepted} accepted, {count - accepted} refused")
+    return accepted == count
+
+
+def _files(given: Sequence[Path]) -> Iterator[Path]:
+    """A folder's certificates in its place; where it has none it stays, and is refused."""
+    for path in given:
+        yield from sorted(path.glob("*.frown")) or [path]
 
 
 class _Progress:
     """Per cent on a terminal, once a replay takes longer."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.next = name, time.monotonic() + PATIENCE
+        self.name, self.next, self.width = name, time.monotonic() + PATIENCE, 0
 
     def __call__(self, done: float) -> None:
         if sys.stderr.isatty() and time.monotonic() > self.next:
-            end = "\n" if done >= 1 else ""
-            print(f"\r{self.name}: {done:4.0%}", end=end, file=sys.stderr, flush=True)
-            self.next = time.monotonic() + 0.2
+            text = f"{self.name}: {done:4.0%}"
+            print(f"\r{text}", end="", file=sys.stderr, flush=True)
+            self.next, self.width = time.monotonic() + 0.2, len(text)
+
+    def clear(self) -> None:
+        """The line is the verdict's."""
+        if self.width:
+            print(f"\r{' ' * self.width}\r", end="", file=sys.stderr, flush=True)
 
 
 def _text(path: Path, verdict: Verdict, seconds: float) -> str:
@@ -95,11 +111,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="frown_check", description="Check certificates of robustness, independently of frown."
     )
-    parser.add_argument("certificates", nargs="+", type=Path, metavar="CERT")
+    parser.add_argument("certificates", nargs="+", type=Path, metavar="CERT", help="or a folder")
     parser.add_argument("--model", required=True, type=Path, help="the ONNX file")
     parser.add_argument("--json", action="store_true", help="one JSON object per certificate")
     options = parser.parse_args(arguments)
-    return 0 if run(options.certificates, options.model, options.json) else 1
+    try:
+        return 0 if run(options.certificates, options.model, options.json) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing may be flushed into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 if __name__ == "__main__":

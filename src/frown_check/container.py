@@ -79,7 +79,9 @@ def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
 
 
 def _parts(content: bytes, most_payload: int) -> tuple[dict[str, Any], bytes]:
-    refuse_if(content[:8] != MAGIC, "not a certificate of version 1")
+    refuse_if(not content, "the file is empty")
+    refuse_if(content[:6] != MAGIC[:6], "not a certificate")
+    refuse_if(content[:8] != MAGIC, "not a certificate of version 1, which this checker reads")
     refuse_if(len(content) < 20, "the certificate is cut off")
     (length,) = struct.unpack_from("<I", content, 8)
     if length > MOST_HEADER or 12 + length + 8 > len(content):

@@ -87,16 +87,16 @@ def touch_power(n: int, slope: Array, low: Array, high: Array, bend: int) -> Arr
 def held(w: Array, scale: Array, towards: Array, radius: float, p: float) -> Array:
     """The part of rows w (R, n) that is held by a ball rather than by the range of the features.
 
-    With x = c - sign(w) s d, gains g = |w| s and room k = towards / s for d, the best d is
-    min(k, (g / m)^(q-1)) with the multiplier m at which it has length radius. What holds a
+    With x = c - sign(w) s r d, gains g = |w| s and room k = towards / (s r) for d, the best d is
+    min(k, (g / m)^(q-1)) with the multiplier m at which it has length 1. What holds a
     feature that is out of room is m d^(p-1) of its gain g.
     """
     gain = np.abs(w) * scale
     with np.errstate(all="ignore"):
-        room = np.maximum(towards / scale, 0.0)
+        room = np.maximum(towards / scale / radius, 0.0)
         small, large = np.zeros((len(w), 1)), gain.max(1, keepdims=True) * 2.0
         if p > 1:
-            large = large * max(1.0, radius ** (1 - p) * w.shape[1])
+            large = large * w.shape[1]
         for _ in range(HALVINGS):
             m = np.sqrt(small * large) if (small > 0).all() else (small + large) / 2
             if p == 1:
@@ -104,7 +104,7 @@ def held(w: Array, scale: Array, towards: Array, radius: float, p: float) -> Arr
             else:
                 d = np.minimum(room, (gain / m) ** (1 / (p - 1)))
                 length = (d**p).sum(1, keepdims=True) ** (1 / p)
-            longer = length > radius
+            longer = length > 1
             small, large = np.where(longer, m, small), np.where(longer, large, m)
         kept = np.minimum(gain, large if p == 1 else large * room ** (p - 1))
         found = np.where(kept >= gain * (1 - 1e-15), w, np.sign(w) * kept / scale)

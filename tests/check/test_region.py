@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from frown.query.region import Region as Engine
 from frown_check.region import Region
 
-P = [np.inf, 1.0, 2.0, 1.5, 3.0, 10.0]
+P = [np.inf, 1.0, 2.0, 1.5, 3.0, 10.0, 400.0]
 
 
 def region(rng: np.random.Generator, p: float, clipped: bool, balls: int = 1) -> Region:

@@ -14,7 +14,7 @@ from torch import nn
 
 import frown
 from frown.rigor.single import UNIT32
-from frown.run.table import _levels
+from frown.run.table import levels
 from onnx_models import model, node, number, saved
 
 SMALL = UNIT32 * (1 - 2.0**-20)  # 1 + SMALL rounds to 1
@@ -89,9 +89,9 @@ def test_certificates_of_executed_networks_are_checked(tmp_path: Path) -> None:
     )
     assert [row.level for row in found.rows] == ["checked", "checked"]
     assert [row.deployed for row in found.rows] == ["float32", "float32"]
-    assert "checked" in _levels(found.rows)[0] and "float32" in _levels(found.rows)[0]
+    assert "checked" in levels(found.rows)[0] and "float32" in levels(found.rows)[0]
     plain = frown.certify(network, data["x"][:1], data["y"][:1], method="crown", attack=False)
-    assert plain.rows[0].deployed == "" and "float32" not in _levels(plain.rows)[0]
+    assert plain.rows[0].deployed == "" and "float32" not in levels(plain.rows)[0]
 
 
 def test_normalisation_is_part_of_what_is_executed() -> None:

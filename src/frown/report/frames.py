@@ -119,12 +119,11 @@ def frames_page(
     seconds = sum(row.seconds for found in frames.values() for row in found.rows)
     tiles = [tile(name, value, below) for name, value, below in _tiles(method, main)]
     tiles.append(tile("Time", duration(seconds), ""))
-    levels = sorted({row.level for found in frames.values() for row in found.rows})
     sections = [
         _opening(title),
         f'<section class="tiles">{"".join(tiles)}</section>',
         *strips,
-        reproduce(main, tuple(frames), levels, command or ""),
+        reproduce(main, frames, command or ""),
     ]
     return document(sections, title)
 

@@ -131,7 +131,6 @@ def _page(
     title: str,
     command: str,
 ) -> str:
-    levels = sorted({row.level for e in comparison.entries for row in e.rows.values()})
     sections = [
         _opening(comparison, title),
         _tiles(comparison),
@@ -140,7 +139,7 @@ def _page(
         *strips,
         "" if pictures is None else _gallery(comparison, pictures, answers),
         _table(comparison),
-        reproduce(comparison.results[comparison.main], comparison.methods, levels, command),
+        reproduce(comparison.results[comparison.main], comparison.results, command),
     ]
     return document(sections, title)
 

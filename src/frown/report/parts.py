@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -36,20 +37,26 @@ def tile(name: str, value: str, below: str, *, accent: bool = False) -> str:
 
 
 def reproduce(
-    main: Certification | Sensitivity, methods: Sequence[str], levels: Sequence[str], command: str
+    main: Certification | Sensitivity,
+    results: Mapping[str, Certification | Sensitivity],
+    command: str,
 ) -> str:
+    """What all results share, main's settings, and how each method's radii were proved."""
+    everything = [row for found in results.values() for row in found.rows]
+    certified = sum(bool(row.certificate) for row in everything)
     facts = [
         ("model", main.model),
         ("SHA-256", main.digest),
         ("frown", main.version),
-        ("methods", ", ".join(display_name(m) for m in methods)),
+        ("methods", ", ".join(display_name(m) for m in results)),
         ("norm", norm_name(main.rows[0].norm)),
         *(
             (key, _plain(value))
             for key, value in main.settings.items()
-            if key not in ("method", "norm") and value is not None
+            if key not in ("method", "norm", "level") and value is not None
         ),
-        ("checked", _levels(levels)),
+        ("level", _levels(results)),
+        ("certificates", f"of {certified} of {len(everything)} rows" if certified else ""),
     ]
     rows = "".join(
         f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>"
@@ -64,8 +71,18 @@ def reproduce(
     )
 
 
-def _levels(levels: Sequence[str]) -> str:
-    return "; ".join(f"{level}: {LEVELS[level]}" if level in LEVELS else level for level in levels)
+def _levels(results: Mapping[str, Certification | Sensitivity]) -> str:
+    """The level of each method's radii, and what levels mean."""
+    counts = {m: Counter(row.level for row in r.rows if row.radius > 0) for m, r in results.items()}
+    named = {
+        method: ", ".join(f"{n} {level}" if len(held) > 1 else level for level, n in held.items())
+        for method, held in counts.items()
+        if held
+    }
+    apart = [f"{display_name(method)}: {text}" for method, text in named.items()]
+    levels = sorted({level for held in counts.values() for level in held})
+    meaning = [f"{level}: {LEVELS[level]}" if level in LEVELS else level for level in levels]
+    return "; ".join([*(apart if len(levels) > 1 else []), *meaning])
 
 
 def _plain(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from frown import api
+from frown.batches import certificate_name
+from frown.errors import OutputError
 from frown.frontends.model import Model
 from frown.query.frames import apart_of
 from frown.query.inputs import inputs_of
@@ -113,20 +115,25 @@ def certify_files(request: Request, screen: Screen) -> bool:
             request.out, _about(request, model, data, origin), origin, force=request.force
         )
 
+    pairs: Sequence[int | None] = (None,)
+    if request.sensitivity:
+        pairs = apart_of(request.frames, request.frame_axis, model.input_shape).chosen
+    total = len(data) * len(pairs)
+    held = _held(request, data, pairs)
     rows: list[Row] = []
 
     def finished(fresh: list[Row], counterexamples: Mapping[Any, NDArray[Any]]) -> None:
+        for row in fresh if held else []:
+            name = certificate_name(row.index, int(row.frames) if request.sensitivity else None)
+            if name in held and not row.certificate:
+                held[name].unlink(missing_ok=True)  # of an earlier run; this one has none
         if files is not None:
             files.append(fresh, counterexamples)
         rows.extend(fresh)
         screen.rows(fresh, origin)
         interrupt.check()
 
-    certify: Callable[..., object] = api.certify
-    total = len(data)
-    if request.sensitivity:
-        certify = api.sensitivity
-        total *= len(apart_of(request.frames, request.frame_axis, model.input_shape).chosen)
+    certify: Callable[..., object] = api.sensitivity if request.sensitivity else api.certify
     started = time.monotonic()
     state, interrupt = "failed", Interrupt()
     try:
@@ -156,10 +163,29 @@ def certify_files(request: Request, screen: Screen) -> bool:
         screen.sensitivity(rows, seconds, request.eps, request.out)
     else:
         screen.results(rows, seconds, request.eps, request.out)
+    if request.certificates is not None:
+        count = sum(bool(row.certificate) for row in rows)
+        screen.certificates(count, request.certificates, request.model)
     if state == "interrupted":
         what = "pairs of input and frame" if request.sensitivity else "inputs"
         _tell_interrupted(rows, total, what, request.out, screen)
     return state == "finished"
+
+
+def _held(request: Request, data: Dataset, frames: Sequence[int | None]) -> dict[str, Path]:
+    """Certificates of an earlier run that this one would write again; OutputError without force."""
+    folder = request.certificates
+    if folder is None:
+        return {}
+    names = [certificate_name(int(i), f) for i in data.indices for f in frames]
+    held = {name: folder / name for name in names if (folder / name).exists()}
+    if held and not request.force:
+        more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+        raise OutputError(
+            f"{folder} already holds certificates of these inputs ({next(iter(held))}{more}); "
+            "choose another --certificates, or overwrite them with --force"
+        )
+    return held
 
 
 def _tell_interrupted(

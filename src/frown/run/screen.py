@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr, so that output can be piped.
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -57,6 +58,10 @@ class Screen(ABC):
     ) -> None:
         """All rows, one per input and frame, at the end."""
 
+    @abstractmethod
+    def certificates(self, count: int, folder: Path, model: Path) -> None:
+        """How many certificates there are, where, and what to do with them."""
+
 
 class QuietScreen(Screen):
     """Warnings and errors only."""
@@ -76,6 +81,9 @@ class QuietScreen(Screen):
         self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
     ) -> None:
         """Nothing: the files have it all."""
+
+    def certificates(self, count: int, folder: Path, model: Path) -> None:
+        """Left out."""
 
 
 class JsonScreen(Screen):
@@ -98,6 +106,9 @@ class JsonScreen(Screen):
         self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
     ) -> None:
         """Nothing more: the rows are out already."""
+
+    def certificates(self, count: int, folder: Path, model: Path) -> None:
+        """Nothing more: rows name their certificates."""
 
 
 class TableScreen(Screen):
@@ -161,3 +172,10 @@ class TableScreen(Screen):
                 self.out.print(line, markup=False, soft_wrap=True)
         if out is not None and rows:
             self.out.print(f"results in {out}", markup=False, soft_wrap=True)
+
+    def certificates(self, count: int, folder: Path, model: Path) -> None:
+        text = "no certificates: no radius has a rigorous proof"
+        if count:
+            command = shlex.join(["frown", "check", str(folder), "--model", str(model)])
+            text = f"{count} certificate{'s' * (count > 1)} in {folder} ({command})"
+        self.out.print(text, markup=False, soft_wrap=True)

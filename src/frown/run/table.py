@@ -68,7 +68,7 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(
             f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
         )
-    lines += _levels(rows)
+    lines += levels(rows)
     if eps is not None:
         # The status decides: the radius may be eps rounded to another precision.
         shares = {eps: (counts["certified"] + counts["robust"]) / max(1, len(rows))}
@@ -93,7 +93,7 @@ def all_wrong(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _levels(rows: Sequence[Row]) -> list[str]:
+def levels(rows: Sequence[Row]) -> list[str]:
     """How the radii were proved."""
     counts = Counter(row.level for row in rows if row.radius > 0)
     if not counts:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frown.results import Row, digits
-from frown.run.table import all_wrong, duration, ended_early, inputs, remarks
+from frown.run.table import all_wrong, duration, ended_early, inputs, levels, remarks
 
 ACROSS = 7  # frames side by side; more go into further tables
 
@@ -69,6 +69,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None
             found = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
             for frame, times in found.most_common(1):
                 lines.append(f"{what}: in frame {frame}, for {times} of {inputs(len(held))}")
+    lines += levels(rows)
     wrong = sum(next(iter(one.values())).status == "misclassified" for one in held.values())
     if wrong:
         lines.append(f"{inputs(wrong)} misclassified (wrong)")
