@@ -262,6 +262,7 @@ class Prover:
         index = which.to(graph.device)
         query = batch.query.take(batch.right[which.numpy()])
         ball = query.region(graph).with_radius(radius.to(graph.dtype).to(graph.device))
-        frown(certifier.plan, ball, query.spec(graph), certifier.settings, batch.warm, index)
-        batch.warm.keep(index)
+        # From the very slopes that proved these radii, whose tables take what is found.
+        warm = batch.warm.proofs(rounds=1)
+        frown(certifier.plan, ball, query.spec(graph), certifier.settings, warm, index)
         return True

@@ -174,13 +174,21 @@ def proved(base: Base, s: Statement, loaded: frown.Model, net: Any) -> bool:
             norm = inf  # the box around it
     ranged = np.isfinite(s.lower).all()
     model = loaded.normalised(s.mean, s.std)
-    asked = {"norm": norm, "scale": s.scale, "attack": False, **options}
+    asked = {"norm": norm, "scale": s.scale, **options}
     if ranged:
         asked["bounds"] = (s.lower, s.upper)
 
     def reached(other: int, **how: Any) -> bool:
+        how["attack"] = False
         row = frown.certify(model, s.centre[None], [s.label], target=other, **asked, **how).rows[0]
         return row.level == "rigorous" and row.radius >= s.radius
+
+    if y.argmax() != s.label:  # a third class wins: the answer is wrong, the statement need not be
+        coef = np.zeros((len(s.others), len(y)))
+        coef[:, s.label] = 1
+        coef[np.arange(len(s.others)), list(s.others)] = -1
+        found = frown.bound(model, s.centre[None], eps=s.radius, coef=coef, method="frown", **asked)
+        return bool((found.lower > SURE).all())
 
     ways: list[dict[str, Any]] = [
         {"method": "crown", "eps": s.radius},

@@ -72,10 +72,11 @@ class Warm:
         if self.tight is not None:
             self.tight.keep(proved)
 
-    def proofs(self) -> Warm:
-        """The tables of the largest radii proved, in place of the last ones tried."""
-        tight = None if self.tight is None else self.tight.proofs()
-        return Warm(self.samples, self.rounds, self.proof, tight=tight)
+    def proofs(self, rounds: int = 0) -> Warm:
+        """The tables of the largest radii proved, in place of the last ones tried; ascents go on
+        there as after so many radii."""
+        tight = None if self.tight is None else self.tight.proofs(rounds)
+        return Warm(self.samples, rounds, self.proof, tight=tight)
 
 
 @dataclass(frozen=True)
