@@ -141,6 +141,23 @@ def test_sequences_too_long_to_unroll(tmp_path: Path) -> None:
         checked(path)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 6, 3), (6, 3), (2, 6, 3), (1, 4, 3)])
+def test_weights_of_a_recurrent_cell_with_other_axes(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    tensors = {"w": weights(*shape), "r": weights(1, 6, 2), "s": integers(-1, 4)}
+    nodes = [
+        node("Transpose", "x", "t", perm=[1, 0, 2]),
+        node("GRU", "t w r", "h", hidden_size=2),
+        node("Reshape", "h s", "y"),
+    ]
+    path = saved(model(nodes, ("N", 2, 3), tensors), tmp_path)
+    with pytest.raises((InvalidModel, UnsupportedModel)):
+        frown.load(path)
+    with pytest.raises(Refused, match="such weights"):
+        checked(path)
+
+
 def test_an_activation_without_input_in_a_product(tmp_path: Path) -> None:
     nodes = [node("Sigmoid", "", "s"), node("Mul", "x s", "y")]
     path = saved(model(nodes, ("N", 3)), tmp_path)

@@ -34,7 +34,7 @@ class Cell(ABC):
         self.size = self.recurrence.shape[1]
         rows = gates * self.size
         bias = call.floats(3)[way] if call.has(3) else np.zeros(2 * rows)
-        if self.recurrence.shape[0] != rows or bias.shape != (2 * rows,):
+        if not len(self.weight) == len(self.recurrence) == rows or bias.shape != (2 * rows,):
             raise call.refuse("such weights")
         self.bias, self.state_bias = bias[:rows], bias[rows:]
 
@@ -124,6 +124,8 @@ def unrolled(call: Call) -> Sequence[Value]:
         raise call.refuse("attribute activations")
     for k in range(states):
         call.refuse_if(call.has(5 + k) and call.constant(5 + k).any(), "a first state other than 0")
+    for tensor in (call.floats(1), call.floats(2)):
+        call.refuse_if(tensor.ndim != 3 or len(tensor) != len(ways), "such weights")
     outputs, last = [], []
     for way, backwards in enumerate(ways):
         one = cell(call, gates, way)
