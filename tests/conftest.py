@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
@@ -16,3 +18,7 @@ settings.register_profile(
 )
 settings.load_profile("frown")
 torch.set_num_threads(1)
+
+# A shell's background jobs ignore Ctrl-C, and so would what tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
