@@ -99,9 +99,29 @@ def test_a_clock_that_stops_the_second_try_leaves_the_first_ones_answer(
 
     monkeypatch.setattr(certifier, "frown", stopped)
     result = frown.certify(
-        model, x, y, eps=1.005 * radius, method="frown", attack=False, level="estimate"
+        model, x, y, eps=1.01 * radius, method="frown", attack=False, level="estimate"
     )
     assert len(calls) == 2
     for row in result.rows:
         assert row.status == "unknown" and not row.complete
         assert row.failed is not None
+
+
+def test_only_a_searchs_first_radius_gets_a_glance(deep, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = deep
+    real, steps = certifier.frown, []
+
+    def noted(plan, ball, spec, settings, *rest):
+        steps.append(settings.ascent.steps)
+        return real(plan, ball, spec, settings, *rest)
+
+    monkeypatch.setattr(certifier, "frown", noted)
+    options = {"method": "frown", "attack": False, "level": "estimate"}
+    full = Ascent()
+    frown.certify(model, x, y, **options)
+    assert steps[0] == full.glance.steps < full.steps and full.glance.rate > full.rate
+    assert len(steps) > 2 and set(steps[1:]) == {full.steps}
+    for more in ({"eps": 1.0}, {"group": 4}, {"steps": 6}):  # where all steps are due
+        steps.clear()
+        frown.certify(model, x, y, **options, **more)
+        assert set(steps) == {more.get("steps", full.steps)}

@@ -166,3 +166,37 @@ def test_nan_and_infinity_prove_nothing(value: float) -> None:
     bracket.record(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([[value, 1.0]]))
     assert float(bracket.proved[0]) == 0
     assert float(bracket.failed[0]) == 1
+
+
+@pytest.mark.parametrize("glance", [True, False])
+def test_what_a_glance_does_not_prove_has_not_failed(glance: bool) -> None:
+    """The first look misses a margin of 0.5 that the later ones find."""
+    asked: list[float] = []
+
+    def evaluate(index: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+        found = 1 - radius - (0.5 if not asked else 0.0)
+        asked.extend(radius.tolist())
+        return found[:, None]
+
+    clean = torch.ones(1, 1, dtype=torch.float64)
+    bracket = Bracket.start(clean, torch.tensor([10.0], dtype=torch.float64))
+    bracket.proved += 0.3
+    first = torch.tensor([0.6], dtype=torch.float64)
+    search(bracket, evaluate, first, TOL, glance=glance)
+    end = 1.0 if glance else first.item()
+    assert end / (1 + TOL) <= float(bracket.proved[0]) < float(bracket.failed[0])
+    assert float(bracket.failed[0]) <= end * (1 + 2 * TOL) and len(asked) <= 9
+
+
+def test_a_glance_where_nothing_is_proved_yet_counts() -> None:
+    clean = torch.ones(3, 1, dtype=torch.float64)
+    limit = torch.full((3,), torch.inf, dtype=torch.float64)
+    bracket = Bracket.start(clean, limit)
+    bracket.proved += torch.tensor([0.0, 0.1, 0.1], dtype=torch.float64)
+
+    def evaluate(index: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+        blind = (index == 2) & (radius > 0.5)
+        return torch.where(blind, torch.nan, 1 - 4 * radius)[:, None]
+
+    search(bracket, evaluate, torch.ones(3, dtype=torch.float64), TOL, glance=True)
+    assert (bracket.proved <= 0.25).all() and (bracket.proved >= 0.25 / (1 + TOL)).all()

@@ -362,8 +362,7 @@ def test_theorem_3_tighter_intercepts_never_loosen(name: str, seed: int) -> None
     forms = [with_random_slopes(plan, frames, coef, seed, lift) for lift in (0.0, 0.1, 1.0)]
     # Smaller boxes have tighter intercepts.
     outer = {
-        i: replace(f, anchors=f.op.anchors(Box(f.box.lower - 0.2, f.box.upper + 0.3)))
-        for i, f in frames.items()
+        i: replace(f, box=Box(f.box.lower - 0.2, f.box.upper + 0.3)) for i, f in frames.items()
     }
     forms += [with_random_slopes(plan, f, coef, seed + 1) for f in (frames, outer)]
     bounds = [region.minimise(f.coef).value + f.const for f in forms]

@@ -241,8 +241,23 @@ class Shelf:
         """Whether a claim is what the row of input n is going to say."""
         query, place = batch.query, batch.right.tolist().index(n)
         others = query.targets(self.model.graph.output_size)[n].tolist()
+
+        def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:
+            if claimed is None or own is None:
+                return claimed is own
+            own = own[n if len(own) > 1 else 0]
+            return np.array_equal(
+                claimed, np.broadcast_to(own, query.x.shape[1:]).reshape(claimed.shape)
+            )
+
+        lower, upper = (query.range.lower, query.range.upper) if query.range else (None, None)
+        scale = np.ones((1, 1)) if query.scale is None else query.scale
         return (
-            claim.radius >= batch.proof(place, others)[0]
+            same(claim.scale, scale)
+            and same(claim.lower, lower)
+            and same(claim.upper, upper)
+            and np.array_equal(claim.ball.ravel(), query.balls().ravel())
+            and claim.radius >= batch.proof(place, others)[0]
             and (claim.norm, claim.label) == (query.p, int(query.label[n]))
             and sorted(claim.others) == sorted(others)
             and np.array_equal(claim.centre.ravel(), query.x[n].ravel())

@@ -208,19 +208,7 @@ def _region(query: Query, n: int, radius: float, payload: Payload) -> dict[str, 
         "radius": radius.hex(),
         "centre": payload.put(query.x[n]),
         "scale": put(query.scale),
-        "ball": _balls(query, payload),
+        "ball": payload.put(balls, "i4") if (balls := query.balls()).any() else None,
         "lower": put(query.range.lower) if query.range else None,
         "upper": put(query.range.upper) if query.range else None,
     }
-
-
-def _balls(query: Query, payload: Payload) -> dict[str, Any] | None:
-    """Which frame, hence which ball, each feature is of."""
-    frames = query.frames
-    if frames is None or not frames.each:
-        return None
-    shape = query.x.shape[1:]
-    along = [1] * len(shape)
-    along[frames.axis] = -1
-    number = np.arange(shape[frames.axis]).reshape(along)
-    return payload.put(np.broadcast_to(number, shape), "i4")

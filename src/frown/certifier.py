@@ -113,14 +113,15 @@ class Certifier:
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
         batch.bracket = bracket.onwards()
         first = batch.limit if eps else bracket.proved * 1.2
-        evaluate = self._optimised(batch)
+        glance = not eps and self.settings.group == 1 and method != "lp"
+        evaluate = self._optimised(batch, glance)
         if method == "lp":
             if self.settings.hot and not eps:
                 first = self._foreseen(batch, first)
             evaluate = self._programmed(batch)
         tol = NARROWER * self.tol
         try:
-            self._search(batch, evaluate, first, tol, 1 if eps else 20, pulse)
+            self._search(batch, evaluate, first, tol, 1 if eps else 20, pulse, glance)
             if eps and method != "lp":
                 self._insist(batch, evaluate, bracket, tol, pulse)
         finally:
@@ -199,6 +200,7 @@ class Certifier:
         tol: float,
         rounds: int,
         pulse: Pulse,
+        glance: bool = False,
     ) -> None:
         def stop() -> bool:
             pulse(batch)
@@ -206,7 +208,7 @@ class Certifier:
 
         try:
             with torch.inference_mode():
-                search(batch.bracket, evaluate, first, tol, rounds, stop)
+                search(batch.bracket, evaluate, first, tol, rounds, stop, glance)
         except OutOfTime:
             batch.complete = False
         if self.clock.expired() and len(batch.bracket.open(tol)):
@@ -247,7 +249,9 @@ class Certifier:
 
         return evaluate
 
-    def _optimised(self, batch: Batch) -> Evaluate:
+    def _optimised(self, batch: Batch, glance: bool) -> Evaluate:
+        """FROWN; the first radius of all gets a mere glance, or (a group's slopes are harder to
+        find again) its due."""
         region, spec = self._problem(batch)
         warm, ceiling = Warm(len(batch.right)), Ceiling.of(region.radius)
         batch.warm = warm
@@ -255,7 +259,10 @@ class Certifier:
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
             ball, rows = region.rows(sample).with_radius(radius), spec.rows(sample)
             known = ceiling.at(sample, radius)
-            found = frown(self.plan, ball, rows, self.settings, warm, sample, self.clock, known)
+            settings = self.settings
+            if glance and warm.rounds == 0:
+                settings = replace(settings, ascent=settings.ascent.glance)
+            found = frown(self.plan, ball, rows, settings, warm, sample, self.clock, known)
             ceiling.lower(self.plan, sample, radius, found.margins, found.layers)
             warm.keep(sample[holds(found.margins)])
             return found.margins
@@ -272,7 +279,15 @@ class Certifier:
         trial = replace(own)
         try:
             with torch.inference_mode():
-                search(trial, self._optimised(batch), first, self.tol, 20, self.clock.expired)
+                search(
+                    trial,
+                    self._optimised(batch, True),
+                    first,
+                    self.tol,
+                    20,
+                    self.clock.expired,
+                    True,
+                )
         except OutOfTime:
             batch.complete = False
         further = trial.proved > own.proved

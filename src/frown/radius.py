@@ -112,7 +112,7 @@ class Bracket:
         self.at_failed = self.at_failed.index_put((down[lower],), margins[~good][lower])
 
     def suppose(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
-        """Let estimates rest on these margins too; nothing is proved by it."""
+        """Let estimates rest on these margins too; nothing is decided by it."""
         seen, at_seen = self.seen[index], self.at_seen[index]
         # Between the two ends margins are known best: the other end stands second.
         other = (margins > 0).all(1)[:, None] != (at_seen > 0).all(2)
@@ -184,19 +184,31 @@ def search(
     tol: float,
     rounds: int = 40,
     stop: Callable[[], bool] = lambda: False,
+    glance: bool = False,
 ) -> Bracket:
     """Shrink every bracket to failed <= proved (1 + tol), at most `rounds` evaluations.
 
-    Starts at the radii `first`. `stop` is asked before every evaluation; what was proved
-    until then stands.
+    Starts at the radii `first`; if the first evaluation is a mere `glance`, what it does not
+    prove has not failed yet. `stop` is asked before every evaluation; what was proved until then
+    stands.
     """
     radius = torch.minimum(first, bracket.limit)
     index = bracket.open(tol)
+    supposed = index[:0]
     for turn in range(rounds):
         if not len(index) or stop():
             break
         here = radius[index] if turn == 0 else bracket.propose(index, tol)
-        bracket.record(index, here, evaluate(index, here))
+        margins = evaluate(index, here)
+        if turn == 1:  # better is known now
+            bracket.seen = bracket.seen.index_fill(0, supposed, torch.nan)
+        if glance and turn == 0:
+            # Where nothing is proved yet, or nothing seen, there is no other radius to go on from.
+            weak = torch.isfinite(margins).all(1) & ~holds(margins) & (bracket.proved[index] > 0)
+            supposed = index[weak]
+            bracket.suppose(supposed, here[weak], margins[weak])
+            index, here, margins = index[~weak], here[~weak], margins[~weak]
+        bracket.record(index, here, margins)
         index = bracket.open(tol)
     return bracket
 

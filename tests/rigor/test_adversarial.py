@@ -207,9 +207,20 @@ def test_saturated_activations_are_not_taken_for_constants(tmp_path: Path) -> No
     assert not frown_check.check(claim.file(), path).accepted
 
 
-@pytest.mark.parametrize(
-    "lie", [{}, {"radius": 1e-9}, {"label": 1}, {"others": (1,)}, {"norm": 2.0}]
-)
+LIES = [
+    {"radius": 1e-9},
+    {"label": 1},
+    {"others": (1,)},
+    {"norm": 2.0},
+    {"centre": np.array([1.0, 0.0, 1e-9])},
+    {"scale": np.array([1.0, 0.5, 1.0])},
+    {"ball": np.array([0, 0, 1])},
+    {"lower": np.full(3, -0.5)},
+    {"upper": None},
+]
+
+
+@pytest.mark.parametrize("lie", [{}, *LIES])
 def test_only_the_rows_own_statement_is_checked(
     lie: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +236,8 @@ def test_only_the_rows_own_statement_is_checked(
 
     monkeypatch.setattr(frown_check, "check", other)
     x = [[1.0, 0.0, 0.0]]
-    (row,) = frown.certify(found, x, level="checked", certificates=tmp_path / "proofs").rows
+    proofs = tmp_path / "proofs"
+    (row,) = frown.certify(found, x, bounds=(-1, 1), level="checked", certificates=proofs).rows
     assert row.level == ("rigorous" if lie else "checked")
     assert row.remark == ("the checker accepted another statement" if lie else "")
 

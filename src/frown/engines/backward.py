@@ -82,39 +82,74 @@ def fixed_layers(
     """All layers by the settings' fixed rule; `known` boxes of some of them hold already."""
     if settings.method == "interval":
         return walk(plan, region, lambda source, box, frames: box, settings)
-    known = known or {}
-
-    def both(
-        source: int, box: Box, frames: dict[int, Frame], sample: Tensor, neuron: Tensor
-    ) -> Box:
-        """Both sides in one pass: with few rows, passes cost more than rows."""
-        signs = box.lower.new_ones(2 * len(sample))
-        signs[len(sample) :] = -1
-        sample, neuron = sample.repeat(2), neuron.repeat(2)
-        bound = _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
-        return box.meet(with_entries(box, sample, neuron, signs, bound))
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
         clock.check()
-        if region.p == torch.inf and plan.interval_exact(source):
-            return box
-        if not plan.below(source):
-            return affine_box(plan, region, source, settings)
-        if source in known:
-            box = box.meet(known[source])
-        near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
-        sample, neuron = unsettled(plan, source, box)
-        if few(plan, source, len(sample)):
-            return both(source, box, frames, sample, neuron)
-        # The side nearer to 0 first: what it settles needs no row for the other.
-        for sign in (near, -near):
-            sample, neuron = unsettled(plan, source, box)
-            signs = sign[sample, neuron]
-            bound = _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
-            box = box.meet(with_entries(box, sample, neuron, signs, bound))
-        return box
+        box, rows = without_rows(plan, region, source, box, settings, known)
+        return fixed_box(plan, region, source, box, frames, settings) if rows else box
 
     return walk(plan, region, tighten, settings)
+
+
+def without_rows(
+    plan: Plan,
+    region: Region,
+    source: int,
+    box: Box,
+    settings: Settings,
+    known: Boxes | None,
+) -> tuple[Box, bool]:
+    """What is known of a source before any row, and whether rows can tell more."""
+    if region.p == torch.inf and plan.interval_exact(source):
+        return box, False
+    if not plan.below(source):
+        return affine_box(plan, region, source, settings), False
+    return box.meet(known[source]) if known and source in known else box, True
+
+
+def fixed_box(
+    plan: Plan,
+    region: Region,
+    source: int,
+    box: Box,
+    frames: dict[int, Frame],
+    settings: Settings,
+    wanted: Tensor | None = None,
+) -> Box:
+    """A source's box, its unsettled entries (of those in the mask, (N, size)) bounded by rows
+    with fixed lines."""
+
+    def left(box: Box) -> tuple[Tensor, Tensor]:
+        sample, neuron = unsettled(plan, source, box)
+        if wanted is None:
+            return sample, neuron
+        keep = wanted[sample, neuron]
+        return sample[keep], neuron[keep]
+
+    def bounded(sample: Tensor, neuron: Tensor, signs: Tensor) -> Tensor:
+        return _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
+
+    sample, neuron = left(box)
+    count = len(sample)
+    if count and few(plan, source, count):
+        # Both sides in one pass: with few rows, passes cost more than rows.
+        signs = box.lower.new_ones(2 * count)
+        signs[count:] = -1
+        bound = bounded(sample.repeat(2), neuron.repeat(2), signs)
+        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+        low[sample, neuron] = bound[:count]
+        high[sample, neuron] = -bound[count:]
+        return box.meet(Box(low.view_as(box.lower), high.view_as(box.upper)))
+    # The side nearer to 0 first: what it settles needs no row for the other.
+    near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
+    for sign in (near, -near):
+        if count:
+            signs = sign[sample, neuron]
+            bound = bounded(sample, neuron, signs)
+            box = box.meet(with_entries(box, sample, neuron, signs, bound))
+            sample, neuron = left(box)
+            count = len(sample)
+    return box
 
 
 def fixed_margins(
@@ -164,7 +199,7 @@ def fixed_form(plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines]) -
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         own, op = lines[i], plan.relaxation(i)
         slopes = own.slopes
-        if len(here) > 1 and len(own.lower) == 1:
+        if own.lower.shape[0] == 1 < here.shape[0]:
             # c line = c upper + max(c, 0) (lower - upper), in fewer passes for shared lines
             positive = here.clamp(min=0)
             gain = here.flatten(1) @ own.upper.flatten()

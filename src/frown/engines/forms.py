@@ -7,15 +7,14 @@ same lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from frown.engines.plan import Plan
-from frown.graph.graph import Input
-from frown.graph.op import Affine
 from frown.graph.selection import Gather, Slice
 
 
@@ -27,15 +26,25 @@ class LinearForm:
     const: Tensor  # (rows,)
 
 
+class Sided(Protocol):
+    """The lines one pass uses at a nonlinear node, side chosen by the coefficient's sign."""
+
+    @property
+    def slope(self) -> Tensor: ...  # (rows, *input shape of the node)
+
+    @property
+    def intercept(self) -> Tensor: ...  # (rows, *output shape of the node)
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The lines one pass used at a nonlinear node, side chosen by the coefficient's sign."""
+    """Such lines, and nothing else."""
 
-    slope: Tensor  # (rows, *input shape of the node)
-    intercept: Tensor  # (rows, *output shape of the node)
+    slope: Tensor
+    intercept: Tensor
 
 
-Choose = Callable[[int, Tensor], Chosen]
+Choose = Callable[[int, Tensor], Sided]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,17 @@ class Partial:
     const: Tensor  # (rows,)
     stop: int
 
+    def at(self, values: dict[int, Tensor]) -> Tensor:
+        """(rows,) the form's value where the nodes have these values."""
+        total = self.const
+        for i, coef in self.pending.items():
+            total = total + (coef * values[i]).flatten(1).sum(1)
+        return total
+
 
 _LAID_OUT = (Slice, Gather)  # whose `pull_back` makes a tensor of its own
 
-Through = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+Through = Callable[[int, Tensor], tuple[Tensor | None, Tensor]]
 
 
 def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
@@ -57,19 +73,21 @@ def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
     return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
 
 
-def finish(plan: Plan, target: int, start: Partial, choose: Choose) -> LinearForm:
+def finish(
+    plan: Plan, target: int, start: Partial, choose: Choose, constants: bool = True
+) -> LinearForm:
     """Pull a form back to the input.
 
     `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
-    take a line below, others one above.
+    take a line below, others one above. Without `constants` only coefficients come back.
     """
 
-    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+    def through(i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
         lines = choose(i, here)
-        gain = (here * lines.intercept).flatten(1).sum(1)
+        gain = (here * lines.intercept).flatten(1).sum(1) if constants else None
         return gain, plan.relaxation(i).expand(here) * lines.slope
 
-    return form_of(plan, descend(plan, target, start, through))
+    return form_of(plan, descend(plan, target, start, through, constants))
 
 
 def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
@@ -84,11 +102,13 @@ def form_of(plan: Plan, end: Partial) -> LinearForm:
     return LinearForm(end.const.new_zeros(len(end.const), *plan.graph.input_shape), end.const)
 
 
-def descend(plan: Plan, target: int, start: Partial, through: Through | None) -> Partial:
+def descend(
+    plan: Plan, target: int, start: Partial, through: Through | None, constants: bool = True
+) -> Partial:
     """Pass nodes in reverse order, down to the input or, without `through`, to a nonlinearity.
 
     `through(node, coefficients of its output)` gives what the passage adds to the constant
-    (rows,) and the coefficients of the node's input.
+    (rows,) and the coefficients of the node's input. Without `constants` none is kept.
     """
     const, pending = start.const, dict(start.pending)
     own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
@@ -97,7 +117,7 @@ def descend(plan: Plan, target: int, start: Partial, through: Through | None) ->
             continue
         if step.affine is not None:
             here = pending.pop(step.node)
-            shift = step.affine.shift(here)
+            shift = step.affine.shift(here) if constants else None
             if shift is not None:
                 const = const + shift
             first = step.inputs[0]
@@ -110,7 +130,8 @@ def descend(plan: Plan, target: int, start: Partial, through: Through | None) ->
             return Partial(pending, const, step.node)
         else:
             gain, below = through(step.node, pending.pop(step.node))
-            const = const + gain
+            if gain is not None:
+                const = const + gain
             back = (below,)
         for j, part in zip(step.inputs, back, strict=True):
             if j in pending:
@@ -125,32 +146,31 @@ def push_forward(
     plan: Plan,
     target: int,
     point: Tensor,
-    lines: dict[int, Chosen],
+    lines: Mapping[int, Sided],
     see: Callable[[int, Tensor], None],
-) -> None:
-    """Send one input point per row through the relaxed network up to `target`.
+) -> dict[int, Tensor]:
+    """Send one input point per row through the relaxed network up to the last of the lines.
 
-    `see(node, z)` receives the value arriving at every nonlinear node.
+    `see(node, z)` receives the value arriving at every nonlinear node. Returns the values of
+    all nodes passed.
     """
-    graph = plan.graph
     last = max(lines, default=0)
-    values: dict[int, Tensor] = {}
-    for i in plan.ancestors(target):
+    values = {0: point}
+    for step in reversed(plan.route(target)):
+        i, op = step.node, step.relaxation
         if i > last:
-            return
-        node = graph.nodes[i]
-        if isinstance(node.op, Input):
-            values[i] = point
-        elif isinstance(node.op, Affine):
-            values[i] = node.op.apply(*(values[j] for j in node.inputs))
+            break
+        if op is None:
+            assert step.affine is not None
+            values[i] = step.affine.apply(*[values[j] for j in step.inputs])
         elif i in lines:
-            z = values[node.inputs[0]]
+            z, chosen = values[step.inputs[0]], lines[i]
             see(i, z)
-            chosen = lines[i]
-            values[i] = plan.relaxation(i).along(chosen.slope, z, chosen.intercept)
+            values[i] = op.along(chosen.slope, z, chosen.intercept)
         else:
             # No row reads this node: its value reaches the target with coefficient 0.
-            values[i] = node.op.apply(*(values[j] for j in node.inputs))
+            values[i] = op.apply(values[step.inputs[0]])
+    return values
 
 
 def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:

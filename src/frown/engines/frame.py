@@ -7,22 +7,15 @@ from torch import Tensor
 
 from frown.engines.settings import Settings
 from frown.graph.box import Box
-from frown.relax.relaxation import Frame, Lines, Relaxation, SlopeRange, Slopes
+from frown.relax.relaxation import Frame, Relaxation, SlopeRange, Slopes
 
 
 def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
     """The node's lines by Fast-Lin's or CROWN's rule, and its search space."""
     spread = op.tightest(box)
     slopes = rule_slopes(op, box, spread, settings)
-    anchors = op.anchors(box)
-    output = (box.lower.shape[0], *op.shape(tuple(box.lower.shape[1:])))
-    below = torch.ones(output, dtype=torch.bool, device=box.lower.device)
-    lines = Lines(
-        slopes,
-        op.line(slopes.lower, below, anchors).intercept,
-        op.line(slopes.upper, ~below, anchors).intercept,
-    )
-    return Frame(op, anchors, lines, spread, widest(spread) if settings.wide else None)
+    excess = widest(spread) if settings.wide else None
+    return Frame(op, box, op.lines(slopes, box), spread, excess)
 
 
 def rule_slopes(op: Relaxation, box: Box, spread: SlopeRange, settings: Settings) -> Slopes:

@@ -11,12 +11,14 @@ from frown.engines.backward import (
     Boxes,
     Layers,
     at_once,
+    fixed_box,
     fixed_layers,
     fixed_margins,
     pieces,
     rounded,
     unsettled,
     walk,
+    without_rows,
 )
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
@@ -81,7 +83,7 @@ class Warm:
 
 @dataclass(frozen=True)
 class Frowned:
-    """FROWN's layers and margins; both at least as tight as CROWN's."""
+    """FROWN's layers and margins."""
 
     layers: Layers
     margins: Tensor  # (N, T)
@@ -100,25 +102,31 @@ def frown(
     """Bounds of every layer and of the spec with optimised lines.
 
     Never looser than what they start from: CROWN's bounds or, for the wider search space,
-    those of the narrow one.
+    those of the narrow one. From the second radius on rows start from slopes that were better
+    than CROWN's at the first; only where there are none, CROWN's lines come first.
     """
+    base = None
     if settings.wide:
         warm.tight = warm.tight or Warm(warm.samples)
         narrow = replace(settings, wide=False)
         base = frown(plan, region, spec, narrow, warm.tight, sample, clock, known)
-    else:
+    elif warm.rounds == 0:
         crown = fixed_layers(plan, region, settings, clock, known)
         base = Frowned(crown, fixed_margins(plan, region, spec, crown, settings))
     engine = _Engine(plan, region, settings, warm, sample, clock)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
-        box = box.meet(base.layers.values[source])
-        if not plan.below(source):
-            return box
-        return box.meet(engine.neurons(source, box, frames))
+        if base is not None:
+            box, rows = box.meet(base.layers.values[source]), bool(plan.below(source))
+        else:
+            box, rows = without_rows(plan, region, source, box, settings, known)
+            if rows:
+                new = engine.untried(source, box)
+                box = fixed_box(plan, region, source, box, frames, settings, new)
+        return box.meet(engine.neurons(source, box, frames)) if rows else box
 
     layers = walk(plan, region, tighten, settings)
-    margins = engine.margins(spec, layers.frames, base.margins)
+    margins = engine.margins(spec, layers.frames, None if base is None else base.margins)
     warm.rounds += 1
     return Frowned(layers, margins)
 
@@ -159,6 +167,23 @@ class _Engine:
     sample: Tensor
     clock: Clock
 
+    def untried(self, source: int, box: Box) -> Tensor:
+        """(N, size) mask of the entries of which a side has no slopes to start from."""
+        split = parts(self.plan, source, self.settings.group)
+        mask = torch.ones_like(box.lower, dtype=torch.bool).flatten(1)
+        for k, part in enumerate(split.parts):
+            if (source, k) not in self.warm.theta:
+                continue
+            places, size = part.neurons.shape
+            every = torch.arange(places * size, device=mask.device)
+            block, blocks = part.blocks(every // size, every % size, self.settings.group)
+            missing = torch.isnan(
+                self.warm.theta[source, k][:, 0, -1]
+            )  # the last node is in all rows
+            both = missing.view(self.warm.samples, 2, blocks)[self.sample].any(1)
+            mask[:, part.neurons.flatten()] = both[:, block]
+        return mask
+
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by optimised rows."""
         sample, neuron = unsettled(self.plan, source, box)
@@ -198,14 +223,16 @@ class _Engine:
             high[here[~below], own[~below]] = -bound[~below]
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
-    def margins(self, spec: Spec, frames: dict[int, Frame], floor: Tensor) -> Tensor:
+    def margins(self, spec: Spec, frames: dict[int, Frame], floor: Tensor | None) -> Tensor:
         """(N, T) lower bounds of the conditions, never below `floor`."""
         count, conditions, _ = spec.coef.shape
         target = self.plan.graph.output
         coef = spec.coef.reshape(count * conditions, *self.plan.graph.nodes[target].shape)
         every = torch.arange(count * conditions, device=coef.device)
         sample, slot = every // conditions, every % conditions
-        best = floor.flatten().clone()
+        best = (
+            coef.new_full((len(every),), -torch.inf) if floor is None else floor.flatten().clone()
+        )
         (part,) = parts(self.plan, target, 0).parts
         for piece in pieces(self.plan, target, len(every), self.settings):
             found = self._rows(

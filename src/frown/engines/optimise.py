@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.forms import Chosen, LinearForm, begin, finish, push_forward
+from frown.engines.forms import LinearForm, begin, finish, push_forward
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent
 from frown.query.region import Region
-from frown.relax.relaxation import Frame, Within
+from frown.relax.relaxation import Frame, Relaxation, Within
 
 _NOISE = 1e-2  # of a row's largest derivative
 
@@ -91,7 +91,7 @@ def optimise(
             first, second = gradient, gradient.square()
         else:
             first.lerp_(gradient, 1 - ascent.momentum)
-            second.lerp_(gradient.square(), 1 - ascent.memory)
+            second.mul_(ascent.memory).addcmul_(gradient, gradient, value=1 - ascent.memory)
         size = second.sqrt()
         # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
         # and following its sign would make results depend on the order of sums.
@@ -102,21 +102,11 @@ def optimise(
     return Optimised(best, best_theta)
 
 
-def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
+def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Within]]:
     """The forms and lines of rows at given slopes."""
     search = _Search(plan, rows, theta.clone())
     form = search.form()
-    return form, {i: note.chosen for i, note in search.notes.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """What a pass did at a node."""
-
-    coef: Tensor  # A, laid over the node's input
-    lines: Within
-    chosen: Chosen
-    beyond: Tensor | None  # a wide search's place outside the range
+    return form, search.chosen
 
 
 class _Search:
@@ -127,61 +117,76 @@ class _Search:
         self.places, _ = plan.slots(rows.target)
         self.fresh = bool(torch.isnan(theta).any())
         self.head = begin(plan, rows.target, rows.coef)
-        self.notes: dict[int, _Note] = {}
+        # What a pass did at every node: the coefficients A, laid over its input; its lines; a
+        # wide search's places outside the range.
+        self.coefs: dict[int, Tensor] = {}
+        self.chosen: dict[int, Within] = {}
+        self.beyond: dict[int, Tensor] = {}
+        own = (i for i, f in rows.frames.items() if type(f.op).project is not Relaxation.project)
+        self.confined = set(own)
+        self.shapes = [(i, self._shape(i)) for i in self.places]
+        self.sizes = [place.stop - place.start for place in self.places.values()]
+        self.views = self._views()
 
     def move(self, step: Tensor) -> None:
         sides = self.rows.sides
         self.theta = self.theta + step
-        self.theta[:, :sides].clamp_(0, 1)
-        self.theta[:, sides:].clamp_(-1, 1)
+        if self.rows.wide:
+            self.theta[:, :sides].clamp_(0, 1)
+            self.theta[:, sides:].clamp_(-1, 1)
+        else:
+            self.theta.clamp_(0, 1)
+        self.views = self._views()
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
-        """Every row's bound at its slopes, and the groups' ascent direction."""
-        form = self.form()
-        least = self.rows.region.minimise(form.coef)
-        bound = least.value + form.const
+        """Every row's bound at its slopes, and the groups' ascent direction.
+
+        What the relaxed network gives at x* is the form's value there, the bound: on the way
+        to a direction no constants are needed.
+        """
+        form = self.form(constants=not gradient)
         if not gradient:
-            return bound, None
-        uphill = form.const.new_zeros(len(bound), *self.theta.shape[1:])
-        chosen = {i: note.chosen for i, note in self.notes.items()}
+            return self.rows.region.minimise(form.coef).value + form.const, None
+        uphill: list[dict[int, Tensor]] = [{} for _ in range(self.rows.lanes)]
 
         def see(i: int, z: Tensor) -> None:
-            note = self.notes[i]
-            frame = self.rows.frames[i]
-            self._add(uphill, 0, i, frame.op.uphill(note.coef, note.lines, z))
-            if note.beyond is not None and frame.excess is not None:
+            frame, coef, lines = self.rows.frames[i], self.coefs[i], self.chosen[i]
+            self._add(uphill, 0, i, frame.op.uphill(coef, lines, z))
+            if frame.excess is not None:
                 # At the range's end a line touches f all over the box: only a z* that
                 # has left the box gains from a slope beyond.
                 resting = z - frame.box.clip(z)
-                away = torch.where(note.beyond == 0, resting, z - note.lines.touch)
-                self._add(uphill, self.rows.sides, i, note.coef * away * frame.excess)
+                away = torch.where(self.beyond[i] == 0, resting, z - lines.touch)
+                self._add(uphill, self.rows.sides, i, coef * away * frame.excess)
 
-        push_forward(self.plan, self.rows.target, least.point, chosen, see)
+        point = self.rows.region.lowest(form.coef)
+        values = push_forward(self.plan, self.rows.target, point, self.chosen, see)
+        bound = self.head.at(values)
+        direction = self._joined(uphill, bound)
         if self.rows.group is not None:
-            uphill = torch.zeros_like(self.theta).index_add_(0, self.rows.group, uphill)
-        return bound, uphill
+            direction = torch.zeros_like(self.theta).index_add_(0, self.rows.group, direction)
+        return bound, direction
 
-    def form(self) -> LinearForm:
-        """The rows' forms at the input; `notes` keeps what was chosen on the way."""
+    def form(self, constants: bool = True) -> LinearForm:
+        """The rows' forms at the input, by the lines that are then `chosen`."""
 
-        def choose(i: int, here: Tensor) -> Chosen:
+        def choose(i: int, here: Tensor) -> Within:
             frame, below = self.rows.frames[i], here >= 0
             laid = frame.op.expand(below)
             if self.fresh:
                 self._begin(i, laid, frame)
-            if self.fresh or frame.excess is None:
+            if i in self.confined and (self.fresh or frame.excess is None):
                 self._project(i, below, frame)
             place = self._pick(0, i, laid)
             if frame.excess is None:
-                lines, beyond = frame.op.within(place, below, frame), None
+                lines = frame.op.within(place, below, frame)
             else:
-                beyond = self._pick(self.rows.sides, i, laid)
+                beyond = self.beyond[i] = self._pick(self.rows.sides, i, laid)
                 lines = _beyond(frame, frame.excess, place, beyond, below)
-            chosen = Chosen(lines.slope, lines.intercept)
-            self.notes[i] = _Note(frame.op.expand(here), lines, chosen, beyond)
-            return chosen
+            self.coefs[i], self.chosen[i] = frame.op.expand(here), lines
+            return lines
 
-        form = finish(self.plan, self.rows.target, self.head, choose)
+        form = finish(self.plan, self.rows.target, self.head, choose, constants)
         self.fresh = False
         return form
 
@@ -189,35 +194,57 @@ class _Search:
         (source,) = self.plan.graph.nodes[i].inputs
         return self.plan.graph.nodes[source].shape
 
+    def _views(self) -> list[dict[int, Tensor]]:
+        """Per lane, every node's places in the shape of its input."""
+        return [
+            {
+                i: own if len(shape) == 1 else own.view(-1, *shape)
+                for (i, shape), own in zip(
+                    self.shapes, flat.split_with_sizes(self.sizes, 1), strict=True
+                )
+            }
+            for flat in self.theta.unbind(1)
+        ]
+
     def _pick(self, lane: int, i: int, below: Tensor) -> Tensor:
         """A node's numbers per row, from the lane (of a group: the two lanes) given."""
-        shape, place = self._shape(i), self.places[i]
-        own = self.theta[:, lane, place]
-        if self.rows.group is None:
-            return own.view(-1, *shape)
-        other = self.theta[:, lane + 1, place]
-        mask = below.expand(-1, *shape).flatten(1)
-        return torch.where(mask, own[self.rows.group], other[self.rows.group]).view(-1, *shape)
+        own, group = self.views[lane][i], self.rows.group
+        if group is None:
+            return own
+        return torch.where(below, own[group], self.views[lane + 1][i][group])
 
     def _project(self, i: int, below: Tensor, frame: Frame) -> None:
         """Bring a node's places into its search space; a wide search may leave it later."""
-        shape, place = self._shape(i), self.places[i]
         for lane in range(self.rows.sides):
-            own = self.theta[:, lane, place].view(-1, *shape)
+            own = self.views[lane][i]
             mask = below if self.rows.group is None else torch.full_like(below[:1], lane == 0)
             inside = frame.op.project(own, mask)
             if inside is not None and not torch.equal(inside, own):
-                self.theta[:, lane, place] = inside.flatten(1)
+                own.copy_(inside)
 
-    def _add(self, uphill: Tensor, lane: int, i: int, slope: Tensor) -> None:
-        """Write a node's derivatives into the lanes that its rows read."""
-        flat, place = slope.flatten(1), self.places[i]
+    def _add(self, uphill: list[dict[int, Tensor]], lane: int, i: int, slope: Tensor) -> None:
+        """Note a node's derivatives in the lanes that its rows read."""
         if self.rows.group is None:
-            uphill[:, lane, place] = flat
+            uphill[lane][i] = slope.flatten(1)
         else:
-            below = (self.notes[i].coef >= 0).expand_as(slope).flatten(1)
-            uphill[:, lane, place] = flat * below
-            uphill[:, lane + 1, place] = flat * ~below
+            below = self.coefs[i] >= 0
+            uphill[lane][i] = (slope * below).flatten(1)
+            uphill[lane + 1][i] = (slope * ~below).flatten(1)
+
+    def _joined(self, uphill: list[dict[int, Tensor]], like: Tensor) -> Tensor:
+        """(rows, lanes, slots) of the lanes' derivatives; 0 where a node has none."""
+
+        def own(lane: dict[int, Tensor], i: int, place: slice) -> Tensor:
+            missing = i not in lane
+            return like.new_zeros(len(like), place.stop - place.start) if missing else lane[i]
+
+        lanes = [
+            torch.cat([own(lane, i, place) for i, place in self.places.items()], 1)
+            if self.places
+            else like.new_zeros(len(like), 0)
+            for lane in uphill
+        ]
+        return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
 
     def _begin(self, i: int, below: Tensor, frame: Frame) -> None:
         """Places never visited start at CROWN's slope, inside the range."""

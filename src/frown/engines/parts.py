@@ -24,7 +24,7 @@ from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
 from frown.graph.op import Window
 from frown.query.region import Region
-from frown.relax.relaxation import Anchors, Frame, Lines, SlopeRange, Slopes
+from frown.relax.relaxation import Frame, Lines, SlopeRange, Slopes
 
 CALL = 20_000  # numbers passed in the time that one operator of another shape takes up
 GAIN = 0.75  # patches must spare a quarter of the work
@@ -183,14 +183,9 @@ class Patch(Part):
         def box(b: Box) -> Box:
             return Box(reads(b.lower), reads(b.upper))
 
-        anchors = Anchors(
-            box(frame.anchors.box),
-            tuple((reads(z), reads(f)) for z, f in frame.anchors.points),
-            reads(frame.anchors.reach),
-        )
         return Frame(
             self.plan.relaxation(i),
-            anchors,
+            box(frame.box),
             moved_lines(frame.lines, reads, gives),
             SlopeRange(box(frame.range.lower), box(frame.range.upper)),
             None if frame.excess is None else reads(frame.excess),
@@ -252,6 +247,9 @@ class Parts:
 
     def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor]]:
         """Number and part, with the indices of its rows."""
+        if len(self.parts) == 1 and len(neuron):
+            yield 0, self.parts[0], torch.arange(len(neuron), device=neuron.device)
+            return
         number = self.number[neuron]
         for k, part in enumerate(self.parts):
             rows = (number == k).nonzero().flatten()

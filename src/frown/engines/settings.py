@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from frown.errors import InvalidInput
@@ -15,9 +15,10 @@ BOXES = ("lp", "crown", "frown")
 class Ascent:
     """How the slopes are optimised; defaults suit every network tried.
 
-    `steps` are taken at the first radius, from CROWN's lines. Each later one starts where the
-    last one ended, and radii get closer: there are fewer and smaller steps, but at least `more`.
-    Margins, which decide, get all of them.
+    `steps` are taken at one radius alone, from CROWN's lines. Each radius of a search starts
+    where the last one ended, and radii get closer: there are fewer and smaller steps, but at
+    least `more`. Margins, which decide, get all of them. A search's first radius is a guess, and
+    gets no more than a `glance`.
     """
 
     steps: int = 10
@@ -27,6 +28,14 @@ class Ascent:
     fade: float = 0.65  # of steps and rate, per radius
     momentum: float = 0.5
     memory: float = 0.85  # of the squared gradient
+
+    @property
+    def glance(self) -> Ascent:
+        """Fewer steps, larger ones: enough to see where the next radius should be. Where every
+        radius is to get as many (`more`), all of them."""
+        if self.more >= self.steps:
+            return self
+        return replace(self, steps=ceil(0.6 * self.steps), rate=1.2 * self.rate)
 
     def of_neurons(self, radii: int) -> tuple[int, float]:
         """Steps, and the first one's rate, after so many radii."""

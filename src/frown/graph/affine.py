@@ -31,6 +31,8 @@ class Linear(Affine):
         return (coef @ self.weight,)
 
     def shift(self, coef: Tensor) -> Tensor | None:
+        if coef.dim() == 2:
+            return coef @ self.bias
         terms = coef.reshape(len(coef), -1, coef.shape[-1]) @ self.bias
         return terms[:, 0] if terms.shape[1] == 1 else terms.sum(1)
 

@@ -48,6 +48,15 @@ class Query:
         fixed: NDArray[np.bool_] = self.scale[n if len(self.scale) > 1 else 0] == 0
         return fixed
 
+    def balls(self) -> NDArray[np.int64]:
+        """The number of the ball, hence of the frame, that each feature is of; 0 without frames."""
+        shape = self.x.shape[1:]
+        if self.frames is None or not self.frames.each:
+            return np.zeros(shape, np.int64)
+        along = [1] * len(shape)
+        along[self.frames.axis] = -1
+        return np.broadcast_to(np.arange(shape[self.frames.axis]).reshape(along), shape)
+
     def distance(self, n: int, point: NDArray[np.float64]) -> float:
         """The radius at which input n's region reaches a point that moves no fixed feature."""
         step = point - self.x[n]

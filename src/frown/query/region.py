@@ -124,6 +124,10 @@ class Region:
             return self._minimise_clipped(coef)
         return self._minimise_ball(coef)
 
+    def lowest(self, coef: Tensor) -> Tensor:
+        """(rows, *shape) the point of `minimise` alone."""
+        return self._corner(coef) if self.p == inf else self.minimise(coef).point
+
     def least(self, coef: Tensor) -> Tensor:
         """(rows,) the value of `minimise` alone, which for plain boxes is cheaper."""
         if self.p != inf or self.clipped:
@@ -213,12 +217,14 @@ class Region:
     # -- one case each ------------------------------------------------------------
 
     def _minimise_box(self, coef: Tensor) -> Minimum:
-        if self.scale is None and not self.clipped:
-            point = torch.addcmul(self.centre, coef.sign(), self._over(self.radius), value=-1)
-        else:
-            box = self.box()
-            point = torch.where(coef > 0, box.lower, box.upper)
+        point = self._corner(coef)
         return Minimum(_dot(coef, point), point)
+
+    def _corner(self, coef: Tensor) -> Tensor:
+        if self.scale is None and not self.clipped:
+            return torch.addcmul(self.centre, coef.sign(), self._over(self.radius), value=-1)
+        box = self.box()
+        return torch.where(coef > 0, box.lower, box.upper)
 
     def _minimise_ball(self, coef: Tensor) -> Minimum:
         flat = self.balls(coef if self.scale is None else coef * self.scale)

@@ -213,10 +213,15 @@ class Elementwise(Relaxation):
 def outwards(
     intercept: Tensor, slope: Tensor, below: Tensor, anchors: Anchors, floor: float = 0.0
 ) -> Tensor:
-    """The intercept moved away from f by more than the rounding in f(z) - s z.
+    """The intercept moved away from f by more than the rounding in f(z) - s z."""
+    slack = rounding(intercept, slope, anchors.reach, floor)
+    return torch.where(below, intercept - slack, intercept + slack)
+
+
+def rounding(intercept: Tensor, slope: Tensor, reach: Tensor, floor: float = 0.0) -> Tensor:
+    """More than the error of f(z) - s z where |z| <= reach.
 
     Each term is at most |t| + |s| max|z|, and a handful of ulps covers their errors.
     """
-    slack = torch.addcmul(intercept.abs() + floor, slope.abs(), anchors.reach)
-    ulps = 6 * torch.finfo(slope.dtype).eps
-    return torch.addcmul(intercept, slack, torch.where(below, -ulps, ulps))
+    slack = torch.addcmul(intercept.abs() + floor, slope.abs(), reach)
+    return slack.mul_(6 * torch.finfo(slope.dtype).eps)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.graph.op import Shape, Window, sliced
-from frown.relax.elementwise import Elementwise, outwards
-from frown.relax.relaxation import Anchors, Frame, Line, SlopeRange, Slopes, Within
+from frown.relax.elementwise import Elementwise, outwards, rounding
+from frown.relax.relaxation import Anchors, Frame, Line, Lines, SlopeRange, Slopes, Within
 
 
 class PiecewiseLinear(Elementwise):
@@ -58,14 +58,26 @@ class Relu(PiecewiseLinear):
         nearer = box.upper.clamp(min=0) >= -box.lower.clamp(max=0)
         return Slopes(nearer.to(box.lower), spread.upper.upper)
 
+    def lines(self, slopes: Slopes, box: Box) -> Lines:
+        """Below through the origin, above through the ends."""
+        under, slope = slopes.lower.clamp(0, 1), slopes.upper
+        left = torch.addcmul(box.lower.clamp(min=0), slope, box.lower, value=-1)
+        right = torch.addcmul(box.upper.clamp(min=0), slope, box.upper, value=-1)
+        top, reach = left.maximum(right), box.lower.abs().maximum(box.upper.abs())
+        above = top + rounding(top, slope, reach)
+        return Lines(Slopes(under, slope), torch.zeros_like(under), above)
+
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
         """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through
         the origin is below max(z, 0) everywhere, and the line above is the fixed one."""
-        low = frame.range.lower.lower
-        width = (frame.range.lower.upper - low).where(below, 0.0)
-        slope = torch.where(below, torch.addcmul(low, place, width), frame.lines.slopes.upper)
-        zero = torch.zeros((), dtype=slope.dtype, device=slope.device)
-        return Within(slope, torch.where(below, zero, frame.lines.upper), zero, width)
+        width, _ = frame.range.widths
+        under = torch.addcmul(frame.range.lower.lower, place, width)
+        slope = torch.where(below, under, frame.lines.slopes.upper)
+        return Within(slope, torch.where(below, 0.0, frame.lines.upper), 0.0, width)
+
+    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+        """Only a line below has a choice, and it touches at 0."""
+        return coef.clamp(min=0).mul_(lines.width).mul_(z)
 
     @staticmethod
     def _upper(box: Box, active: Tensor) -> Tensor:

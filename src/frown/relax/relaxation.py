@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -29,18 +30,22 @@ class Slopes:
         return Slopes(rows_of(self.lower, index), rows_of(self.upper, index))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlopeRange:
     """Slopes of the tightest lines (Table 2): [low, high] below and above."""
 
     lower: Box
     upper: Box
 
+    @cached_property
+    def widths(self) -> tuple[Tensor, Tensor]:
+        """high - low, below and above."""
+        return self.lower.upper - self.lower.lower, self.upper.upper - self.upper.lower
+
     def at(self, below: Tensor) -> tuple[Tensor, Tensor]:
         """(low, high - low) of the side each entry needs; `below` is a mask."""
-        low = self.lower.lower.where(below, self.upper.lower)
-        width = self.lower.upper - self.lower.lower
-        return low, width.where(below, self.upper.upper - self.upper.lower)
+        under, over = self.widths
+        return self.lower.lower.where(below, self.upper.lower), under.where(below, over)
 
     def rows(self, index: Tensor | slice) -> SlopeRange:
         return SlopeRange(self.lower.rows(index), self.upper.rows(index))
@@ -97,7 +102,7 @@ class Family:
     upper: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """A nonlinear node over a box: the fixed rule's lines, and what others need.
 
@@ -105,22 +110,28 @@ class Frame:
     """
 
     op: Relaxation
-    anchors: Anchors
+    box: Box
     lines: Lines
     range: SlopeRange
     excess: Tensor | None = None  # how far beyond the range a wide search may go
+    origin: tuple[Frame, Tensor | slice] | None = None  # of rows: whose, and which
 
-    @property
-    def box(self) -> Box:
-        return self.anchors.box
+    @cached_property
+    def anchors(self) -> Anchors:
+        """Of the box; many lines have no need of them."""
+        if self.origin is None:
+            return self.op.anchors(self.box)
+        frame, index = self.origin
+        return frame.anchors.rows(index)
 
     def rows(self, index: Tensor | slice) -> Frame:
         return Frame(
             self.op,
-            self.anchors.rows(index),
+            self.box.rows(index),
             self.lines.rows(index),
             self.range.rows(index),
             None if self.excess is None else rows_of(self.excess, index),
+            (self, index),
         )
 
 
@@ -130,7 +141,7 @@ class Within:
 
     slope: Tensor
     intercept: Tensor
-    touch: Tensor
+    touch: Tensor | float
     width: Tensor
 
 
@@ -179,6 +190,17 @@ class Relaxation(Nonlinear):
     @abstractmethod
     def settled(self, box: Box) -> Tensor:
         """Mask of inputs whose bounds, made tighter, could not tighten any line."""
+
+    def lines(self, slopes: Slopes, box: Box) -> Lines:
+        """The tightest lines of these slopes, one per side."""
+        anchors = self.anchors(box)
+        output = (box.lower.shape[0], *self.shape(tuple(box.lower.shape[1:])))
+        below = torch.ones(output, dtype=torch.bool, device=box.lower.device)
+        return Lines(
+            slopes,
+            self.line(slopes.lower, below, anchors).intercept,
+            self.line(slopes.upper, ~below, anchors).intercept,
+        )
 
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
         """Lines inside the tightest range: `place` in [0, 1] says where in it, per entry of
