@@ -99,6 +99,20 @@ def test_every_line_encloses_its_function(name: str, dtype: str, data: st.DataOb
 @every_function
 @every_dtype
 @given(data=st.data())
+def test_pairs_of_lines_enclose_their_function(name: str, dtype: str, data: st.DataObject) -> None:
+    """Of the rules' slopes, and of any others; an operator may have its own way to them."""
+    op, number = ELEMENTWISE[name], functions.DTYPES[dtype]
+    box = data.draw(functions.boxes(name, number))
+    any_slope = data.draw(functions.slopes(number))
+    for slopes in (op.crown(box), op.parallel(box), Slopes(any_slope, any_slope)):
+        lines = op.lines(slopes, box)
+        assert_encloses(name, lines.slopes.lower, lines.lower, box, True)
+        assert_encloses(name, lines.slopes.upper, lines.upper, box, False)
+
+
+@every_function
+@every_dtype
+@given(data=st.data())
 def test_every_intercept_is_attained_where_the_line_touches(
     name: str, dtype: str, data: st.DataObject
 ) -> None:
