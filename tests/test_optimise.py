@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -61,6 +62,24 @@ def level(plan: Plan, theta: Tensor) -> Tensor:
             window = theta[:, :, place].unflatten(2, shape)
             theta[:, :, place] = window.mean(-1, keepdim=True).expand_as(window).flatten(2)
     return theta
+
+
+@every_network
+@pytest.mark.parametrize("p", [1.0, 2.0, inf])
+@pytest.mark.parametrize("clipped", [False, True])
+def test_what_arrives_forwards_is_the_bound(name: str, p: float, clipped: bool) -> None:
+    """The relaxed network at x* has the form's value there, the constants included."""
+    graph = zoo.NETWORKS[name]
+    ball = zoo.region(graph, p, 0.3)
+    if clipped:
+        ball = replace(ball, lower=ball.centre - 0.1, upper=ball.centre + 0.2)
+    plan, rows = problem(graph, ball)
+    start = unvisited(plan, rows, len(rows.coef))
+    theta = torch.rand(start.shape, generator=torch.Generator().manual_seed(3), dtype=start.dtype)
+    arrived, _ = _Search(plan, rows, theta.clone()).evaluate(gradient=True)
+    expected, none = _Search(plan, rows, theta.clone()).evaluate(gradient=False)
+    assert none is None and torch.isfinite(expected).all()
+    assert torch.allclose(arrived, expected, rtol=1e-9, atol=1e-9)
 
 
 @every_network
