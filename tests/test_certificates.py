@@ -281,3 +281,14 @@ def test_progress_leaves_the_line_to_the_verdict(
     progress(0.9)  # too soon after the last
     progress.clear()
     assert capsys.readouterr().err == "\ra:  50%\r       \r"
+
+
+def test_inputs_of_one_number_would_overwrite_each_others_certificates(
+    net: Path, data: Path, tmp_path: Path
+) -> None:
+    found, x, proofs = frown.load(net), np.load(data), tmp_path / "proofs"
+    with pytest.raises(frown.FrownError, match="several inputs have 7"):
+        frown.certify(found, x, indices=[7, 3, 7, 5], certificates=proofs)
+    assert not proofs.exists()
+    rows = frown.certify(found, x, indices=[7, 3, 7, 5]).rows  # without files, why not
+    assert [row.index for row in rows] == [7, 3, 7, 5]

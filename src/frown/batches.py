@@ -149,7 +149,7 @@ def answered(
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)
-    shelf = Shelf.open(model, search, question.certificate)
+    shelf = Shelf.open(model, search, question)
     clock = Clock.lasting(search.time_limit)
     size = search.batch or batch_size(plan, settings, len(query))
     with torch.no_grad(), crew_of(settings) as crew:
@@ -195,13 +195,17 @@ class Shelf:
     name: Callable[[int], str]
 
     @classmethod
-    def open(cls, model: Model, search: Search, name: Callable[[int], str]) -> Shelf | None:
+    def open(cls, model: Model, search: Search, question: Question) -> Shelf | None:
         """Make sure that certificates can be written, before any work."""
         if search.certificates is None:
             return None
         if search.level == "estimate":
             raise InvalidInput("certificates need rigorous bounds: use level rigorous or checked")
         check_certifiable(model)
+        numbers, times = np.unique(question.numbers, return_counts=True)
+        if len(numbers) < len(question.numbers):
+            twice = numbers[times.argmax()]
+            raise InvalidInput(f"certificates are named by indices: several inputs have {twice}")
         try:
             search.certificates.mkdir(parents=True, exist_ok=True)
             probe = search.certificates / f".frown-{os.getpid()}"
@@ -212,7 +216,7 @@ class Shelf:
                 f"cannot write certificates to {search.certificates}: {error.strerror}; choose "
                 "another folder (--certificates)"
             ) from None
-        return cls(model, search.certificates, search.level == "checked", name)
+        return cls(model, search.certificates, search.level == "checked", question.certificate)
 
     def keep(self, batch: Batch) -> None:
         """Write the batch's certificates and, if asked to, have each checked."""
