@@ -46,6 +46,8 @@ def test_steps_and_rates_fade_with_radii() -> None:
     assert steps[0] == ascent.steps and steps[-1] == ascent.more
     assert list(steps) == sorted(steps, reverse=True) and len(set(steps)) > 3
     assert list(rates) == sorted(rates, reverse=True) and rates[0] == ascent.rate
+    assert rates[3] > rates[-1] == ascent.least * ascent.rate
+    assert ascent.of_margins(40)[1] == ascent.least * ascent.rate
     assert {ascent.of_margins(k)[0] for k in range(8)} == {ascent.steps}
     assert [Ascent(7, 7).of_neurons(k)[0] for k in range(4)] == [7] * 4
     assert Ascent(1, 5).of_neurons(3)[0] == 1  # never more than at the first radius

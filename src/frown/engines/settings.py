@@ -26,6 +26,7 @@ class Ascent:
     rate: float = 0.25  # first step, in units of the slope range
     decay: float = 0.92  # of the rate, per step
     fade: float = 0.65  # of steps and rate, per radius
+    least: float = 0.25  # of the rate, after however many radii: long searches go on moving
     momentum: float = 0.5
     memory: float = 0.85  # of the squared gradient
 
@@ -40,10 +41,11 @@ class Ascent:
     def of_neurons(self, radii: int) -> tuple[int, float]:
         """Steps, and the first one's rate, after so many radii."""
         faded = self.fade**radii
-        return min(self.steps, max(self.more, ceil(self.steps * faded))), self.rate * faded
+        steps = min(self.steps, max(self.more, ceil(self.steps * faded)))
+        return steps, self.rate * max(self.least, faded)
 
     def of_margins(self, radii: int) -> tuple[int, float]:
-        return self.steps, self.rate * self.fade ** (radii / 2)
+        return self.steps, self.rate * max(self.least, self.fade ** (radii / 2))
 
 
 @dataclass(frozen=True, slots=True)
