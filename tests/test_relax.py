@@ -426,3 +426,13 @@ def test_the_table_and_its_references_agree() -> None:
             functions.REFERENCE[name](z.numpy() + h) - functions.REFERENCE[name](z.numpy() - h)
         ) / (2 * h)
         assert np.allclose(op.derivative(z).numpy()[smooth], slope[smooth], atol=1e-8), name
+
+
+def test_lines_over_boxes_without_numbers_have_none() -> None:
+    """A ReLU of something undefined is not known to be at least 0."""
+    box = Box(torch.tensor([[torch.nan, -1.0]]), torch.tensor([[torch.nan, 2.0]]))
+    op = ELEMENTWISE["relu"]
+    here = frame(op, box, Settings("frown"))
+    assert torch.isnan(here.lines.lower).tolist() == [[True, False]]
+    place, below = torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool)
+    assert torch.isnan(op.within(place, below, here).intercept).tolist() == [[True, False]]

@@ -65,7 +65,8 @@ class Relu(PiecewiseLinear):
         right = torch.addcmul(box.upper.clamp(min=0), slope, box.upper, value=-1)
         top, reach = left.maximum(right), box.lower.abs().maximum(box.upper.abs())
         above = top + rounding(top, slope, reach)
-        return Lines(Slopes(under, slope), torch.zeros_like(under), above)
+        # 0; without numbers where the box has none: what is undefined stays so.
+        return Lines(Slopes(under, slope), 0 * reach, above)
 
     def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
         """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through
@@ -73,7 +74,8 @@ class Relu(PiecewiseLinear):
         width, _ = frame.range.widths
         under = torch.addcmul(frame.range.lower.lower, place, width)
         slope = torch.where(below, under, frame.lines.slopes.upper)
-        return Within(slope, torch.where(below, 0.0, frame.lines.upper), 0.0, width)
+        intercept = torch.where(below, frame.lines.lower, frame.lines.upper)
+        return Within(slope, intercept, 0.0, width)
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
         """Only a line below has a choice, and it touches at 0."""
