@@ -11,7 +11,7 @@ from torch import Tensor
 
 import zoo
 from frown.engines.backward import fixed_form, fixed_layers
-from frown.engines.frame import Frame
+from frown.engines.banks import bank
 from frown.engines.optimise import Rows, _Search, optimise, replay
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
@@ -30,8 +30,9 @@ def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Pl
     generator = torch.Generator().manual_seed(1)
     shape = graph.nodes[-1].shape
     coef = torch.randn(len(index), *shape, generator=generator, dtype=graph.dtype)
-    frames: dict[int, Frame] = {i: layers.frames[i].rows(index) for i in plan.below(graph.output)}
-    return plan, Rows(graph.output, coef, ball.rows(index), frames, group)
+    frames = bank(plan, graph.output, layers.frames)
+    own = tuple(frame.rows(index) for frame in frames)
+    return plan, Rows(graph.output, coef, ball.rows(index), own, group)
 
 
 def unvisited(plan: Plan, rows: Rows, groups: int) -> Tensor:
@@ -146,8 +147,9 @@ def test_a_fresh_start_is_crowns_bound(name: str) -> None:
     plan, rows = problem(graph, ball)
     fresh = unvisited(plan, rows, len(rows.coef))
     found = optimise(plan, rows, fresh, Ascent(), 0)
-    every = torch.arange(len(rows.coef))
-    lines = {i: frame.lines.rows(every) for i, frame in rows.frames.items()}
+    index = torch.arange(len(ball.radius)).repeat_interleave(2)
+    layers = fixed_layers(plan, ball, Settings("crown"))
+    lines = {i: layers.frames[i].lines.rows(index) for i in plan.below(graph.output)}
     form = fixed_form(plan, graph.output, rows.coef, lines)
     crown = rows.region.minimise(form.coef).value + form.const
     assert torch.allclose(found.bound, crown, atol=1e-9)

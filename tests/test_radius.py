@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from frown.radius import Bracket, search
+from frown import radius
+from frown.radius import Bracket, Goal, search
 
 Margin = Callable[[float], float]
 TOL = 0.01
+GOAL = Goal(TOL, 0.6 * TOL)
 
 
 def power(root: float, exponent: float, clean: float = 1.0) -> Margin:
@@ -72,7 +74,7 @@ def run(
     clean = torch.tensor([[m(0.0), m(0.0) + 1] for m in margins], dtype=dtype)
     limits = torch.full((count,), limit, dtype=dtype)
     start = torch.full((count,), first, dtype=dtype)
-    return search(Bracket.start(clean, limits), evaluate, start, TOL, 60), evaluate
+    return search(Bracket.start(clean, limits), evaluate, start, GOAL, 60), evaluate
 
 
 @pytest.mark.parametrize("name", MARGINS)
@@ -134,10 +136,27 @@ def test_a_power_law_takes_few_evaluations(exponent: float, first: float) -> Non
     assert len(evaluate.asked[0]) <= 5 + (first > 0.5), evaluate.asked[0]
 
 
-def test_a_bend_of_the_law_is_followed() -> None:
-    """The sum of two powers: two radii mislead, the third corrects them."""
-    _, evaluate = run([lambda r: 1 - r - 6 * r**3], 0.1, torch.float64)
-    assert len(evaluate.asked[0]) <= 5, evaluate.asked[0]
+BENT: list[Margin] = [
+    lambda r: 1 - r - 2 * r**2,
+    lambda r: 1 - r - 6 * r**3,
+    lambda r: 1 - r - 30 * r**3,
+    lambda r: 1 - r - 100 * r**6,
+    lambda r: 1 - 0.3 * r - 20 * r**4,
+    lambda r: 1 - 3 * r**0.8 - 5 * r**2,
+]
+
+
+def test_a_bend_of_the_law_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of two powers: two radii mislead, and the third corrects them."""
+
+    def evaluations() -> int:
+        starts = (0.02, 0.1, 0.3, 0.6)
+        found = [run([margin], first, torch.float64)[1] for margin in BENT for first in starts]
+        return sum(len(evaluate.asked[0]) for evaluate in found)
+
+    followed = evaluations()
+    monkeypatch.setattr(radius, "BEND", 0.0)
+    assert followed <= 5.5 * len(BENT) * 4 and followed < evaluations() - 4
 
 
 def test_stopping_keeps_what_was_proved() -> None:
@@ -151,7 +170,7 @@ def test_stopping_keeps_what_was_proved() -> None:
             start,
             evaluate,
             torch.tensor([0.1], dtype=torch.float64),
-            TOL,
+            GOAL,
             stop=lambda asked=asked, rounds=rounds: next(asked) >= rounds,
         )
         assert len(evaluate.asked[0]) == rounds or rounds > 3
@@ -182,7 +201,7 @@ def test_what_a_glance_does_not_prove_has_not_failed(glance: bool) -> None:
     bracket = Bracket.start(clean, torch.tensor([10.0], dtype=torch.float64))
     bracket.proved += 0.3
     first = torch.tensor([0.6], dtype=torch.float64)
-    search(bracket, evaluate, first, TOL, glance=glance)
+    search(bracket, evaluate, first, GOAL, glance=glance)
     end = 1.0 if glance else first.item()
     assert end / (1 + TOL) <= float(bracket.proved[0]) < float(bracket.failed[0])
     assert float(bracket.failed[0]) <= end * (1 + 2 * TOL) and len(asked) <= 9
@@ -198,5 +217,5 @@ def test_a_glance_where_nothing_is_proved_yet_counts() -> None:
         blind = (index == 2) & (radius > 0.5)
         return torch.where(blind, torch.nan, 1 - 4 * radius)[:, None]
 
-    search(bracket, evaluate, torch.ones(3, dtype=torch.float64), TOL, glance=True)
+    search(bracket, evaluate, torch.ones(3, dtype=torch.float64), GOAL, glance=True)
     assert (bracket.proved <= 0.25).all() and (bracket.proved >= 0.25 / (1 + TOL)).all()

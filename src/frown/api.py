@@ -18,7 +18,7 @@ from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
-from frown.graph.simplify import simplify
+from frown.graph.simplify import simplify, without_batch_axis
 from frown.query.frames import apart_of, frames_of
 from frown.query.inputs import (
     indices_of,
@@ -365,6 +365,9 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
     key = ("plan", dtype, str(where))
     if key not in model.memo:
-        model.memo[key] = Plan(simplify(model.graph).to(_DTYPES[dtype], where))
+        graph = simplify(model.graph)
+        if len(model.input_shape) < len(graph.input_shape):  # the model has a batch axis of its own
+            graph = without_batch_axis(graph)
+        model.memo[key] = Plan(graph.to(_DTYPES[dtype], where))
     plan: Plan = model.memo[key]
     return plan

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frown.answers import answers
 from frown.attacks.pgd import Attack
 from frown.batch import Batch
 from frown.certificate import check_certifiable
@@ -372,7 +373,8 @@ class Batches:
             self.progress(Progress(len(self.rows), len(self.query), mean, stage))
 
     def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
-        rows = self.certifier.rows(batch, self._eps(part))
+        method, outputs = self.certifier.settings.method, self.certifier.plan.graph.output_size
+        rows = answers(batch, method, outputs, self._eps(part))
         found = {int(batch.index[n]): point for n, point in batch.counterexample.items()}
         self.rows += rows
         self.counterexamples |= found

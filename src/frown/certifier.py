@@ -21,7 +21,7 @@ from frown.batch import Batch
 from frown.counterexamples import confirm, confirm_one
 from frown.engines.backward import fixed_layers, fixed_margins
 from frown.engines.ceiling import Ceiling
-from frown.engines.clock import Clock, OutOfTime
+from frown.engines.clock import NO_LIMIT, Clock, OutOfTime
 from frown.engines.frown import Warm, frown
 from frown.engines.lp import Tally, Vertices, Workers, lp
 from frown.engines.plan import Plan
@@ -31,10 +31,10 @@ from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.query.region import Region
 from frown.query.spec import Spec
-from frown.radius import NARROW, NARROWER, Bracket, Evaluate, holds, search
-from frown.results import Row
+from frown.radius import Bracket, Evaluate, Goal, holds, search
 
-SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets
+OPTIMISED = ("frown", "milp")  # methods that go on from CROWN's brackets, be they rough
+SEARCHED = (*OPTIMISED, "lp")  # all that go on
 INSIST = 4  # times that ascents go on where there is one radius
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
@@ -99,7 +99,8 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        self._search(batch, self._fixed(batch), first, NARROW * self.tol, 1 if eps else 60, pulse)
+        goal = self._rough if self._goes_on(eps) else self._fine
+        self._search(batch, self._fixed(batch), first, goal, 1 if eps else 60, pulse)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
@@ -112,92 +113,52 @@ class Certifier:
         batch.base = bracket.proved.clone()
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
         batch.bracket = bracket.onwards()
-        first = batch.limit if eps else bracket.proved * 1.2
+        first = batch.limit if eps else bracket.likely() * 1.2
         glance = not eps and self.settings.group == 1 and method != "lp"
         evaluate = self._optimised(batch, glance)
         if method == "lp":
             if self.settings.hot and not eps:
                 first = self._foreseen(batch, first)
             evaluate = self._programmed(batch)
-        tol = NARROWER * self.tol
+        goal = Goal(self.tol, 0.4 * self.tol)
         try:
-            self._search(batch, evaluate, first, tol, 1 if eps else 20, pulse, glance)
+            self._search(batch, evaluate, first, goal, 1 if eps else 20, pulse, glance)
             if eps and method != "lp":
-                self._insist(batch, evaluate, bracket, tol, pulse)
+                self._insist(batch, evaluate, bracket, goal, pulse)
         finally:
             same = batch.bracket.proved == bracket.proved
             batch.bracket.at_proved = torch.where(
                 same[:, None], bracket.at_proved, batch.bracket.at_proved
             )
+        if self._goes_on(eps):
+            self._at_least(batch, bracket)
         if method == "milp" and not self.clock.expired():
             with torch.inference_mode():
                 self._branch(batch, eps, pulse)
         batch.seconds += monotonic() - began
 
-    def rows(self, batch: Batch, eps: NDArray[np.float64] | None) -> list[Row]:
-        """The batch's answers as they stand."""
-        query, bracket = batch.query, batch.bracket
-        targets = query.targets(self.plan.graph.output_size)
-        place = {int(n): k for k, n in enumerate(batch.right)}
-        share = batch.seconds / max(1, len(query))
-        rows = []
-        for n in range(len(query)):
-            broken = float(batch.broken[n])
-            radius, failed = 0.0, None
-            margins: dict[int, float] = {}
-            status, remark = "misclassified", batch.remark.get(n, "")
-            level = "checked" if n in batch.checked else batch.level
-            if n in place:
-                k = place[n]
-                radius, margins = batch.proof(k, targets[n].tolist())
-                if eps is not None:
-                    radius = min(radius, float(eps[n]))
-                top = float(bracket.failed[k])
-                failed = None if np.isinf(top) else top
-                whole = radius > 0 and batch.everywhere(k)
-                point = eps is not None and eps[n] == 0  # the claim is about the input alone
-                held = not point or batch.held(k)
-                if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
-                    remark = "rounding errors left nothing of the proof"
-                if broken <= radius:
-                    # A proof and a counterexample: rounding has fooled one of them.
-                    radius, margins, whole, held = 0.0, {}, False, False
-                one = None if eps is None else float(eps[n])
-                status = _status(radius, whole, held, broken, one)
-            elif batch.prediction[n] == query.label[n]:
-                status = "unknown"  # a tie, or too close to one for this precision
-            rows.append(
-                Row(
-                    index=int(batch.index[n]),
-                    label=int(query.label[n]),
-                    prediction=int(batch.prediction[n]),
-                    target=None if query.target is None else int(query.target[n]),
-                    norm=query.p,
-                    method=self.settings.method,
-                    status=status,
-                    radius=radius,
-                    failed=failed,
-                    broken=None if np.isinf(broken) else broken,
-                    margins=margins,
-                    seconds=share,
-                    complete=batch.complete,
-                    level=level,
-                    remark=remark,
-                    certificate=batch.certificate_file.get(n, ""),
-                    deployed=batch.deployed,
-                    frames="all" if query.frames is None else query.frames.name,
-                )
-            )
-        return rows
-
     # -- stages -------------------------------------------------------------------
+
+    @property
+    def _fine(self) -> Goal:
+        """Of searches with fixed lines."""
+        return Goal(self.tol, 0.6 * self.tol)
+
+    @property
+    def _rough(self) -> Goal:
+        """The same where FROWN goes on."""
+        return Goal(10 * self.tol, 2 * self.tol)
+
+    def _goes_on(self, eps: bool) -> bool:
+        """Whether FROWN searches further, whatever time it takes."""
+        return self.settings.method in OPTIMISED and not eps and self.clock == NO_LIMIT
 
     def _search(
         self,
         batch: Batch,
         evaluate: Evaluate,
         first: Tensor,
-        tol: float,
+        goal: Goal,
         rounds: int,
         pulse: Pulse,
         glance: bool = False,
@@ -208,14 +169,14 @@ class Certifier:
 
         try:
             with torch.inference_mode():
-                search(batch.bracket, evaluate, first, tol, rounds, stop, glance)
+                search(batch.bracket, evaluate, first, goal, rounds, stop, glance)
         except OutOfTime:
             batch.complete = False
-        if self.clock.expired() and len(batch.bracket.open(tol)):
+        if self.clock.expired() and len(batch.bracket.open(goal)):
             batch.complete = False
 
     def _insist(
-        self, batch: Batch, evaluate: Evaluate, fixed: Bracket, tol: float, pulse: Pulse
+        self, batch: Batch, evaluate: Evaluate, fixed: Bracket, goal: Goal, pulse: Pulse
     ) -> None:
         """Where margins at the one radius came near 0, ascents go on from where they ended, as
         they would in a search; `fixed` has what CROWN's lines gave there."""
@@ -227,9 +188,32 @@ class Certifier:
             if not (batch.complete and bool(again.any())):
                 return
             before, now.failed = now.failed, torch.where(again, torch.inf, now.failed)
-            self._search(batch, evaluate, now.limit, tol, 1, pulse)
+            self._search(batch, evaluate, now.limit, goal, 1, pulse)
             unproved = again & (now.proved < now.limit)
             now.failed = torch.where(unproved, before, now.failed)
+
+    def _at_least(self, batch: Batch, rough: Bracket) -> None:
+        """Where FROWN gains next to nothing, `rough` brackets of CROWN's are made fine, so that its
+        radius is never below CROWN's own."""
+        now = batch.bracket
+        most = rough.failed.minimum(rough.likely() * (1 + self.tol))
+        few = (now.proved < most).nonzero().flatten()
+        fixed, fine, goal = self._fixed(batch), rough.rows(few), self._fine
+        if not len(fine.open(goal)):
+            return
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            return fixed(few[sample], radius)
+
+        first = fine.propose(torch.arange(len(few), device=few.device), goal)
+        try:
+            with torch.inference_mode():
+                search(fine, evaluate, first, goal, 20, self.clock.expired)
+        except OutOfTime:
+            batch.complete = False
+        now.take_over(few, fine)
+        assert batch.base is not None
+        batch.base[few] = fine.proved
 
     def _problem(self, batch: Batch) -> tuple[Region, Spec]:
         query = batch.query.take(batch.right)
@@ -283,7 +267,7 @@ class Certifier:
                     trial,
                     self._optimised(batch, True),
                     first,
-                    self.tol,
+                    Goal(self.tol, self.tol),
                     20,
                     self.clock.expired,
                     True,
@@ -399,13 +383,3 @@ def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:
     cast = exact.to(like.dtype)
     above = torch.nextafter(cast, torch.full_like(cast, torch.inf))
     return torch.where(cast.double() < exact, above, cast).to(like.device)
-
-
-def _status(radius: float, whole: bool, held: bool, broken: float, eps: float | None) -> str:
-    if eps is not None:
-        if held and (radius >= eps or (whole and radius > 0)):
-            return "certified"
-        return "falsified" if broken <= eps else "unknown"
-    if whole:
-        return "robust"
-    return "certified" if radius > 0 else "unknown"

@@ -120,7 +120,7 @@ def frown(
             box, rows = box.meet(base.layers.values[source]), bool(plan.below(source))
         else:
             box, rows = without_rows(plan, region, source, box, settings, known)
-            if rows:
+            if rows and not engine.begins_at_crown(source):
                 new = engine.untried(source, box)
                 box = fixed_box(plan, region, source, box, frames, settings, new)
         return box.meet(engine.neurons(source, box, frames)) if rows else box
@@ -167,6 +167,11 @@ class _Engine:
     sample: Tensor
     clock: Clock
 
+    def begins_at_crown(self, source: int) -> bool:
+        """Whether rows without slopes to start from begin with CROWN's very lines, so that their
+        bounds are no looser; the rows of a group, or planes, begin near them."""
+        return self.settings.group == 1 and self.plan.elementwise(source)
+
     def untried(self, source: int, box: Box) -> Tensor:
         """(N, size) mask of the entries of which a side has no slopes to start from."""
         split = parts(self.plan, source, self.settings.group)
@@ -188,23 +193,27 @@ class _Engine:
         """The box of a node, its unsettled entries bounded by optimised rows."""
         sample, neuron = unsettled(self.plan, source, box)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-        split = parts(self.plan, source, self.settings.group)
+        split, grouped = parts(self.plan, source, self.settings.group), self.settings.group != 1
         for k, part, rows in split.split(neuron):
             here, own = sample[rows], neuron[rows]
             place, entry = split.place[own], split.entry[own]
             block, blocks = part.blocks(place, entry, self.settings.group)
-            # Rows in order of sample, side and block, so that a group stands together.
             here, own, place, entry = (t.repeat(2) for t in (here, own, place, entry))
             side = torch.arange(2, device=own.device).repeat_interleave(len(rows))
             slot = side * blocks + block.repeat(2)
-            order = torch.argsort(here * (2 * blocks) + slot, stable=True)
-            here, own, place, entry, side, slot = (
-                t[order] for t in (here, own, place, entry, side, slot)
-            )
+            if grouped:
+                # In order of sample, side and block, so that a group stands together.
+                order = torch.argsort(here * (2 * blocks) + slot, stable=True)
+                here, own, place, entry, side, slot = (
+                    t[order] for t in (here, own, place, entry, side, slot)
+                )
+                chunks = self._whole_groups(part, here, slot)
+            else:
+                chunks = list(pieces(part.plan, part.target, len(here), self.settings))
             sign = 1.0 - 2.0 * side.to(box.lower.dtype)
             known = torch.where(side == 0, low[here, own], -high[here, own])
             bound = torch.empty_like(sign)
-            for piece in self._whole_groups(part, here, slot):
+            for piece in chunks:
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
                 bound[piece] = self._rows(
                     part,
@@ -216,7 +225,7 @@ class _Engine:
                     2 * blocks,
                     frames,
                     known[piece],
-                    grouped=self.settings.group != 1,
+                    grouped,
                 )
             below = side == 0
             low[here[below], own[below]] = bound[below]

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from frown.engines.banks import runs
 from frown.engines.clock import NO_LIMIT, Clock
-from frown.engines.forms import LinearForm, begin, finish, push_forward
+from frown.engines.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
+from frown.engines.passages import passage
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent
 from frown.query.region import Region
-from frown.relax.relaxation import Frame, Relaxation, Within
+from frown.relax.relaxation import Frame
 
 _NOISE = 1e-2  # of a row's largest derivative
 
@@ -48,7 +50,7 @@ class Rows:
     target: int
     coef: Tensor  # (rows, *target shape)
     region: Region
-    frames: dict[int, Frame]
+    frames: tuple[Frame, ...]  # of every run of nodes below the target
     group: Tensor | None  # (rows,)
     wide: bool = False
 
@@ -75,38 +77,37 @@ def optimise(
     best_mean = rows.coef.new_full((len(theta),), -torch.inf)
     best_theta = search.theta
     first = second = torch.zeros(())
-    rate = ascent.rate
+    rate, tiny = ascent.rate, 16 * torch.finfo(best.dtype).tiny
     for step in range(steps + 1):
         clock.check()
         bound, gradient = search.evaluate(gradient=step < steps)
-        bound = torch.nan_to_num(bound, nan=-torch.inf)
         mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
         better = mean > best_mean
-        best = torch.where(better if rows.group is None else better[rows.group], bound, best)
-        best_theta = torch.where(better[:, None, None], search.theta, best_theta)
-        best_mean = torch.maximum(mean, best_mean)
+        if step > 0:
+            best_theta = torch.lerp(best_theta, search.theta, better.to(mean)[:, None, None])
+        best_mean = torch.where(better, mean, best_mean)
+        best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
         if gradient is None or not gradient.numel():
             break
         if step == 0:
-            first, second = gradient, gradient.square()
+            # Not quite 0 anywhere: roots of 0 are slow.
+            first, second = gradient, gradient.square().add_(tiny)
         else:
             first.lerp_(gradient, 1 - ascent.momentum)
             second.mul_(ascent.memory).addcmul_(gradient, gradient, value=1 - ascent.memory)
         size = second.sqrt()
         # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
         # and following its sign would make results depend on the order of sums.
-        size += _NOISE * size.amax((1, 2), keepdim=True) + torch.finfo(best.dtype).tiny
-        pace = first / size
-        search.move(rate * pace)
+        size.add_(size.amax((1, 2), keepdim=True), alpha=_NOISE)
+        search.move(first, size, rate)
         rate *= ascent.decay
     return Optimised(best, best_theta)
 
 
-def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Within]]:
+def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
     """The forms and lines of rows at given slopes."""
     search = _Search(plan, rows, theta.clone())
-    form = search.form()
-    return form, search.chosen
+    return search.form(), search.lines()
 
 
 class _Search:
@@ -114,29 +115,21 @@ class _Search:
 
     def __init__(self, plan: Plan, rows: Rows, theta: Tensor) -> None:
         self.plan, self.rows, self.theta = plan, rows, theta
-        self.places, _ = plan.slots(rows.target)
         self.fresh = bool(torch.isnan(theta).any())
         self.head = begin(plan, rows.target, rows.coef)
-        # What a pass did at every node: the coefficients A, laid over its input; its lines; a
-        # wide search's places outside the range.
-        self.coefs: dict[int, Tensor] = {}
-        self.chosen: dict[int, Within] = {}
-        self.beyond: dict[int, Tensor] = {}
-        own = (i for i, f in rows.frames.items() if type(f.op).project is not Relaxation.project)
-        self.confined = set(own)
-        self.shapes = [(i, self._shape(i)) for i in self.places]
-        self.sizes = [place.stop - place.start for place in self.places.values()]
-        self.views = self._views()
+        every = zip(runs(plan, rows.target), rows.frames, strict=True)
+        self.passages = [passage(run, frame, rows.group) for run, frame in every]
+        self.at = {i: own for own in self.passages for i in own.run.nodes}
 
-    def move(self, step: Tensor) -> None:
+    def move(self, step: Tensor, size: Tensor, rate: float) -> None:
+        """By rate step / size, inside the search space."""
         sides = self.rows.sides
-        self.theta = self.theta + step
+        self.theta = torch.addcdiv(self.theta, step, size, value=rate)
         if self.rows.wide:
             self.theta[:, :sides].clamp_(0, 1)
             self.theta[:, sides:].clamp_(-1, 1)
         else:
             self.theta.clamp_(0, 1)
-        self.views = self._views()
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Every row's bound at its slopes, and the groups' ascent direction.
@@ -147,138 +140,42 @@ class _Search:
         form = self.form(constants=not gradient)
         if not gradient:
             return self.rows.region.minimise(form.coef).value + form.const, None
-        uphill: list[dict[int, Tensor]] = [{} for _ in range(self.rows.lanes)]
-
-        def see(i: int, z: Tensor) -> None:
-            frame, coef, lines = self.rows.frames[i], self.coefs[i], self.chosen[i]
-            self._add(uphill, 0, i, frame.op.uphill(coef, lines, z))
-            if frame.excess is not None:
-                # At the range's end a line touches f all over the box: only a z* that
-                # has left the box gains from a slope beyond.
-                resting = z - frame.box.clip(z)
-                away = torch.where(self.beyond[i] == 0, resting, z - lines.touch)
-                self._add(uphill, self.rows.sides, i, coef * away * frame.excess)
-
+        arrived: dict[int, Tensor] = {}
         point = self.rows.region.lowest(form.coef)
-        values = push_forward(self.plan, self.rows.target, point, self.chosen, see)
+        values = push_forward(self.plan, self.rows.target, point, self.lines(), arrived.__setitem__)
         bound = self.head.at(values)
-        direction = self._joined(uphill, bound)
+        direction = self._joined([own.uphill(arrived) for own in self.passages], bound)
         if self.rows.group is not None:
             direction = torch.zeros_like(self.theta).index_add_(0, self.rows.group, direction)
         return bound, direction
 
     def form(self, constants: bool = True) -> LinearForm:
-        """The rows' forms at the input, by the lines that are then `chosen`."""
+        """The rows' forms at the input; their lines are known then."""
+        for own in self.passages:
+            own.prepare(self.theta, self.fresh)
 
-        def choose(i: int, here: Tensor) -> Within:
-            frame, below = self.rows.frames[i], here >= 0
-            laid = frame.op.expand(below)
-            if self.fresh:
-                self._begin(i, laid, frame)
-            if i in self.confined and (self.fresh or frame.excess is None):
-                self._project(i, below, frame)
-            place = self._pick(0, i, laid)
-            if frame.excess is None:
-                lines = frame.op.within(place, below, frame)
-            else:
-                beyond = self.beyond[i] = self._pick(self.rows.sides, i, laid)
-                lines = _beyond(frame, frame.excess, place, beyond, below)
-            self.coefs[i], self.chosen[i] = frame.op.expand(here), lines
-            return lines
+        def through(i: int, here: Tensor) -> tuple[None, Tensor]:
+            return None, self.at[i].back(i, here)
 
-        form = finish(self.plan, self.rows.target, self.head, choose, constants)
+        end = descend(self.plan, self.rows.target, self.head, through, constants)
+        form = form_of(self.plan, end)
+        for own in self.passages:
+            own.complete()
         self.fresh = False
-        return form
+        if not constants:
+            return form
+        return LinearForm(form.coef, sum((own.gain() for own in self.passages), form.const))
 
-    def _shape(self, i: int) -> tuple[int, ...]:
-        (source,) = self.plan.graph.nodes[i].inputs
-        return self.plan.graph.nodes[source].shape
+    def lines(self) -> dict[int, Chosen]:
+        """Of every node that was passed."""
+        return {i: line for own in self.passages for i, line in own.lines().items()}
 
-    def _views(self) -> list[dict[int, Tensor]]:
-        """Per lane, every node's places in the shape of its input."""
-        return [
-            {
-                i: own if len(shape) == 1 else own.view(-1, *shape)
-                for (i, shape), own in zip(
-                    self.shapes, flat.split_with_sizes(self.sizes, 1), strict=True
-                )
-            }
-            for flat in self.theta.unbind(1)
-        ]
-
-    def _pick(self, lane: int, i: int, below: Tensor) -> Tensor:
-        """A node's numbers per row, from the lane (of a group: the two lanes) given."""
-        own, group = self.views[lane][i], self.rows.group
-        if group is None:
-            return own
-        return torch.where(below, own[group], self.views[lane + 1][i][group])
-
-    def _project(self, i: int, below: Tensor, frame: Frame) -> None:
-        """Bring a node's places into its search space; a wide search may leave it later."""
-        for lane in range(self.rows.sides):
-            own = self.views[lane][i]
-            mask = below if self.rows.group is None else torch.full_like(below[:1], lane == 0)
-            inside = frame.op.project(own, mask)
-            if inside is not None and not torch.equal(inside, own):
-                own.copy_(inside)
-
-    def _add(self, uphill: list[dict[int, Tensor]], lane: int, i: int, slope: Tensor) -> None:
-        """Note a node's derivatives in the lanes that its rows read."""
-        if self.rows.group is None:
-            uphill[lane][i] = slope.flatten(1)
-        else:
-            below = self.coefs[i] >= 0
-            uphill[lane][i] = (slope * below).flatten(1)
-            uphill[lane + 1][i] = (slope * ~below).flatten(1)
-
-    def _joined(self, uphill: list[dict[int, Tensor]], like: Tensor) -> Tensor:
-        """(rows, lanes, slots) of the lanes' derivatives; 0 where a node has none."""
-
-        def own(lane: dict[int, Tensor], i: int, place: slice) -> Tensor:
-            missing = i not in lane
-            return like.new_zeros(len(like), place.stop - place.start) if missing else lane[i]
-
-        lanes = [
-            torch.cat([own(lane, i, place) for i, place in self.places.items()], 1)
-            if self.places
-            else like.new_zeros(len(like), 0)
-            for lane in uphill
-        ]
+    def _joined(self, uphill: list[list[Tensor]], like: Tensor) -> Tensor:
+        """(rows, lanes, slots) of the runs' derivatives."""
+        if not uphill:
+            return like.new_zeros(len(like), self.rows.lanes, 0)
+        lanes = [torch.cat(lane, 1) for lane in zip(*uphill, strict=True)]
         return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
-
-    def _begin(self, i: int, below: Tensor, frame: Frame) -> None:
-        """Places never visited start at CROWN's slope, inside the range."""
-        place, rule, group = self.places[i], frame.lines.slopes, self.rows.group
-        if group is None:
-            low, width = frame.range.at(below)
-            crown = torch.where(below, rule.lower, rule.upper)
-            starts = [_place(crown, low, width).flatten(1)]
-        else:
-            starts = []
-            for slope, box in ((rule.lower, frame.range.lower), (rule.upper, frame.range.upper)):
-                start = _place(slope, box.lower, box.upper - box.lower).flatten(1)
-                # The rows of a group share a sample, hence its boxes: any row's will do.
-                blank = torch.zeros_like(self.theta[:, 0, place])
-                starts.append(blank.index_copy_(0, group, start.expand(len(group), -1)))
-        starts += [torch.zeros_like(self.theta[:, 0, place])] * (self.rows.lanes - len(starts))
-        for lane, start in enumerate(starts):
-            part = self.theta[:, lane, place]
-            self.theta[:, lane, place] = torch.where(torch.isnan(part), start, part)
-
-
-def _place(slope: Tensor, low: Tensor, width: Tensor) -> Tensor:
-    """Where a slope lies in its range. One without width leaves no choice, but a larger box may,
-    and most slopes run from 0 to 1: then the slope itself is the place."""
-    return torch.where(width > 0, (slope - low) / width, slope).nan_to_num(nan=0.0).clamp(0, 1)
-
-
-def _beyond(frame: Frame, excess: Tensor, place: Tensor, beyond: Tensor, below: Tensor) -> Within:
-    """Lines of slopes that may leave the tightest range."""
-    inner = frame.op.within(place, below, frame)
-    slope = torch.addcmul(inner.slope, beyond, excess)
-    line = frame.op.line(slope, below, frame.anchors)
-    touch = torch.where(beyond == 0, inner.touch, line.touch)
-    return Within(slope, line.intercept, touch, inner.width)
 
 
 def _group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:

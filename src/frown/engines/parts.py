@@ -17,6 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from frown.engines.banks import bank, line_rows
 from frown.engines.plan import Plan
 from frown.graph.affine import Conv, ConvTranspose, Flat
 from frown.graph.box import Box
@@ -49,8 +50,8 @@ class Part(ABC):
         """The lines of every row, at the nodes of this part's graph."""
 
     @abstractmethod
-    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
-        """The frames of every row."""
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
+        """The frames of every row, one for each run of nodes."""
 
     @abstractmethod
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
@@ -97,12 +98,12 @@ class Whole(Part):
     positions: int
 
     def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
-        index = shared(sample)
-        return {i: frames[i].lines.rows(index) for i in self.plan.below(self.target)}
+        own = {i: frames[i].lines for i in self.plan.below(self.target)}
+        return line_rows(self.plan, self.target, own, shared(sample))
 
-    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
         index = shared(sample)
-        return {i: frames[i].rows(index) for i in self.plan.below(self.target)}
+        return tuple(f.rows(index) for f in bank(self.plan, self.target, frames))
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         return region.rows(shared(sample))
@@ -135,11 +136,13 @@ class Patch(Part):
 
     def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
         sample, place, index = self.distinct(sample, place)
-        return {i: self._lines(i, frames, sample, place).rows(index) for i in self.views}
+        own = {i: self._lines(i, frames, sample, place) for i in self.views}
+        return line_rows(self.plan, self.target, own, index)
 
-    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Frame]:
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
         sample, place, index = self.distinct(sample, place)
-        return {i: self._frame(i, frames, sample, place).rows(index) for i in self.views}
+        own = {i: self._frame(i, frames, sample, place) for i in self.views}
+        return tuple(f.rows(index) for f in bank(self.plan, self.target, own))
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         sample, place, index = self.distinct(sample, place)

@@ -137,6 +137,13 @@ class Plan:
             ),
         )
 
+    def elementwise(self, target: int) -> bool:
+        """Whether all nonlinear nodes that `target` depends on work entry by entry."""
+        return self.fact(
+            ("elementwise", target),
+            lambda: all(isinstance(self.relaxation(i), Elementwise) for i in self.below(target)),
+        )
+
     def interval_exact(self, target: int) -> bool:
         """Whether plain intervals are exact for a box: one mixing operator at the most."""
         return self.fact(("exact", target), lambda: self._interval_exact(target))

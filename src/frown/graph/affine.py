@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -14,12 +15,17 @@ from frown.graph.op import Affine, Shape, inner
 FEW = 8  # channels; transposed convolutions to so few are slow with a stride
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Linear(Affine):
     """y = x W^T + b along the last axis."""
 
     weight: Tensor  # (out, in)
     bias: Tensor  # (out,)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """|W|."""
+        return self.weight.abs()
 
     def shape(self, *inputs: Shape) -> Shape:
         return (*inputs[0][:-1], self.weight.shape[0])
@@ -37,7 +43,7 @@ class Linear(Affine):
         return terms[:, 0] if terms.shape[1] == 1 else terms.sum(1)
 
     def spread(self, *radii: Tensor) -> Tensor:
-        return F.linear(radii[0], self.weight.abs())
+        return F.linear(radii[0], self.sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,10 +42,10 @@ class Box:
         """
         lower = self.lower.maximum(other.lower)
         upper = self.upper.minimum(other.upper)
-        empty = ~(lower <= upper)
-        if bool(empty.any()):
-            lower = torch.where(empty, self.lower, lower)
-            upper = torch.where(empty, self.upper, upper)
+        whole = lower <= upper
+        if not bool(whole.all()):
+            lower = torch.where(whole, lower, self.lower)
+            upper = torch.where(whole, upper, self.upper)
         return Box(lower, upper)
 
     def rows(self, index: Tensor | slice) -> Box:

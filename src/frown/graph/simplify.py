@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Conv, ConvTranspose, Linear, Scale
-from frown.graph.graph import Graph, Node
+from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale
+from frown.graph.graph import Graph, Input, Node
 from frown.graph.hoist import hoist
-from frown.graph.op import Op, Shape
+from frown.graph.op import Nonlinear, Op, Shape
 from frown.graph.selection import Permute, Reshape
 from frown.graph.sharing import Pool
 
@@ -38,6 +38,37 @@ def simplify(graph: Graph) -> Graph:
 def tidy(graph: Graph) -> Graph:
     """The same function, exactly: slices taken early, nothing left that does nothing."""
     return Graph(_without_identities(hoist(graph.nodes)), graph.dtype, graph.device)
+
+
+def without_batch_axis(graph: Graph) -> Graph:
+    """The same function without a leading axis of 1 that all nodes carry along; the graph as it
+    is where an operator might care."""
+    nodes = []
+    for i, node in enumerate(graph.nodes):
+        inner = _inner(node, [graph.nodes[j].shape for j in node.inputs], i == graph.output)
+        if inner is None:
+            return graph
+        nodes.append(inner)
+    return Graph(_without_identities(tuple(nodes)), graph.dtype, graph.device)
+
+
+def _inner(node: Node, sources: list[Shape], last: bool) -> Node | None:
+    """A node behind the first axis; None: the axis is another, or matters to the operator."""
+    if any(len(shape) < 2 or shape[0] != 1 for shape in sources):
+        return None
+    if last and isinstance(node.op, Reshape):  # to the output's shape, whatever that is
+        return replace(node, op=Reshape(node.op.source[1:], node.op.target))
+    if len(node.shape) < 2 or node.shape[0] != 1:
+        return None
+    op, shape = node.op, node.shape[1:]
+    match op:
+        case Input() | Linear() | Combine():
+            return replace(node, shape=shape)
+        case Reshape(source, target):
+            return replace(node, op=Reshape(source[1:], target[1:]), shape=shape)
+        case Nonlinear() if not op.tensors() and op.shape(*(s[1:] for s in sources)) == shape:
+            return replace(node, shape=shape)
+    return None
 
 
 def _without_identities(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from frown.graph.box import Box
 from frown.graph.op import Shape, Window, sliced
 from frown.relax.elementwise import Elementwise, outwards, rounding
-from frown.relax.relaxation import Anchors, Frame, Line, Lines, SlopeRange, Slopes, Within
+from frown.relax.relaxation import Anchors, Frame, Line, Lines, Sides, SlopeRange, Slopes, Within
 
 
 class PiecewiseLinear(Elementwise):
@@ -68,14 +68,16 @@ class Relu(PiecewiseLinear):
         # 0; without numbers where the box has none: what is undefined stays so.
         return Lines(Slopes(under, slope), 0 * reach, above)
 
-    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+    def slopes_at(self, lower: Tensor, upper: Tensor, frame: Frame) -> Slopes:
+        """There is no choice above."""
+        under = torch.addcmul(frame.range.lower.lower, lower, frame.range.widths[0])
+        return Slopes(under, frame.lines.slopes.upper)
+
+    def tight_lines(self, slope: Tensor, sides: Sides, frame: Frame) -> Within:
         """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through
         the origin is below max(z, 0) everywhere, and the line above is the fixed one."""
-        width, _ = frame.range.widths
-        under = torch.addcmul(frame.range.lower.lower, place, width)
-        slope = torch.where(below, under, frame.lines.slopes.upper)
-        intercept = torch.where(below, frame.lines.lower, frame.lines.upper)
-        return Within(slope, intercept, 0.0, width)
+        intercept = sides.of(frame.lines.lower, frame.lines.upper)
+        return Within(slope, intercept, 0.0, frame.range.widths[0])
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
         """Only a line below has a choice, and it touches at 0."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.relax.elementwise import Elementwise, outwards
-from frown.relax.relaxation import Frame, SlopeRange, Slopes, Within
+from frown.relax.elementwise import Elementwise, rounding
+from frown.relax.relaxation import Frame, Sides, SlopeRange, Slopes, Within
 
 _FIRST, _LAST, _ENTRIES = 1e-4, 1e4, 4096  # |end| covered by the table of tangents
 
@@ -51,19 +51,18 @@ class SShaped(Elementwise):
         upper = torch.where(middle > 0, slope.minimum(high.upper), high.upper)
         return Slopes(low.clip(lower), high.clip(upper))
 
-    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
+    def tight_lines(self, slope: Tensor, sides: Sides, frame: Frame) -> Within:
         """Inside the tightest range a line touches where f' is its slope, or there as well
         as at an end."""
-        low, width = frame.range.at(below)
-        slope = torch.addcmul(low, place, width)
-        (touch,) = self.critical(slope, below, frame.box)
+        touch = frame.box.clip(sides.sign * self.touching(slope))
         least = most = torch.addcmul(self.apply(touch), slope, touch, value=-1)
         for z, f in frame.anchors.points:
             gap = torch.addcmul(f, slope, z, value=-1)
             least, most = least.minimum(gap), most.maximum(gap)
-        best = torch.where(below, least, most)
-        intercept = outwards(best, slope, below, frame.anchors, self.floor(slope.dtype))
-        return Within(slope, intercept, touch, width)
+        best = sides.of(least, most)
+        slack = rounding(best, slope, frame.anchors.reach, self.floor(slope.dtype))
+        width = sides.of(*frame.range.widths)
+        return Within(slope, torch.addcmul(best, sides.sign, slack), touch, width)
 
     def image(self, box: Box) -> Box:
         """f rises: its values at the ends, moved outwards like any line."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from frown.engines.banks import bank
 from frown.engines.frown import Warm
 from frown.engines.lp import Slants
 from frown.engines.optimise import Rows, replay
@@ -52,7 +53,7 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
             request.target,
             request.coef,
             request.region,
-            request.frames,
+            bank(plan, request.target, request.frames),
             torch.arange(len(request.coef)) if grouped else None,
             settings.wide,
         )
