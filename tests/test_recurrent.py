@@ -259,9 +259,9 @@ def passes(plan: Plan, memory: int, monkeypatch: pytest.MonkeyPatch) -> tuple[fl
     region = Region(torch.zeros(shape, dtype=torch.float64), torch.full((1,), 0.1).double(), 2)
     seen = []
 
-    def counted(plan: Plan, target: int, *rest: Any) -> Any:
+    def counted(plan: Plan, target: int, *rest: Any, **named: Any) -> Any:
         seen.append(target)
-        return descend(plan, target, *rest)
+        return descend(plan, target, *rest, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(backward, "descend", counted)

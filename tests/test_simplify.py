@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import zoo
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.graph.op import Shape
-from frown.graph.simplify import simplify
+from frown.graph.simplify import simplify, without_batch_axis
 from frown.relax.table import Relu
 
 torch.manual_seed(0)
@@ -195,3 +196,31 @@ def test_an_identity_network_is_its_input() -> None:
     assert len(simplify(graph).nodes) == 1
     x = draw(2, 4)
     torch.testing.assert_close(simplify(graph).apply(x), x)
+
+
+BATCHED = ("mlp relu", "mlp sigmoid", "residual relu", "residual tanh")
+KEPT = ("conv_max", "branches", "sliced", "lstm", "layer_norm", "softmax")  # axes by number
+
+
+@pytest.mark.parametrize("name", [*BATCHED, *KEPT])
+def test_a_batch_axis_that_nobody_reads_goes(name: str) -> None:
+    graph = simplify(zoo.NETWORKS[name])
+    plain = without_batch_axis(graph)
+    assert (plain is graph) == (name in KEPT)
+    x = draw(5, *graph.input_shape)
+    found = plain.apply(x.reshape(5, *plain.input_shape))
+    torch.testing.assert_close(found, graph.apply(x))
+    shapes = [tuple(v.shape[1:]) for v in plain.values(x.reshape(5, *plain.input_shape))]
+    assert shapes == [n.shape for n in plain.nodes]
+    if name not in KEPT:
+        assert plain.input_shape == graph.input_shape[1:]
+
+
+def test_a_leading_axis_that_is_read_stays() -> None:
+    """Two rows that are added, and one that comes out of a reshape."""
+    for body in (
+        lambda b, x: b.sum(linear(b, x, 3), (0,), keepdim=False),
+        lambda b, x: relu(b, b.reshape(linear(b, x, 3), (3, 2))),
+    ):
+        graph = simplify(built((2, 4), body))
+        assert without_batch_axis(graph) is graph

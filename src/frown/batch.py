@@ -11,7 +11,7 @@ from torch import Tensor
 from frown.engines.frown import Warm
 from frown.engines.lp import Slants
 from frown.query.query import Query
-from frown.radius import Bracket
+from frown.radius import Bracket, Evaluate
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Batch:
     certificate: dict[int, bytes] = field(default_factory=dict)  # by place
     certificate_file: dict[int, str] = field(default_factory=dict)  # by place: its name
     checked: set[int] = field(default_factory=set)  # places the independent checker accepted
+    fixed: Evaluate | None = None  # margins by fixed lines, as the search for `base` asks for them
     base: Tensor | None = None  # what CROWN proved, before others went on
     warm: Warm | None = None  # where FROWN's ascents ended
     slants: dict[int, Slants] = field(default_factory=dict)  # of the largest radii that LP proved

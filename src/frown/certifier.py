@@ -99,8 +99,10 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        goal = self._rough if self._goes_on(eps) else self._fine
-        self._search(batch, self._fixed(batch), first, goal, 1 if eps else 60, pulse)
+        batch.fixed = self._fixed(batch)
+        enough = self._rough if self._goes_on(eps) else None
+        rounds = 1 if eps else 60
+        self._search(batch, batch.fixed, first, self._fine, rounds, pulse, enough=enough)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
@@ -146,7 +148,7 @@ class Certifier:
 
     @property
     def _rough(self) -> Goal:
-        """The same where FROWN goes on."""
+        """Enough of them where FROWN goes on."""
         return Goal(10 * self.tol, 2 * self.tol)
 
     def _goes_on(self, eps: bool) -> bool:
@@ -162,6 +164,7 @@ class Certifier:
         rounds: int,
         pulse: Pulse,
         glance: bool = False,
+        enough: Goal | None = None,
     ) -> None:
         def stop() -> bool:
             pulse(batch)
@@ -169,10 +172,10 @@ class Certifier:
 
         try:
             with torch.inference_mode():
-                search(batch.bracket, evaluate, first, goal, rounds, stop, glance)
+                search(batch.bracket, evaluate, first, goal, rounds, stop, glance, enough)
         except OutOfTime:
             batch.complete = False
-        if self.clock.expired() and len(batch.bracket.open(goal)):
+        if self.clock.expired() and len(batch.bracket.open(enough or goal)):
             batch.complete = False
 
     def _insist(
@@ -193,25 +196,21 @@ class Certifier:
             now.failed = torch.where(unproved, before, now.failed)
 
     def _at_least(self, batch: Batch, rough: Bracket) -> None:
-        """Where FROWN gains next to nothing, `rough` brackets of CROWN's are made fine, so that its
-        radius is never below CROWN's own."""
-        now = batch.bracket
-        most = rough.failed.minimum(rough.likely() * (1 + self.tol))
-        few = (now.proved < most).nonzero().flatten()
-        fixed, fine, goal = self._fixed(batch), rough.rows(few), self._fine
-        if not len(fine.open(goal)):
+        """Where FROWN gains next to nothing, CROWN's search, left at `rough` brackets, goes on, so
+        that no radius is below CROWN's own."""
+        most = rough.failed.minimum(rough.likely() * (1 + 0.5 * self.tol))
+        few = (batch.bracket.proved < most).nonzero().flatten()
+        fine, fixed = rough.rows(few), batch.fixed
+        if fixed is None or not len(fine.open(self._fine)):
             return
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
             return fixed(few[sample], radius)
 
-        first = fine.propose(torch.arange(len(few), device=few.device), goal)
-        try:
-            with torch.inference_mode():
-                search(fine, evaluate, first, goal, 20, self.clock.expired)
-        except OutOfTime:
-            batch.complete = False
-        now.take_over(few, fine)
+        first = fine.propose(torch.arange(len(few), device=few.device), self._fine)
+        with torch.inference_mode():
+            search(fine, evaluate, first, self._fine)
+        batch.bracket.take_over(few, fine)
         assert batch.base is not None
         batch.base[few] = fine.proved
 

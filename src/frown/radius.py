@@ -221,15 +221,16 @@ def search(
     rounds: int = 40,
     stop: Callable[[], bool] = lambda: False,
     glance: bool = False,
+    enough: Goal | None = None,
 ) -> Bracket:
     """Shrink every bracket until the `goal` is reached, by at most `rounds` evaluations.
 
-    Starts at the radii `first`; if the first evaluation is a mere `glance`, what it does not
-    prove has not failed yet. `stop` is asked before every evaluation; what was proved until then
-    stands.
+    With `enough` the way to the goal is left as soon as that is reached. Starts at the radii
+    `first`; if the first evaluation is a mere `glance`, what it does not prove has not failed yet.
+    `stop` is asked before every evaluation; what was proved until then stands.
     """
-    radius = torch.minimum(first, bracket.limit)
-    index = bracket.open(goal)
+    radius, enough = torch.minimum(first, bracket.limit), enough or goal
+    index = bracket.open(enough)
     supposed = index[:0]
     for turn in range(rounds):
         if not len(index) or stop():
@@ -245,7 +246,7 @@ def search(
             bracket.suppose(supposed, here[weak], margins[weak])
             index, here, margins = index[~weak], here[~weak], margins[~weak]
         bracket.record(index, here, margins)
-        index = bracket.open(goal)
+        index = bracket.open(enough)
     return bracket
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.clock import NO_LIMIT, Clock
+from frown.engines.entry import Entry
 from frown.engines.forms import LinearForm, Partial, descend, form_of, one_hot
 from frown.engines.frame import frame
 from frown.engines.parts import Part, parts, parts_of
@@ -187,14 +188,21 @@ def fixed_rows(
     for piece in fixed_pieces(part, len(sample), settings):
         index = rounded(piece, coef.device) if part.convolved else piece
         here = sample[index], place[index]
-        form = fixed_form(part.plan, part.target, coef[index], part.lines(frames, *here))
-        least = part.region(region, *here).least(form.coef) + form.const
+        entry, lines = part.entry(region, *here), part.lines(frames, *here)
+        form = fixed_form(part.plan, part.target, coef[index], lines, entry)
+        if entry is None:
+            least = part.region(region, *here).least(form.coef) + form.const
+        else:
+            least = entry.least(form.coef) + form.const
         bounds.append(least[: piece.stop - piece.start])
     return torch.cat(bounds)
 
 
-def fixed_form(plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines]) -> LinearForm:
-    """The form at the input that bounds coef . target below with these lines, of every row."""
+def fixed_form(
+    plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines], entry: Entry | None = None
+) -> LinearForm:
+    """The form at the input, or at the entry's start, that bounds coef . target below with these
+    lines, of every row."""
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         own, op = lines[i], plan.relaxation(i)
@@ -213,7 +221,7 @@ def fixed_form(plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines]) -
         return gain, back.addcmul_(op.expand(negative), slopes.upper)
 
     start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
-    return form_of(plan, descend(plan, target, start, through))
+    return form_of(plan, descend(plan, target, start, through, entry=entry), entry)
 
 
 def affine_box(plan: Plan, region: Region, source: int, settings: Settings) -> Box:

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from frown.engines.entry import Entry
 from frown.engines.plan import Plan
 from frown.graph.selection import Gather, Slice
 
@@ -95,26 +96,38 @@ def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearFo
     return finish(plan, target, begin(plan, target, coef), choose)
 
 
-def form_of(plan: Plan, end: Partial) -> LinearForm:
+def form_of(plan: Plan, end: Partial, entry: Entry | None = None) -> LinearForm:
     """A form that has come all the way down."""
     if 0 in end.pending:
         return LinearForm(end.pending[0], end.const)
-    return LinearForm(end.const.new_zeros(len(end.const), *plan.graph.input_shape), end.const)
+    shape = plan.graph.input_shape if entry is None else entry.weight.shape[1:]
+    return LinearForm(end.const.new_zeros(len(end.const), *shape), end.const)
 
 
 def descend(
-    plan: Plan, target: int, start: Partial, through: Through | None, constants: bool = True
+    plan: Plan,
+    target: int,
+    start: Partial,
+    through: Through | None,
+    constants: bool = True,
+    entry: Entry | None = None,
 ) -> Partial:
     """Pass nodes in reverse order, down to the input or, without `through`, to a nonlinearity.
 
     `through(node, coefficients of its output)` gives what the passage adds to the constant
-    (rows,) and the coefficients of the node's input. Without `constants` none is kept.
+    (rows,) and the coefficients of the node's input. Without `constants` none is kept. With an
+    `entry` forms end at what that starts from.
     """
     const, pending = start.const, dict(start.pending)
     own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
     for step in plan.route(target):
         if step.node > start.stop or step.node not in pending:
             continue
+        if entry is not None and step.node == entry.node:
+            here = pending.pop(step.node)
+            if constants:
+                const = const + entry.shift(here)
+            return Partial({0: entry.back(here)}, const, 0)
         if step.affine is not None:
             here = pending.pop(step.node)
             shift = step.affine.shift(here) if constants else None
@@ -148,16 +161,20 @@ def push_forward(
     point: Tensor,
     lines: Mapping[int, Sided],
     see: Callable[[int, Tensor], None],
+    first: int = 0,
 ) -> dict[int, Tensor]:
-    """Send one input point per row through the relaxed network up to the last of the lines.
+    """Send one point per row, the value of the node `first`, through the relaxed network up to
+    the last of the lines.
 
     `see(node, z)` receives the value arriving at every nonlinear node. Returns the values of
     all nodes passed.
     """
     last = max(lines, default=0)
-    values = {0: point}
+    values = {first: point}
     for step in reversed(plan.route(target)):
         i, op = step.node, step.relaxation
+        if i <= first:
+            continue
         if i > last:
             break
         if op is None:

@@ -21,6 +21,7 @@ from frown.engines.backward import (
     without_rows,
 )
 from frown.engines.clock import NO_LIMIT, Clock
+from frown.engines.entry import Entry
 from frown.engines.forms import one_hot
 from frown.engines.optimise import Rows, optimise
 from frown.engines.parts import Part, parts
@@ -141,21 +142,17 @@ def gather_rows(
     frames: dict[int, Frame],
     grouped: bool,
     wide: bool,
+    entry: Entry | None = None,
 ) -> tuple[Rows, Tensor]:
     """Rows of these samples and places with what they need, and their keys in order.
 
-    If `grouped`, rows of one key, which stand together, share their slopes.
+    If `grouped`, rows of one key, which stand together, share their slopes. Forms of rows with
+    an `entry` end where that starts, others at the input.
     """
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
-    rows = Rows(
-        part.target,
-        coef,
-        part.region(region, sample, place),
-        part.frames(frames, sample, place),
-        group,
-        wide,
-    )
-    return rows, keys
+    own = part.frames(frames, sample, place)
+    ball = region if entry is not None else part.region(region, sample, place)
+    return Rows(part.target, coef, ball, own, group, wide, entry), keys
 
 
 @dataclass(frozen=True)
@@ -282,8 +279,9 @@ class _Engine:
             index = rounded(slice(0, count), coef.device)
             coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
+        entry, wide = part.entry(self.region, sample, place), self.settings.wide
         rows, keys = gather_rows(
-            part, self.region, coef, sample, place, key, frames, grouped, self.settings.wide
+            part, self.region, coef, sample, place, key, frames, grouped, wide, entry
         )
         width = part.plan.slots(part.target)[1]
         flat = self.warm.table(table, slots, rows.lanes, width, coef)

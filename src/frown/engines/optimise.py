@@ -18,6 +18,7 @@ from torch import Tensor
 
 from frown.engines.banks import runs
 from frown.engines.clock import NO_LIMIT, Clock
+from frown.engines.entry import Entry
 from frown.engines.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
 from frown.engines.passages import passage
 from frown.engines.plan import Plan
@@ -53,6 +54,7 @@ class Rows:
     frames: tuple[Frame, ...]  # of every run of nodes below the target
     group: Tensor | None  # (rows,)
     wide: bool = False
+    entry: Entry | None = None  # stands for the region, where there is one
 
     @property
     def sides(self) -> int:
@@ -137,12 +139,18 @@ class _Search:
         What the relaxed network gives at x* is the form's value there, the bound: on the way
         to a direction no constants are needed.
         """
-        form = self.form(constants=not gradient)
+        form, entry, region = self.form(constants=not gradient), self.rows.entry, self.rows.region
         if not gradient:
-            return self.rows.region.minimise(form.coef).value + form.const, None
+            least = region.least(form.coef) if entry is None else entry.least(form.coef)
+            return least + form.const, None
         arrived: dict[int, Tensor] = {}
-        point = self.rows.region.lowest(form.coef)
-        values = push_forward(self.plan, self.rows.target, point, self.lines(), arrived.__setitem__)
+        if entry is None:
+            first, point = 0, region.lowest(form.coef)
+        else:
+            first, point = entry.node, entry.lowest(form.coef)
+        values = push_forward(
+            self.plan, self.rows.target, point, self.lines(), arrived.__setitem__, first
+        )
         bound = self.head.at(values)
         direction = self._joined([own.uphill(arrived) for own in self.passages], bound)
         if self.rows.group is not None:
@@ -157,8 +165,9 @@ class _Search:
         def through(i: int, here: Tensor) -> tuple[None, Tensor]:
             return None, self.at[i].back(i, here)
 
-        end = descend(self.plan, self.rows.target, self.head, through, constants)
-        form = form_of(self.plan, end)
+        entry = self.rows.entry
+        end = descend(self.plan, self.rows.target, self.head, through, constants, entry)
+        form = form_of(self.plan, end, entry)
         for own in self.passages:
             own.complete()
         self.fresh = False

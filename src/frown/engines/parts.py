@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.banks import bank, line_rows
+from frown.engines.entry import Entry, entry
 from frown.engines.plan import Plan
 from frown.graph.affine import Conv, ConvTranspose, Flat
 from frown.graph.box import Box
@@ -56,6 +57,10 @@ class Part(ABC):
     @abstractmethod
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         """The region of every row."""
+
+    def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
+        """How every row enters the network, where that is simpler than by its region."""
+        return None
 
     @abstractmethod
     def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
@@ -107,6 +112,9 @@ class Whole(Part):
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         return region.rows(shared(sample))
+
+    def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
+        return entry(self.plan, self.target, region, shared(sample))
 
     def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
         return theta

@@ -62,7 +62,9 @@ def _inner(node: Node, sources: list[Shape], last: bool) -> Node | None:
         return None
     op, shape = node.op, node.shape[1:]
     match op:
-        case Input() | Linear() | Combine():
+        case Input():
+            return replace(node, op=Input(shape), shape=shape)
+        case Linear() | Combine():
             return replace(node, shape=shape)
         case Reshape(source, target):
             return replace(node, op=Reshape(source[1:], target[1:]), shape=shape)

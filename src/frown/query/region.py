@@ -126,7 +126,11 @@ class Region:
 
     def lowest(self, coef: Tensor) -> Tensor:
         """(rows, *shape) the point of `minimise` alone."""
-        return self._corner(coef) if self.p == inf else self.minimise(coef).point
+        if self.p == inf:
+            return self._corner(coef)
+        if self.clipped:
+            return self._minimise_clipped(coef).point
+        return self.centre - self._step(coef)[1]
 
     def least(self, coef: Tensor) -> Tensor:
         """(rows,) the value of `minimise` alone, which for plain boxes is cheaper."""
@@ -227,9 +231,13 @@ class Region:
         return torch.where(coef > 0, box.lower, box.upper)
 
     def _minimise_ball(self, coef: Tensor) -> Minimum:
+        norm, step = self._step(coef)
+        return Minimum(_dot(coef, self.centre) - self.radius * norm, self.centre - step)
+
+    def _step(self, coef: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows,) how far coef . x can fall per unit of radius, and minus the step there."""
         flat = self.balls(coef if self.scale is None else coef * self.scale)
         norm = norms(flat, self.dual)
-        value = _dot(coef, self.centre) - self.radius * norm.sum(1)
         if self.p == 1:
             step = torch.zeros_like(flat)
             where = flat.abs().argmax(-1, keepdim=True)
@@ -240,9 +248,7 @@ class Region:
             share = flat.abs() / safe(norm)[..., None]
             step = share ** (self.dual - 1) * flat.sign()
         step = self._whole(step) * self._over(self.radius)
-        if self.scale is not None:
-            step = step * self.scale
-        return Minimum(value, self.centre - step)
+        return norm.sum(1), step if self.scale is None else step * self.scale
 
     def _minimise_clipped(self, coef: Tensor) -> Minimum:
         """Balls cut by the range. With g = |coef| scale and caps k_i, maximise g . d
