@@ -35,6 +35,8 @@ from frown.radius import Bracket, Evaluate, Goal, holds, search
 
 OPTIMISED = ("frown", "milp")  # methods that go on from CROWN's brackets, be they rough
 SEARCHED = (*OPTIMISED, "lp")  # all that go on
+ROUGHLY = 4  # radii are enough for a rough bracket
+ANY = Goal(1e9, 1e9)  # some radius proved, some failed
 INSIST = 4  # times that ascents go on where there is one radius
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
@@ -99,10 +101,16 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        batch.fixed = self._fixed(batch)
-        enough = self._rough if self._goes_on(eps) else None
+        batch.fixed = fixed = self._fixed(batch)
         rounds = 1 if eps else 60
-        self._search(batch, batch.fixed, first, self._fine, rounds, pulse, enough=enough)
+        if self._goes_on(eps):
+            self._search(batch, fixed, first, self._fine, ROUGHLY, pulse, enough=self._rough)
+            # However hard that is, something must be proved to go on from.
+            every = torch.arange(len(batch.right), device=first.device)
+            first = batch.bracket.propose(every, self._fine)
+            self._search(batch, fixed, first, self._fine, rounds, pulse, enough=ANY)
+        else:
+            self._search(batch, fixed, first, self._fine, rounds, pulse)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:

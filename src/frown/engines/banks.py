@@ -74,7 +74,7 @@ def line_rows(
             found |= {i: lines[i].rows(index) for i in run.nodes}
             continue
         own = [lines[i] for i in run.nodes]
-        whole = _joined_lines(own, max(len(o.lower) for o in own)).rows(index)
+        whole = _joined_lines(own, max(o.lower.shape[0] for o in own)).rows(index)
         under, over = run.split(whole.slopes.lower), run.split(whole.slopes.upper)
         low, high = run.split(whole.lower), run.split(whole.upper)
         found |= {i: Lines(Slopes(under[i], over[i]), low[i], high[i]) for i in run.nodes}
@@ -108,7 +108,7 @@ def _joined(frames: Sequence[Frame]) -> Frame:
     first = frames[0]
     if len(frames) == 1:
         return first
-    count = max(len(f.box.lower) for f in frames)
+    count = max(f.box.lower.shape[0] for f in frames)
 
     def box(boxes: list[Box]) -> Box:
         return Box(_cat([b.lower for b in boxes], count), _cat([b.upper for b in boxes], count))
@@ -136,6 +136,6 @@ def _joined_lines(lines: Sequence[Lines], count: int) -> Lines:
 def _cat(parts: list[Tensor], count: int) -> Tensor:
     """Side by side; where all rows share some, those are repeated `count` times."""
     flat = [t if t.dim() == 2 else t.flatten(1) for t in parts]
-    if any(len(t) != count for t in flat):
+    if any(t.shape[0] != count for t in flat):
         flat = [t.expand(count, -1) for t in flat]
     return torch.cat(flat, 1)

@@ -183,7 +183,7 @@ class _Search:
         """(rows, lanes, slots) of the runs' derivatives."""
         if not uphill:
             return like.new_zeros(len(like), self.rows.lanes, 0)
-        lanes = [torch.cat(lane, 1) for lane in zip(*uphill, strict=True)]
+        lanes = [torch.cat(t, 1) if len(t) > 1 else t[0] for t in zip(*uphill, strict=True)]
         return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
 
 

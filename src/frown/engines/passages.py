@@ -14,7 +14,7 @@ from torch import Tensor
 from frown.engines.banks import Run
 from frown.engines.forms import Chosen
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Frame, Relaxation, Sides, Slopes, Within
+from frown.relax.relaxation import Frame, Relaxation, Sides, Slopes, Within, weight_of
 
 
 class Passage(ABC):
@@ -118,7 +118,7 @@ class Even(Passage):
         self.under, self.over = self.run.split(self.both.lower), self.run.split(self.both.upper)
 
     def back(self, i: int, here: Tensor) -> Tensor:
-        slope = Sides(here).of(self.under[i], self.over[i])
+        slope = torch.lerp(self.over[i], self.under[i], weight_of(here))
         self.coefs[i], self.slopes[i] = here, slope
         return here * slope
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -144,6 +145,10 @@ class Plan:
             lambda: all(isinstance(self.relaxation(i), Elementwise) for i in self.below(target)),
         )
 
+    def chain(self, target: int) -> bool:
+        """Whether every node that `target` depends on is read by one other alone."""
+        return self.fact(("chain", target), lambda: self._chain(target))
+
     def interval_exact(self, target: int) -> bool:
         """Whether plain intervals are exact for a box: one mixing operator at the most."""
         return self.fact(("exact", target), lambda: self._interval_exact(target))
@@ -172,6 +177,13 @@ class Plan:
         fact: Fact = self._facts[key]
         return fact
 
+    def latest(self, key: tuple[str, int], of: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        """What is computed of a tensor that stays the same for many calls in a row."""
+        known: tuple[Tensor, Tensor] | None = self._facts.get(key)
+        if known is None or known[0] is not of:
+            known = self._facts[key] = (of, compute())
+        return known[1]
+
     def _route(self, target: int) -> tuple[Step, ...]:
         steps = []
         for i in reversed(self.ancestors(target)):
@@ -181,6 +193,13 @@ class Plan:
             elif isinstance(node.op, Relaxation):
                 steps.append(Step(i, None, node.op, node.inputs))
         return tuple(steps)
+
+    def _chain(self, target: int) -> bool:
+        among = self.ancestors(target)
+        reads = [len(self.graph.nodes[i].inputs) for i in among]
+        return sorted(reads) == [0, *[1] * (len(among) - 1)] and all(
+            a in self.graph.nodes[b].inputs for a, b in pairwise(among)
+        )
 
     def _interval_exact(self, target: int) -> bool:
         mixing = 0

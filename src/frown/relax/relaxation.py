@@ -148,8 +148,7 @@ class Sides:
     @cached_property
     def weight(self) -> Tensor:
         """1 below, 0 above."""
-        coef = self.coef.detach()
-        return torch.ge(coef, 0, out=torch.empty_like(coef))
+        return weight_of(self.coef)
 
     @cached_property
     def sign(self) -> Tensor:
@@ -159,6 +158,12 @@ class Sides:
     def of(self, lower: Tensor, upper: Tensor) -> Tensor:
         """What is needed of the two."""
         return torch.lerp(upper, lower, self.weight)
+
+
+def weight_of(coef: Tensor) -> Tensor:
+    """1 where coefficients are >= 0, else 0."""
+    coef = coef.detach()
+    return torch.ge(coef, 0, out=torch.empty_like(coef))
 
 
 @dataclass(frozen=True, slots=True)
