@@ -219,3 +219,38 @@ def test_a_glance_where_nothing_is_proved_yet_counts() -> None:
 
     search(bracket, evaluate, torch.ones(3, dtype=torch.float64), GOAL, glance=True)
     assert (bracket.proved <= 0.25).all() and (bracket.proved >= 0.25 / (1 + TOL)).all()
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_a_search_left_early_goes_on_as_if_it_had_not_been(name: str) -> None:
+    margin, _ = MARGINS[name]
+    whole, through = run([margin], 0.05, torch.float64)
+    clean = torch.tensor([[margin(0.0), margin(0.0) + 1]], dtype=torch.float64)
+    first, limit = (torch.tensor([r], dtype=torch.float64) for r in (0.05, 1000.0))
+    evaluate = Counted([margin], torch.float64)
+    bracket = search(Bracket.start(clean, limit), evaluate, first, GOAL, 60, enough=Goal(0.2, 0.05))
+    assert len(evaluate.asked[0]) <= len(through.asked[0])
+    rest = bracket.rows(torch.tensor([0]))
+    if len(rest.open(GOAL)):
+        search(rest, evaluate, rest.propose(torch.tensor([0]), GOAL), GOAL, 60)
+    assert evaluate.asked == through.asked
+    assert rest.proved == whole.proved and rest.failed == whole.failed
+
+
+def test_what_another_search_proved_is_taken_over() -> None:
+    clean = torch.ones(3, 1, dtype=torch.float64)
+    limit = torch.full((3,), 10.0, dtype=torch.float64)
+    one, other = Bracket.start(clean, limit), Bracket.start(clean[:2], limit[:2])
+    every, some = torch.arange(3), torch.tensor([2, 0])
+    margins = torch.full((3, 1), 0.1, dtype=torch.float64)
+    one.record(every, torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64), margins)
+    one.record(every, torch.tensor([1.2, 1.2, 2.0], dtype=torch.float64), -margins)
+    # Sample 2 is proved further, below what failed; sample 0 beyond what failed.
+    both = torch.arange(2)
+    other.record(both, torch.tensor([1.5, 1.3], dtype=torch.float64), 2 * margins[:2])
+    other.record(both, torch.tensor([1.6, 1.4], dtype=torch.float64), -2 * margins[:2])
+    one.take_over(some, other)
+    assert one.proved.tolist() == [1.3, 1.0, 1.5] and one.failed.tolist() == [1.4, 1.2, 2.0]
+    assert one.at_proved.flatten().tolist() == [0.2, 0.1, 0.2]
+    one.take_over(every, Bracket.start(clean, limit))  # nothing proved: nothing changes
+    assert one.proved.tolist() == [1.3, 1.0, 1.5]

@@ -122,6 +122,18 @@ def test_a_seed_decides_the_weights(data: Path, tmp_path: Path) -> None:
     assert weights(one.path) != weights(other.path)
 
 
+def test_weights_do_not_depend_on_the_callers_threads(data: Path, tmp_path: Path) -> None:
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        report = lambda event: seen.append(torch.get_num_threads())  # noqa: E731
+        train_networks([SMALL], data, tmp_path, epochs=2, report=report)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
+
+
 def test_training_leaves_the_callers_state(data: Path, tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(4)

@@ -233,7 +233,9 @@ def train(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Default: enough for each network.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads; other weights come of another number.")
+    ] = 1,
     force: Annotated[bool, typer.Option("--force", help="Train again what there is.")] = False,
 ) -> None:
     from frown.bench.networks import NETWORKS

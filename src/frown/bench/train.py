@@ -95,20 +95,22 @@ def train_networks(
     *,
     seed: int = 0,
     epochs: int | None = None,
-    threads: int | None = None,
+    threads: int = 1,
     force: bool = False,
     report: Report | None = None,
 ) -> list[Trained]:
     """Train these networks one after another on the data of a folder, into the folder `out`.
 
     A network that is there with the same recipe (data, seed, epochs, settings) is kept, unless
-    `force`. `epochs` replaces every network's own number, `threads` torch's for this call.
+    `force`. `epochs` replaces every network's own number. Sums depend on how many `threads` share
+    them, and after many steps so do weights: the default gives the same ones however many cores a
+    machine has.
     Raises InvalidInput for data that cannot be read and for files in the way that were not
     trained here, OutputError where `out` cannot be written.
     """
     if epochs is not None and epochs < 1:
         raise InvalidInput(f"epochs {epochs}: give at least 1")
-    if threads is not None and threads < 1:
+    if threads < 1:
         raise InvalidInput(f"threads {threads}: give at least 1")
     if seed < 0:
         raise InvalidInput(f"seed {seed}: give a whole number from 0")
@@ -346,9 +348,9 @@ def _double(x: Tensor) -> NDArray[np.float64]:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
