@@ -35,8 +35,8 @@ from frown.radius import Bracket, Evaluate, Goal, holds, search
 
 OPTIMISED = ("frown", "milp")  # methods that go on from CROWN's brackets, be they rough
 SEARCHED = (*OPTIMISED, "lp")  # all that go on
-ROUGHLY = 4  # radii are enough for a rough bracket
-ANY = Goal(1e9, 1e9)  # some radius proved, some failed
+ROUGHLY = 4  # radii are enough for a bracket as rough as this:
+NEAR = Goal(1.0, 0.5)
 INSIST = 4  # times that ascents go on where there is one radius
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
@@ -105,10 +105,10 @@ class Certifier:
         rounds = 1 if eps else 60
         if self._goes_on(eps):
             self._search(batch, fixed, first, self._fine, ROUGHLY, pulse, enough=self._rough)
-            # However hard that is, something must be proved to go on from.
+            # However many more it takes, something not too far off must be known to go on from.
             every = torch.arange(len(batch.right), device=first.device)
             first = batch.bracket.propose(every, self._fine)
-            self._search(batch, fixed, first, self._fine, rounds, pulse, enough=ANY)
+            self._search(batch, fixed, first, self._fine, rounds, pulse, enough=NEAR)
         else:
             self._search(batch, fixed, first, self._fine, rounds, pulse)
         batch.seconds += monotonic() - began
@@ -123,7 +123,8 @@ class Certifier:
         batch.base = bracket.proved.clone()
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
         batch.bracket = bracket.onwards()
-        first = batch.limit if eps else bracket.likely() * 1.2
+        likely = bracket.likely()
+        first = batch.limit if eps else 1.2 * likely.where(likely.isfinite(), bracket.proved)
         glance = not eps and self.settings.group == 1 and method != "lp"
         evaluate = self._optimised(batch, glance)
         if method == "lp":

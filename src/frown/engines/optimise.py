@@ -120,7 +120,8 @@ class _Search:
         self.fresh = bool(torch.isnan(theta).any())
         self.head = begin(plan, rows.target, rows.coef)
         every = zip(runs(plan, rows.target), rows.frames, strict=True)
-        self.passages = [passage(run, frame, rows.group) for run, frame in every]
+        count = rows.coef.shape[0]
+        self.passages = [passage(run, frame, rows.group, count) for run, frame in every]
         self.at = {i: own for own in self.passages for i in own.run.nodes}
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:

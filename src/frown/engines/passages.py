@@ -24,8 +24,8 @@ class Passage(ABC):
     group have two lanes, for lines below and above. A wide search doubles them.
     """
 
-    def __init__(self, run: Run, frame: Frame, group: Tensor | None) -> None:
-        self.run, self.frame, self.group = run, frame, group
+    def __init__(self, run: Run, frame: Frame, group: Tensor | None, rows: int) -> None:
+        self.run, self.frame, self.group, self.rows = run, frame, group, rows
         self.lanes = 1 if group is None else 2
 
     @abstractmethod
@@ -123,11 +123,10 @@ class Even(Passage):
         return here * slope
 
     def complete(self) -> None:
-        rows = len(next(iter(self.coefs.values()))) if self.coefs else 0
         for i, shape in zip(self.run.nodes, self.run.shapes, strict=True):
             if i not in self.coefs:  # no row reads it: any line will do
-                self.coefs[i] = self.under[i].new_zeros(rows, *shape)
-                self.slopes[i] = self.under[i].expand(rows, *shape)
+                self.coefs[i] = self.under[i].new_zeros(self.rows, *shape)
+                self.slopes[i] = self.under[i].expand(self.rows, *shape)
         op, frame = self.run.op, self.frame
         self.coef = self.run.join(self.coefs)
         self.sides = sides = Sides(self.coef)
@@ -223,8 +222,9 @@ class Lone(Passage):
 _NONE = torch.zeros(())
 
 
-def passage(run: Run, frame: Frame, group: Tensor | None) -> Passage:
-    return (Even if isinstance(run.op, Elementwise) else Lone)(run, frame, group)
+def passage(run: Run, frame: Frame, group: Tensor | None, rows: int) -> Passage:
+    """Of so many rows."""
+    return (Even if isinstance(run.op, Elementwise) else Lone)(run, frame, group, rows)
 
 
 def _outside(coef: Tensor, lines: Within, frame: Frame, still: Tensor, z: Tensor) -> Tensor:
