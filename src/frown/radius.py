@@ -48,6 +48,7 @@ class Bracket:
     widest: Tensor  # (N,) the largest of them
     seen: Tensor  # (N, SEEN) the last with finite margins: the latest, then the other end's,
     at_seen: Tensor  # (N, SEEN, T) margins there                         NaN where none
+    doubted: Tensor  # (N,) the radius that a glance did not prove; inf where there is none
 
     @classmethod
     def start(cls, clean: Tensor, limit: Tensor, power: float | Tensor = 1.5) -> Bracket:
@@ -66,6 +67,7 @@ class Bracket:
             zero,
             clean.new_full((count, SEEN), torch.nan),
             clean[:, None].expand(-1, SEEN, -1),
+            zero + torch.inf,
         )
 
     def onwards(self) -> Bracket:
@@ -176,12 +178,15 @@ class Bracket:
         closing = torch.where(moved, root < low * (1 + near), root > high * (1 - 4 * near))
         stuck = (steps >= torch.where(closing, 5, 3)) | ((tries > 8) & (tries % 2 == 0) & ~closing)
         aim = torch.where(both & stuck, middle, aim)
-        # Without a proved end, go down fast; without a failed one, up at most threefold.
+        # Without a proved end, go down fast; without a failed one, up at most threefold, and not
+        # at once beyond what a glance has seen.
         most = torch.where(steps >= 4, 0.1, torch.where(steps >= 2, 0.7, 1 - 0.5 * near))
         down = aim.minimum(most * high)
         least = torch.where(steps >= 3, 0.001, torch.where(steps >= 2, 0.02, 0.25))
         down = down.maximum(least * high)
-        aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, 3 * low)), down)
+        doubted = self.doubted[index]
+        most = torch.where(low < doubted, doubted, 3 * low).minimum(3 * low)
+        aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, most)), down)
         top = self.limit[index]
         return torch.where(aim * (1 + near) >= top, top, aim)
 
@@ -244,6 +249,7 @@ def search(
             weak = torch.isfinite(margins).all(1) & ~holds(margins) & (bracket.proved[index] > 0)
             supposed = index[weak]
             bracket.suppose(supposed, here[weak], margins[weak])
+            bracket.doubted = bracket.doubted.index_put((supposed,), here[weak])
             index, here, margins = index[~weak], here[~weak], margins[~weak]
         bracket.record(index, here, margins)
         index = bracket.open(enough)
