@@ -36,7 +36,7 @@ from frown.radius import Bracket, Evaluate, Goal, holds, search
 OPTIMISED = ("frown", "milp")  # methods that go on from CROWN's brackets, be they rough
 SEARCHED = (*OPTIMISED, "lp")  # all that go on
 ROUGHLY = 4  # radii are enough for a bracket as rough as this:
-NEAR = Goal(0.3, 0.1)
+NEAR = Goal(0.5, 0.15)
 INSIST = 4  # times that ascents go on where there is one radius
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
