@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import pytest
 import torch
@@ -225,3 +226,12 @@ def test_what_the_builder_cannot_express_is_refused() -> None:
     ):
         with pytest.raises(Unsupported):
             attempt()
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 4, 3)])
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_a_bias_adds_to_any_number_of_forms(shape: tuple[int, ...], rows: int) -> None:
+    op = Linear(torch.ones(3, 2), torch.tensor([1.0, 2.0, 3.0]))
+    coef = torch.ones(rows, *shape)
+    shift = op.shift(coef)
+    assert shift is not None and shift.tolist() == [6.0 * prod(shape) / 3] * rows

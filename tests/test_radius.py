@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, nan
+from math import exp, inf, nan
 
 import pytest
 import torch
@@ -254,3 +254,11 @@ def test_what_another_search_proved_is_taken_over() -> None:
     assert one.at_proved.flatten().tolist() == [0.2, 0.1, 0.2]
     one.take_over(every, Bracket.start(clean, limit))  # nothing proved: nothing changes
     assert one.proved.tolist() == [1.3, 1.0, 1.5]
+
+
+@pytest.mark.parametrize("rest", [0.05, 0.01, 0.001])
+def test_margins_that_last_are_followed_to_the_limit(rest: float) -> None:
+    """They fade but never end: every estimate of where they do is a little short."""
+    margin = lambda r: rest + (1 - rest) * exp(-8 * r)  # noqa: E731
+    bracket, evaluate = run([margin], 0.3, torch.float64, limit=0.8)
+    assert float(bracket.proved[0]) == 0.8 and len(evaluate.asked[0]) <= 8, evaluate.asked[0]

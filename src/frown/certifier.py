@@ -101,9 +101,9 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._guess(batch) * 0.3
-        batch.fixed = fixed = self._fixed(batch)
-        rounds = 1 if eps else 60
+        fixed, rounds = self._fixed(batch), 1 if eps else 60
         if self._goes_on(eps):
+            batch.fixed = fixed
             self._search(batch, fixed, first, self._fine, ROUGHLY, pulse, enough=self._rough)
             # However many more it takes, something not too far off must be known to go on from.
             every = torch.arange(len(batch.right), device=first.device)
@@ -143,6 +143,7 @@ class Certifier:
             )
         if self._goes_on(eps):
             self._at_least(batch, bracket)
+            batch.fixed = None
         if method == "milp" and not self.clock.expired():
             with torch.inference_mode():
                 self._branch(batch, eps, pulse)

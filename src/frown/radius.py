@@ -19,6 +19,7 @@ Evaluate = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> m
 SEEN = 3  # radii that an estimate rests on
 BEND = 0.25  # of the secant's step: how far a third radius may move the estimate
 POWERS = (0.7, 8.0)  # what growth of D is believed
+LASTS = 4  # radii in a row that were proved, and none failed: the limit itself is tried
 BEYOND = 0.6  # of `near`: how far beyond the estimate a first failure is looked for
 SLOWER = 0.9  # of a method's growth is a better one's (medians on a dozen networks: .65 to .96)
 
@@ -187,8 +188,10 @@ class Bracket:
         doubted = self.doubted[index]
         most = torch.where(low < doubted, doubted, 3 * low).minimum(3 * low)
         aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, most)), down)
+        # What is proved again and again may hold up to the limit, where that is not far.
         top = self.limit[index]
-        return torch.where(aim * (1 + near) >= top, top, aim)
+        ever = moved & (steps >= LASTS) & torch.isinf(high) & (top <= 2 * low)
+        return torch.where((aim * (1 + near) >= top) | ever, top, aim)
 
     def root(self) -> Tensor:
         """(N,) where the first margin should reach 0; NaN where nothing has been seen.

@@ -86,7 +86,8 @@ def optimise(
         mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
         better = mean > best_mean
         if step > 0:
-            best_theta = torch.lerp(best_theta, search.theta, better.to(mean)[:, None, None])
+            which = better.nonzero().flatten()
+            best_theta.index_copy_(0, which, search.theta.index_select(0, which))
         best_mean = torch.where(better, mean, best_mean)
         best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
         if gradient is None or not gradient.numel():
@@ -152,7 +153,8 @@ class _Search:
         values = push_forward(
             self.plan, self.rows.target, point, self.lines(), arrived.__setitem__, first
         )
-        bound = self.head.at(values)
+        # A coefficient without a number has no minimiser, and what a point gives there no meaning.
+        bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
         direction = self._joined([own.uphill(arrived) for own in self.passages], bound)
         if self.rows.group is not None:
             direction = torch.zeros_like(self.theta).index_add_(0, self.rows.group, direction)

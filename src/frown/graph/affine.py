@@ -39,7 +39,7 @@ class Linear(Affine):
     def shift(self, coef: Tensor) -> Tensor | None:
         if coef.dim() == 2:
             return coef @ self.bias
-        terms = coef.reshape(len(coef), -1, coef.shape[-1]) @ self.bias
+        terms = (coef @ self.bias).flatten(1)
         return terms[:, 0] if terms.shape[1] == 1 else terms.sum(1)
 
     def spread(self, *radii: Tensor) -> Tensor:
