@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import frown
 from common import circumstances, shared_folder, short, table, timed
-from frown.radius import NARROW, Bracket, search
+from frown.radius import Bracket, Goal, search
 from peers import TOL, bisect, lirpa, quiet
 
 Images = NDArray[np.float64]
@@ -191,7 +191,7 @@ class Peer:
         if how == "bisection":
             return float(bisect(margins, guess, TOL))
         bracket = Bracket.start(clean.detach(), 1e6 * guess)
-        return float(search(bracket, margins, guess, NARROW * TOL).proved)
+        return float(search(bracket, margins, guess, Goal.fixed(TOL)).proved)
 
 
 def _resident() -> float:

@@ -38,7 +38,7 @@ from common import (
     short,
     table,
 )
-from frown.radius import Bracket, search
+from frown.radius import Bracket, Goal, search
 from frown.version import __version__
 
 Radii = NDArray[np.float64]
@@ -224,7 +224,7 @@ class Peer:
             start = bisect(self._bounds("CROWN"), 0.3 * self._guess(), 0.03)
             return bisect(bounds, 1.2 * start, TOL, start).numpy()
         bracket = self._shared_crown(0.03).onwards()
-        return search(bracket, bounds, 1.2 * bracket.proved, TOL).proved.numpy()
+        return search(bracket, bounds, 1.2 * bracket.proved, Goal.optimised(TOL)).proved.numpy()
 
     def _bounds(self, method: str) -> Margins:
         library = lirpa()
@@ -245,7 +245,7 @@ class Peer:
         with torch.no_grad():
             clean = (self.margin @ self.module(self.x)[:, :, None]).squeeze(-1)
         bracket = Bracket.start(clean, 1e6 * guess)
-        return search(bracket, self._bounds("CROWN"), 0.3 * guess, tol)
+        return search(bracket, self._bounds("CROWN"), 0.3 * guess, Goal.fixed(tol))
 
     def _guess(self) -> Tensor:
         """Where the margin would vanish if the network were linear at the input."""

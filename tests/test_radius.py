@@ -14,7 +14,7 @@ from frown.radius import Bracket, Goal, search
 
 Margin = Callable[[float], float]
 TOL = 0.01
-GOAL = Goal(TOL, 0.6 * TOL)
+GOAL = Goal.fixed(TOL)
 
 
 def power(root: float, exponent: float, clean: float = 1.0) -> Margin:

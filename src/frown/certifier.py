@@ -134,7 +134,7 @@ class Certifier:
             if self.settings.hot and not eps:
                 first = self._foreseen(batch, first)
             evaluate = self._programmed(batch)
-        goal = Goal(self.tol, 0.4 * self.tol)
+        goal = Goal.optimised(self.tol)
         try:
             self._search(batch, evaluate, first, goal, 1 if eps else 20, pulse, glance)
             if eps and method != "lp":
@@ -157,7 +157,7 @@ class Certifier:
     @property
     def _fine(self) -> Goal:
         """Of searches with fixed lines."""
-        return Goal(self.tol, 0.6 * self.tol)
+        return Goal.fixed(self.tol)
 
     @property
     def _rough(self) -> Goal:

@@ -32,6 +32,16 @@ class Goal:
     within: float
     near: float
 
+    @classmethod
+    def fixed(cls, tol: float) -> Goal:
+        """For margins by fixed lines."""
+        return cls(tol, 0.6 * tol)
+
+    @classmethod
+    def optimised(cls, tol: float) -> Goal:
+        """For margins by optimised lines."""
+        return cls(tol, 0.4 * tol)
+
 
 @dataclass
 class Bracket:
