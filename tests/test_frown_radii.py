@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_api import network
 from torch import nn
 
 import frown
+from test_api import network
 
 
 @pytest.mark.parametrize("norm", [1, 2, "inf"])
