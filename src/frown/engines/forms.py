@@ -74,26 +74,19 @@ def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
     return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
 
 
-def finish(
-    plan: Plan, target: int, start: Partial, choose: Choose, constants: bool = True
-) -> LinearForm:
-    """Pull a form back to the input.
+def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
+    """Bound coef . target below by a form at the input.
 
     `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
-    take a line below, others one above. Without `constants` only coefficients come back.
+    take a line below, others one above.
     """
 
-    def through(i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         lines = choose(i, here)
-        gain = (here * lines.intercept).flatten(1).sum(1) if constants else None
+        gain = (here * lines.intercept).flatten(1).sum(1)
         return gain, plan.relaxation(i).expand(here) * lines.slope
 
-    return form_of(plan, descend(plan, target, start, through, constants))
-
-
-def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
-    """Bound coef . target below by a form at the input, with the lines that `choose` gives."""
-    return finish(plan, target, begin(plan, target, coef), choose)
+    return form_of(plan, descend(plan, target, begin(plan, target, coef), through))
 
 
 def form_of(plan: Plan, end: Partial, entry: Entry | None = None) -> LinearForm:

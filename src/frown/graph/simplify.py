@@ -54,8 +54,6 @@ def without_batch_axis(graph: Graph) -> Graph:
 
 def _inner(node: Node, sources: list[Shape], last: bool) -> Node | None:
     """A node behind the first axis; None: the axis is another, or matters to the operator."""
-    if any(len(shape) < 2 or shape[0] != 1 for shape in sources):
-        return None
     if last and isinstance(node.op, Reshape):  # to the output's shape, whatever that is
         return replace(node, op=Reshape(node.op.source[1:], node.op.target))
     if len(node.shape) < 2 or node.shape[0] != 1:
