@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from frown.engines import parts
+from frown.engines import part
 from frown.engines.backward import fixed_form, fixed_layers, fixed_margins
 from frown.engines.entry import Entry, entry
 from frown.engines.frown import Warm, frown
@@ -71,7 +71,7 @@ def test_bounds_are_those_of_the_input(
 
     assert entry(plan, plan.graph.output, ball, every) is not None
     moved = bounds()
-    monkeypatch.setattr(parts, "entry", at_input)
+    monkeypatch.setattr(part, "entry", at_input)
     for a, b in zip(moved, bounds(), strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 

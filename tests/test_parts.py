@@ -14,7 +14,8 @@ from frown.engines import backward as backward_module
 from frown.engines import parts as parts_module
 from frown.engines.backward import Layers, fixed_layers, fixed_margins, fixed_pieces, rounded
 from frown.engines.frown import Warm, frown
-from frown.engines.parts import Patch, Whole, parts, parts_of
+from frown.engines.part import Patch, Whole
+from frown.engines.parts import parts, parts_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.graph.affine import Conv, Flat

@@ -14,7 +14,8 @@ from frown.engines.forms import LinearForm, one_hot
 from frown.engines.frown import Warm, frown, gather_rows
 from frown.engines.lp import Tally, Workers, lp
 from frown.engines.optimise import replay
-from frown.engines.parts import Part, parts
+from frown.engines.part import Part
+from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.errors import InvalidInput

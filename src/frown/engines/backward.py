@@ -16,7 +16,8 @@ from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.entry import Entry
 from frown.engines.forms import LinearForm, Partial, descend, form_of, one_hot
 from frown.engines.frame import frame
-from frown.engines.parts import Part, parts, parts_of
+from frown.engines.part import Part
+from frown.engines.parts import parts, parts_of
 from frown.engines.plan import Plan, spread_box
 from frown.engines.settings import Settings
 from frown.graph.box import Box

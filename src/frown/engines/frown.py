@@ -24,7 +24,8 @@ from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.entry import Entry
 from frown.engines.forms import one_hot
 from frown.engines.optimise import Rows, optimise
-from frown.engines.parts import Part, parts
+from frown.engines.part import Part
+from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.engines.parts import Patch, cropped, moved_lines
+from frown.engines.part import Patch, cropped, moved_lines
 from frown.graph.op import Affine
 from frown.query.region import Region
 from frown.rigor.forms import Charged, Passed, Rule, Weights, pull_back, terms_of

@@ -18,7 +18,8 @@ from frown.engines.backward import CALL, PASS, at_once, few, unsettled
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.forms import one_hot
 from frown.engines.frame import frame, rule_slopes
-from frown.engines.parts import Parts, Patch, of_convolution, parts_of, shared
+from frown.engines.part import Patch, shared
+from frown.engines.parts import Parts, of_convolution, parts_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
