@@ -33,8 +33,7 @@ from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.radius import Bracket, Evaluate, Goal, holds, search
 
-OPTIMISED = ("frown", "milp")  # methods that go on from CROWN's brackets, be they rough
-SEARCHED = (*OPTIMISED, "lp")  # all that go on
+SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets, be they rough
 ROUGHLY = 4  # radii are enough for a bracket as rough as this:
 NEAR = Goal(0.5, 0.15)
 # Optimised lines gain the more, the deeper a network is (as the paper found): a first guess.
@@ -98,7 +97,7 @@ class Certifier:
         return batch
 
     def bracket(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
-        """Radii by the fixed rule of the method; for FROWN, CROWN's."""
+        """Radii by the fixed rule of the method; for FROWN and programs, CROWN's."""
         if not len(batch.right):
             return
         began = monotonic()
@@ -133,20 +132,14 @@ class Certifier:
         if method == "lp":
             if self.settings.hot and not eps:
                 first = self._foreseen(batch, first)
+            self._at_least(batch, bracket)  # programs may take long, and be interrupted
             evaluate = self._programmed(batch)
         goal = Goal.optimised(self.tol)
-        try:
-            self._search(batch, evaluate, first, goal, 1 if eps else 20, pulse, glance)
-            if eps and method != "lp":
-                self._insist(batch, evaluate, bracket, goal, pulse)
-        finally:
-            same = batch.bracket.proved == bracket.proved
-            batch.bracket.at_proved = torch.where(
-                same[:, None], bracket.at_proved, batch.bracket.at_proved
-            )
-        if self._goes_on(eps):
-            self._at_least(batch, bracket)
-            batch.fixed = None
+        self._search(batch, evaluate, first, goal, 1 if eps else 20, pulse, glance)
+        if eps and method != "lp":
+            self._insist(batch, evaluate, bracket, goal, pulse)
+        self._at_least(batch, bracket)
+        batch.fixed = None
         if method == "milp" and not self.clock.expired():
             with torch.inference_mode():
                 self._branch(batch, eps, pulse)
@@ -161,12 +154,12 @@ class Certifier:
 
     @property
     def _rough(self) -> Goal:
-        """Enough of them where FROWN goes on."""
+        """Enough of them where another method goes on."""
         return Goal(10 * self.tol, 2 * self.tol)
 
     def _goes_on(self, eps: bool) -> bool:
-        """Whether FROWN searches further, whatever time it takes."""
-        return self.settings.method in OPTIMISED and not eps and self.clock == NO_LIMIT
+        """Whether a search goes on from CROWN's, whatever time it takes."""
+        return self.settings.method in SEARCHED and not eps and self.clock == NO_LIMIT
 
     def _search(
         self,
@@ -209,12 +202,14 @@ class Certifier:
             now.failed = torch.where(unproved, before, now.failed)
 
     def _at_least(self, batch: Batch, rough: Bracket) -> None:
-        """Where FROWN gains next to nothing, CROWN's search, left at `rough` brackets, goes on, so
+        """Where next to nothing was gained, CROWN's search, left at `rough` brackets, goes on, so
         that no radius is below CROWN's own."""
+        if batch.fixed is None:
+            return
         most = rough.failed.minimum(rough.likely() * (1 + 0.5 * self.tol))
         few = (batch.bracket.proved < most).nonzero().flatten()
         fine, fixed = rough.rows(few), batch.fixed
-        if fixed is None or not len(fine.open(self._fine)):
+        if not len(fine.open(self._fine)):
             return
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
@@ -266,11 +261,8 @@ class Certifier:
         return evaluate
 
     def _foreseen(self, batch: Batch, first: Tensor) -> Tensor:
-        """Where programs should look first: FROWN's radius, which costs little beside them.
-
-        The margins at CROWN's radius, which tell the search how fast margins fall, are
-        replaced by what FROWN's fall suggests.
-        """
+        """Where programs should look first: FROWN's radius, which costs little beside them. How
+        fast margins fall is supposed to be as FROWN's do."""
         own = batch.bracket
         trial = replace(own)
         try:
@@ -279,7 +271,7 @@ class Certifier:
                     trial,
                     self._optimised(batch, True),
                     first,
-                    Goal(self.tol, self.tol),
+                    Goal.optimised(self.tol),
                     20,
                     self.clock.expired,
                     True,
@@ -290,7 +282,6 @@ class Certifier:
         power = trial.growth()
         part = torch.where(further, own.proved / trial.proved, 1.0) ** power
         likely = trial.clean - (trial.clean - trial.at_proved) * part[:, None]
-        own.at_proved = torch.where(further[:, None], likely, own.at_proved)
         own.power = power
         every = further.nonzero().flatten()
         own.suppose(every, own.proved[every], likely[every])

@@ -35,7 +35,7 @@ from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.query.region import Region
 from frown.query.spec import Spec
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Frame, Slopes
 
 Array = NDArray[np.float64]
 
@@ -106,6 +106,7 @@ class Slants:
     """What a proof by programs needs to be made again: lines, by target."""
 
     leanings: dict[int, Leanings]
+    rule: dict[int, Slopes]  # node -> the fixed rule's where programs began: of all other rows
     warm: Warm | None = None  # of boxes that are FROWN's
 
 
@@ -138,6 +139,7 @@ def lp(
     else:
         layers = fixed_layers(plan, region, settings, clock)
         floor = fixed_margins(plan, region, spec, layers, settings)
+    rule = {i: own.lines.slopes for i, own in layers.frames.items()}
     engine = _Engine(plan, region, settings, crew, clock, vertices or Vertices())
     if settings.boxes == "lp":
         start = layers
@@ -153,7 +155,7 @@ def lp(
     last = plan.graph.output
     if last in engine.leanings:  # what was there before may be better
         engine.leanings[last] = engine.leanings[last].only(found >= floor[0])
-    return Solved(layers, margins, engine.tally, Slants(engine.leanings, warm))
+    return Solved(layers, margins, engine.tally, Slants(engine.leanings, rule, warm))
 
 
 def check_program(plan: Plan, settings: Settings, p: float) -> None:
@@ -243,6 +245,8 @@ class _Engine:
         numbers = [2 * n + side for n in neuron.tolist() for side in (0, 1)]
         bound = self.rows(source, coef, frames, numbers)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+        before = torch.stack([low[0, neuron], -high[0, neuron]], 1).flatten()
+        self.leanings[source] = self.leanings[source].only(bound >= before)
         low[0, neuron], high[0, neuron] = bound[0::2], -bound[1::2]
         return box.meet(Box(low.view_as(box.lower), high.view_as(box.upper)))
 

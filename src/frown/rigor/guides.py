@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from frown.engines.banks import bank
+from frown.engines.forms import begin, descend
 from frown.engines.frown import Warm
 from frown.engines.lp import Slants
 from frown.engines.optimise import Rows, replay
 from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
+from frown.relax.relaxation import Slopes
 from frown.rigor.replay import Guide, Request
 
 
@@ -71,8 +73,11 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
 def programmed(
     plan: Plan, engine: Plan, slants: Sequence[Slants | None], settings: Settings
 ) -> Guide:
-    """What the duals of linear programs amount to, one program's for each sample of the replay;
-    where they say nothing, the fixed rule's lines."""
+    """What the duals of linear programs amount to, one program's for each sample of the replay.
+
+    What they did not tighten was known before: by FROWN, or by the fixed rule's slopes as they
+    were then. On the tighter boxes the rule may choose others, and bounds may be looser.
+    """
     nodes = dict(zip(plan.relaxed, engine.relaxed, strict=True))
     origin = {plan.graph.output: engine.graph.output}
     for i, j in nodes.items():
@@ -99,6 +104,10 @@ def programmed(
                 ours = optimised(plan, engine, one.warm, settings, first)
                 for i, slope in (ours(_sub_request(request, rows)) or {}).items():
                     found[i][rows] = slope.view_as(found[i][rows])
+            else:
+                rule = {i: one.rule[j] for i, j in nodes.items()}
+                for i, slope in _by_rule(plan, request.target, request.coef[rows], rule).items():
+                    found[i][rows] = slope.reshape(found[i][rows].shape)
             if target in one.leanings:
                 table = one.leanings[target]
                 own = rows[torch.isin(number[rows], table.number)]
@@ -110,6 +119,19 @@ def programmed(
         return found
 
     return guide
+
+
+def _by_rule(plan: Plan, target: int, coef: Tensor, rule: dict[int, Slopes]) -> dict[int, Tensor]:
+    """The slopes that rows of one sample take of two, one per side, at every node they pass."""
+    taken: dict[int, Tensor] = {}
+
+    def through(i: int, here: Tensor) -> tuple[None, Tensor]:
+        laid = plan.relaxation(i).expand(here)
+        taken[i] = torch.where(laid >= 0, rule[i].lower.to(laid), rule[i].upper.to(laid))
+        return None, laid * taken[i]
+
+    descend(plan, target, begin(plan, target, coef), through, constants=False)
+    return taken
 
 
 def _sub_request(request: Request, rows: Tensor) -> Request:
