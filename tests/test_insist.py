@@ -42,15 +42,18 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_steps_and_rates_fade_with_radii() -> None:
     ascent = Ascent()
-    steps, rates = zip(*(ascent.of_neurons(k) for k in range(8)), strict=True)
+    steps, rates = zip(*(ascent.of_neurons(k, 20) for k in range(8)), strict=True)
     assert steps[0] == ascent.steps and steps[-1] == ascent.more
     assert list(steps) == sorted(steps, reverse=True) and len(set(steps)) > 3
     assert list(rates) == sorted(rates, reverse=True) and rates[0] == ascent.rate
     assert rates[3] > rates[-1] == ascent.least * ascent.rate
     assert ascent.of_margins(40)[1] == ascent.least * ascent.rate
     assert {ascent.of_margins(k)[0] for k in range(8)} == {ascent.steps}
-    assert [Ascent(7, 7).of_neurons(k)[0] for k in range(4)] == [7] * 4
-    assert Ascent(1, 5).of_neurons(3)[0] == 1  # never more than at the first radius
+    assert [Ascent(7, 7).of_neurons(k, 1)[0] for k in range(4)] == [7] * 4
+    assert Ascent(1, 5).of_neurons(3, 9)[0] == 1  # never more than at the first radius
+    # Along few layers there is little to find.
+    assert [ascent.of_neurons(0, k)[0] for k in (1, 3, 9)] == [5, 7, 10]
+    assert ascent.of_neurons(7, 1)[0] == ascent.more
 
 
 @pytest.mark.parametrize("level", ["estimate", "rigorous"])

@@ -14,8 +14,7 @@ from frown.engines.forms import LinearForm, one_hot
 from frown.engines.frown import Warm, frown, gather_rows
 from frown.engines.lp import Tally, Workers, lp
 from frown.engines.optimise import replay
-from frown.engines.part import Part
-from frown.engines.parts import parts
+from frown.engines.parts import Parts, parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.errors import InvalidInput
@@ -240,8 +239,8 @@ class _Work:
             )
         split = parts(self.plan, source, self.settings.group)
         found = [
-            self._part_rows(source, k, part)
-            for k, part in enumerate(split.parts)
+            self._part_rows(source, k, split)
+            for k in range(len(split.parts))
             if (source, k) in self.warm.theta
         ]
         return NeuronRows(
@@ -252,12 +251,11 @@ class _Work:
             {name: np.concatenate([f.slopes[name] for f in found]) for name in found[0].slopes},
         )
 
-    def _part_rows(self, source: int, number: int, part: Part) -> NeuronRows:
+    def _part_rows(self, source: int, number: int, split: Parts) -> NeuronRows:
         """The rows of one part of a layer, replayed in the whole network."""
+        part, blocks = split.parts[number], split.blocks[number]
         table = self.warm.theta[source, number]  # (N * 2 * blocks, lanes, slots)
-        places, size = part.neurons.shape
-        every = torch.arange(places * size, device=table.device)
-        block, blocks = part.blocks(every // size, every % size, self.settings.group)
+        block = split.block[part.neurons.flatten()]
         tried = ~torch.isnan(table).flatten(1).any(1).view(-1, 2 * blocks)
         first, second = (tried[:, side * blocks + block].nonzero() for side in (0, 1))
         pairs = torch.cat([first, second])  # (rows, 2): sample, place and entry
@@ -282,7 +280,7 @@ class _Work:
             grouped=self.settings.group != 1,
             wide=self.settings.wide,
         )
-        place = keys % blocks // (blocks // places)
+        place = keys % blocks // (blocks // len(part.neurons))
         theta = part.spread(table[keys], place, self.plan.slots(source)[1])
         form, lines = replay(self.plan, rows, theta)
         bound = rows.region.minimise(form.coef).value + form.const

@@ -110,8 +110,8 @@ class Bracket:
         self.failed = self.failed.index_put(place, failed)
         self.at_failed = self.at_failed.index_put(place, lost)
 
-    def open(self, goal: Goal) -> Tensor:
-        """Indices of the samples not yet decided.
+    def open(self, goal: Goal, root: Tensor | None = None) -> Tensor:
+        """Indices of the samples not yet decided, where `root` is known or not.
 
         One that fails at next to nothing, compared with the limit (without one: with the
         largest radius tried), is decided: it is 0.
@@ -119,12 +119,12 @@ class Bracket:
         top = torch.minimum(self.failed, self.limit)
         far = torch.where(torch.isfinite(self.limit), self.limit, self.widest)
         wide = top > self.proved * (1 + goal.within)
-        loose = wide | (self.likely().fmin(top) > self.proved * (1 + goal.near))
+        loose = wide | (self.likely(root).fmin(top) > self.proved * (1 + goal.near))
         return (loose & (self.failed > 1e-16 * far)).nonzero().flatten()
 
-    def likely(self) -> Tensor:
+    def likely(self, root: Tensor | None = None) -> Tensor:
         """(N,) where margins should reach 0, inside the bracket; inf unless something failed."""
-        inside = self.root().fmin(self.failed).maximum(self.proved)
+        inside = (self.root() if root is None else root).fmin(self.failed).maximum(self.proved)
         return torch.where(torch.isfinite(self.failed), inside, torch.inf)
 
     def growth(self) -> Tensor:
@@ -171,7 +171,7 @@ class Bracket:
         self.seen = self.seen.index_put((index,), seen)
         self.at_seen = self.at_seen.index_put((index,), at_seen)
 
-    def propose(self, index: Tensor, goal: Goal) -> Tensor:
+    def propose(self, index: Tensor, goal: Goal, root: Tensor | None = None) -> Tensor:
         """The next radius of each sample, near where margins should reach 0: just beyond, until
         something close has failed, then just below."""
         near = goal.near
@@ -179,7 +179,7 @@ class Bracket:
         steps, moved, tries = self.streak[index].abs(), self.streak[index] > 0, self.tries[index]
         both = (low > 0) & torch.isfinite(high)
         middle = torch.sqrt(low * high)
-        root = self.root()[index]
+        root = (self.root() if root is None else root)[index]
         root = torch.where(torch.isnan(root), torch.where(both, middle, 0.1 * high), root)
         beyond = high > root * (1 + goal.within)
         aim = root * torch.where(beyond, 1 + BEYOND * near, 1 - 0.3 * near)
@@ -249,11 +249,11 @@ def search(
     """
     radius, enough = torch.minimum(first, bracket.limit), enough or goal
     index = bracket.open(enough)
-    supposed = index[:0]
+    supposed, root = index[:0], None
     for turn in range(rounds):
         if not len(index) or stop():
             break
-        here = radius[index] if turn == 0 else bracket.propose(index, goal)
+        here = radius[index] if turn == 0 else bracket.propose(index, goal, root)
         margins = evaluate(index, here)
         if turn == 1:  # better is known now
             bracket.seen = bracket.seen.index_fill(0, supposed, torch.nan)
@@ -265,7 +265,8 @@ def search(
             bracket.doubted = bracket.doubted.index_put((supposed,), here[weak])
             index, here, margins = index[~weak], here[~weak], margins[~weak]
         bracket.record(index, here, margins)
-        index = bracket.open(enough)
+        root = bracket.root()
+        index = bracket.open(enough, root)
     return bracket
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -249,12 +250,11 @@ def affine_box(plan: Plan, region: Region, source: int, settings: Settings) -> B
 
 def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
     """(sample, neuron) of the entries of a source whose bounds are worth a row."""
-    wanted = torch.zeros_like(box.lower, dtype=torch.bool)
-    for i in plan.relaxed:
-        if plan.sources[i] == source:
-            loose = ~plan.relaxation(i).settled(plan.carry(i, box))
-            wanted |= plan.carry_back(i, loose)
-    wanted &= plan.loose(source)
+    masks = [
+        plan.carry_back(i, ~plan.relaxation(i).settled(plan.carry(i, box)))
+        for i in plan.readers(source)
+    ]
+    wanted = reduce(torch.logical_or, masks) & plan.loose(source)
     pairs = wanted.flatten(1).nonzero()
     return pairs[:, 0], pairs[:, 1]
 
@@ -340,9 +340,9 @@ def _neuron_bounds(
     split = parts_of(plan, source, len(sample))
     bounds = torch.empty_like(sign)
     for _, part, rows in split.split(neuron):
-        for piece in fixed_pieces(part, len(rows), settings):
-            here = rows[piece]
-            place, entry = split.place[neuron[here]], split.entry[neuron[here]]
+        for piece in fixed_pieces(part, len(neuron[rows]), settings):
+            here = piece if isinstance(rows, slice) else rows[piece]
+            place, entry = split.where(neuron[here])
             coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
             bounds[here] = fixed_rows(part, region, coef, sample[here], place, frames, settings)
     return bounds

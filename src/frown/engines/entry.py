@@ -48,7 +48,10 @@ class Entry:
         """The node's values where coef . d is least."""
         # W d^T is faster than d W^T where neurons are few.
         if self.region.p == inf:
-            step = (self.weight @ coef.sign().T).T * -self.region.radius[:, None]
+            step = (self.weight @ coef.sign().T).T
+            if self.bias.dim() == 2:
+                return torch.addcmul(self.bias, step, self.region.radius[:, None], value=-1)
+            step = step * -self.region.radius[:, None]
         else:
             step = (self.weight @ self.region.lowest(coef).T).T
         return self.bias + step.reshape(-1, *self.bias.shape[1:])

@@ -60,7 +60,8 @@ class Partial:
         """(rows,) the form's value where the nodes have these values."""
         total = self.const
         for i, coef in self.pending.items():
-            total = total + (coef * values[i]).flatten(1).sum(1)
+            terms = coef * values[i]
+            total = total + (terms if terms.dim() == 2 else terms.flatten(1)).sum(1)
         return total
 
 

@@ -72,7 +72,7 @@ class Warm:
         for key, table in self.theta.items():
             kept = self.proof.setdefault(key, torch.full_like(table, torch.nan))
             shape = (self.samples, len(table) // self.samples, *table.shape[1:])
-            kept.view(shape)[proved] = table.view(shape)[proved]
+            kept.view(shape).index_copy_(0, proved, table.view(shape).index_select(0, proved))
         if self.tight is not None:
             self.tight.keep(proved)
 
@@ -177,43 +177,44 @@ class _Engine:
         for k, part in enumerate(split.parts):
             if (source, k) not in self.warm.theta:
                 continue
-            places, size = part.neurons.shape
-            every = torch.arange(places * size, device=mask.device)
-            block, blocks = part.blocks(every // size, every % size, self.settings.group)
-            missing = torch.isnan(
-                self.warm.theta[source, k][:, 0, -1]
-            )  # the last node is in all rows
-            both = missing.view(self.warm.samples, 2, blocks)[self.sample].any(1)
-            mask[:, part.neurons.flatten()] = both[:, block]
+            # The last node is in all rows.
+            missing = torch.isnan(self.warm.theta[source, k][:, 0, -1])
+            both = missing.view(self.warm.samples, 2, split.blocks[k])[self.sample].any(1)
+            own = part.neurons.flatten()
+            mask[:, own] = both[:, split.block[own]]
         return mask
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by optimised rows."""
         sample, neuron = unsettled(self.plan, source, box)
-        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+        low, high = box.lower.flatten().clone(), box.upper.flatten().clone()
+        size = self.plan.graph.nodes[source].size
         split, grouped = parts(self.plan, source, self.settings.group), self.settings.group != 1
         for k, part, rows in split.split(neuron):
             here, own = sample[rows], neuron[rows]
-            place, entry = split.place[own], split.entry[own]
-            block, blocks = part.blocks(place, entry, self.settings.group)
-            here, own, place, entry = (t.repeat(2) for t in (here, own, place, entry))
-            side = torch.arange(2, device=own.device).repeat_interleave(len(rows))
-            slot = side * blocks + block.repeat(2)
+            (place, entry), blocks = split.where(own), split.blocks[k]
+            block, flat = split.block[own], here * size + own
+            count = len(own)
+            # First all sides below, then all above.
+            slot = torch.cat([block, block + blocks])
+            known = torch.cat([low.index_select(0, flat), -high.index_select(0, flat)])
+            here, place, entry = (torch.cat([t, t]) for t in (here, place, entry))
+            sign = known.new_ones(2 * count)
+            sign[count:] = -1
+            order = None
             if grouped:
                 # In order of sample, side and block, so that a group stands together.
                 order = torch.argsort(here * (2 * blocks) + slot, stable=True)
-                here, own, place, entry, side, slot = (
-                    t[order] for t in (here, own, place, entry, side, slot)
+                here, place, entry, slot, known, sign = (
+                    t[order] for t in (here, place, entry, slot, known, sign)
                 )
                 chunks = self._whole_groups(part, here, slot)
             else:
                 chunks = list(pieces(part.plan, part.target, len(here), self.settings))
-            sign = 1.0 - 2.0 * side.to(box.lower.dtype)
-            known = torch.where(side == 0, low[here, own], -high[here, own])
-            bound = torch.empty_like(sign)
+            found = []
             for piece in chunks:
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
-                bound[piece] = self._rows(
+                bound = self._rows(
                     part,
                     (source, k),
                     coef,
@@ -225,9 +226,12 @@ class _Engine:
                     known[piece],
                     grouped,
                 )
-            below = side == 0
-            low[here[below], own[below]] = bound[below]
-            high[here[~below], own[~below]] = -bound[~below]
+                found.append(bound)
+            least = found[0] if len(found) == 1 else torch.cat(found)
+            if order is not None:
+                least = torch.empty_like(least).index_copy_(0, order, least)
+            low.index_copy_(0, flat, least[:count])
+            high.index_copy_(0, flat, -least[count:])
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
     def margins(self, spec: Spec, frames: dict[int, Frame], floor: Tensor | None) -> Tensor:
@@ -286,17 +290,19 @@ class _Engine:
         )
         width = part.plan.slots(part.target)[1]
         flat = self.warm.table(table, slots, rows.lanes, width, coef)
-        theta = self.warm.filled(flat[keys], table, keys)
+        theta = self.warm.filled(flat.index_select(0, keys), table, keys)
         ascent = self.settings.ascent
         last = table[0] == self.plan.graph.output
-        steps, rate = (ascent.of_margins if last else ascent.of_neurons)(self.warm.rounds)
+        radii, layers = self.warm.rounds, len(part.plan.below(part.target))
+        steps, rate = ascent.of_margins(radii) if last else ascent.of_neurons(radii, layers)
         ascent = replace(ascent, rate=rate)
         found = optimise(part.plan, rows, theta, ascent, steps, self.clock)
         kept = len(keys) if grouped else count
-        flat[keys[:kept]] = found.theta[:kept]
+        keys, bound = keys[:kept], found.bound[:count]
+        flat.index_copy_(0, keys, found.theta[:kept])
         if not grouped:
-            flat[keys[:kept][found.bound[:kept] < known]] = torch.nan
-        return found.bound[:count]
+            flat.index_fill_(0, keys[bound < known], torch.nan)
+        return bound
 
     def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:
         """Chunks under the memory budget that end where a group ends."""

@@ -88,7 +88,7 @@ def optimise(
         if step > 0:
             which = better.nonzero().flatten()
             best_theta.index_copy_(0, which, search.theta.index_select(0, which))
-        best_mean = torch.where(better, mean, best_mean)
+        best_mean = torch.fmax(best_mean, mean)  # not NaN
         best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
         if gradient is None or not gradient.numel():
             break

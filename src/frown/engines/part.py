@@ -211,6 +211,9 @@ def moved_lines(
 
 def shared(sample: Tensor) -> Tensor | slice:
     """Rows of one sample alone broadcast instead of being gathered."""
-    if len(sample) and bool((sample == sample[0]).all()):
-        return slice(int(sample[0]), int(sample[0]) + 1)
-    return sample
+    if not len(sample):
+        return sample
+    first = int(sample[0])
+    if first != int(sample[-1]) or not bool((sample == first).all()):
+        return sample
+    return slice(first, first + 1)

@@ -33,18 +33,23 @@ class Parts:
     number: Tensor  # (size,) the part of every neuron
     place: Tensor  # (size,) its place there
     entry: Tensor  # (size,) its entry of the part's target
+    block: Tensor  # (size,) the block of its part with which it shares slopes
+    blocks: tuple[int, ...]  # how many each part has
     each: float  # numbers that a row passes, in the mean
     calls: int  # of operators, all parts taken together
 
     @classmethod
-    def of(cls, parts: tuple[Part, ...], size: int) -> Parts:
+    def of(cls, parts: tuple[Part, ...], size: int, group: int) -> Parts:
         work = calls = 0
         for part in parts:
             way = part.plan.ancestors(part.target)
             work += part.neurons.numel() * sum(part.plan.graph.nodes[i].size for i in way)
             calls += len(way)
         device = parts[0].neurons.device
-        number, place, entry = (torch.zeros(size, dtype=torch.int64, device=device) for _ in "123")
+        number, place, entry, block = (
+            torch.zeros(size, dtype=torch.int64, device=device) for _ in range(4)
+        )
+        blocks = []
         for k, part in enumerate(parts):
             places, each = part.neurons.shape
             where = torch.arange(places, device=device)[:, None].expand(-1, each)
@@ -52,20 +57,29 @@ class Parts:
             number[part.neurons] = k
             place[part.neurons] = where
             entry[part.neurons] = which
-        return cls(parts, number, place, entry, work / size, calls)
+            block[part.neurons], count = part.blocks(where, which, group)
+            blocks.append(count)
+        return cls(parts, number, place, entry, block, tuple(blocks), work / size, calls)
 
     @property
     def patched(self) -> bool:
         return isinstance(self.parts[0], Patch)  # then all are
 
+    def where(self, neuron: Tensor) -> tuple[Tensor, Tensor]:
+        """Place and entry of each of these neurons."""
+        if self.patched:
+            return self.place[neuron], self.entry[neuron]
+        return torch.zeros_like(neuron), neuron
+
     def work(self, rows: int) -> float:
         """What so many rows cost, in numbers passed."""
         return rows * self.each + CALL * self.calls
 
-    def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor]]:
+    def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor | slice]]:
         """Number and part, with the indices of its rows."""
-        if len(self.parts) == 1 and len(neuron):
-            yield 0, self.parts[0], torch.arange(len(neuron), device=neuron.device)
+        if len(self.parts) == 1:
+            if len(neuron):
+                yield 0, self.parts[0], slice(0, len(neuron))
             return
         number = self.number[neuron]
         for k, part in enumerate(self.parts):
@@ -104,7 +118,7 @@ def _parts(plan: Plan, target: int, group: int) -> Parts:
         dims = _spatial(plan, target)
         positions = prod(node.shape[-dims:]) if dims else 1
         found = (Whole(plan, target, torch.arange(node.size, device=device)[None], positions),)
-    return Parts.of(found, node.size)
+    return Parts.of(found, node.size, group)
 
 
 def _patches(plan: Plan, target: int, group: int) -> tuple[Part, ...] | None:

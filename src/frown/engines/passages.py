@@ -93,6 +93,8 @@ class Even(Passage):
     """An elementwise function: all slopes before a pass, all intercepts and touching points after
     it, for all nodes at once."""
 
+    above: Tensor | None = None
+
     def prepare(self, theta: Tensor, fresh: bool) -> None:
         frame = self.frame
         self.coefs: dict[int, Tensor] = {}
@@ -115,7 +117,9 @@ class Even(Passage):
                 torch.addcmul(self.inner.lower, self.beyond[0], frame.excess),
                 torch.addcmul(self.inner.upper, self.beyond[1], frame.excess),
             )
-        self.under, self.over = self.run.split(self.both.lower), self.run.split(self.both.upper)
+        self.under = self.run.split(self.both.lower)
+        if self.both.upper is not self.above:  # often the same from pass to pass
+            self.above, self.over = self.both.upper, self.run.split(self.both.upper)
 
     def back(self, i: int, here: Tensor) -> Tensor:
         slope = torch.lerp(self.over[i], self.under[i], weight_of(here))
@@ -141,7 +145,8 @@ class Even(Passage):
             self.within = Within(slope, line.intercept, touch, tight.width)
         if self.begun is not None:
             theta, low, high = self.begun
-            theta[:, 0, self.run.place] = sides.of(low, high).flatten(1)
+            # A neuron without weight may get some at the next radius: as CROWN begins, below.
+            theta[:, 0, self.run.place] = torch.where(self.coef >= 0, low, high).flatten(1)
 
     def lines(self) -> dict[int, Chosen]:
         intercepts = self.run.split(self.within.intercept)

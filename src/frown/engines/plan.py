@@ -79,8 +79,10 @@ class Plan:
 
     def carry_back(self, node: int, mask: Tensor) -> Tensor:
         """A mask over a nonlinear node's input, moved back to its source."""
-        flow = mask.to(self.graph.dtype)
         (j,) = self.graph.nodes[node].inputs
+        if j == self.sources[node]:
+            return mask
+        flow = mask.to(self.graph.dtype)
         while j != self.sources[node]:
             op = self.graph.nodes[j].op
             assert isinstance(op, Affine)
@@ -88,9 +90,16 @@ class Plan:
             (j,) = self.graph.nodes[j].inputs
         return flow > 0
 
+    def readers(self, source: int) -> tuple[int, ...]:
+        """The nonlinear nodes that need the bounds of this source."""
+        return self.fact(
+            ("readers", source),
+            lambda: tuple(i for i in self.relaxed if self.sources[i] == source),
+        )
+
     def needs_rows(self, source: int) -> bool:
         """Whether backward rows can tighten any bound of this source."""
-        return bool(self.loose(source).any())
+        return self.fact(("needs rows", source), lambda: bool(self.loose(source).any()))
 
     def loose(self, source: int) -> Tensor:
         """Mask (1, *shape) of the entries of a node that backward rows can tighten.

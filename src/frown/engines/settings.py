@@ -15,7 +15,8 @@ BOXES = ("lp", "crown", "frown")
 class Ascent:
     """How the slopes are optimised; defaults suit every network tried.
 
-    `steps` are taken at one radius alone, from CROWN's lines. Each radius of a search starts
+    `steps` are taken at one radius alone, from CROWN's lines; where there are few layers of slopes,
+    as few as that and `shallow` more. Each radius of a search starts
     where the last one ended, and radii get closer: there are fewer and smaller steps, but at
     least `more`. Margins, which decide, get all of them. A search's first radius is a guess, and
     gets no more than a `glance`.
@@ -23,6 +24,7 @@ class Ascent:
 
     steps: int = 10
     more: int = 2
+    shallow: int = 4
     rate: float = 0.25  # first step, in units of the slope range
     decay: float = 0.92  # of the rate, per step
     fade: float = 0.65  # of steps and rate, per radius
@@ -38,10 +40,12 @@ class Ascent:
             return self
         return replace(self, steps=ceil(0.6 * self.steps), rate=1.2 * self.rate)
 
-    def of_neurons(self, radii: int) -> tuple[int, float]:
-        """Steps, and the first one's rate, after so many radii."""
+    def of_neurons(self, radii: int, layers: int) -> tuple[int, float]:
+        """Steps, and the first one's rate, after so many radii, along so many layers."""
         faded = self.fade**radii
         steps = min(self.steps, max(self.more, ceil(self.steps * faded)))
+        if self.more < self.steps:
+            steps = min(steps, layers + self.shallow)
         return steps, self.rate * max(self.least, faded)
 
     def of_margins(self, radii: int) -> tuple[int, float]:

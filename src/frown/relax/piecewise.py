@@ -43,6 +43,9 @@ class Relu(PiecewiseLinear):
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)
 
+    def settled(self, box: Box) -> Tensor:
+        return (box.upper <= 0) | (box.lower >= 0)
+
     def image(self, box: Box) -> Box:
         return Box(box.lower.clamp(min=0), box.upper.clamp(min=0))
 

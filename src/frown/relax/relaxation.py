@@ -132,7 +132,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Sides:
-    """The side that each entry of rows needs: lines below where its coefficient is >= 0.
+    """The side that each entry of rows needs: lines below where its coefficient is > 0.
 
     Selects by arithmetic, which torch does several times faster than by masks; exact, but
     where the line that is not needed has no number, the other has none either.
@@ -143,7 +143,7 @@ class Sides:
     @cached_property
     def below(self) -> Tensor:
         """As a mask."""
-        return self.coef >= 0
+        return self.coef > 0
 
     @cached_property
     def weight(self) -> Tensor:
@@ -161,9 +161,8 @@ class Sides:
 
 
 def weight_of(coef: Tensor) -> Tensor:
-    """1 where coefficients are >= 0, else 0."""
-    coef = coef.detach()
-    return torch.ge(coef, 0, out=torch.empty_like(coef))
+    """1 where coefficients are > 0, else 0; torch compares far more slowly."""
+    return coef.sign().relu_()
 
 
 @dataclass(frozen=True, slots=True)

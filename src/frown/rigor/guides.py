@@ -159,9 +159,8 @@ def _table(
         if table is None:
             continue
         neuron = request.neuron[rows]
-        place, entry = split.place[neuron], split.entry[neuron]
-        block, blocks = part.blocks(place, entry, settings.group)
-        slot = request.side[rows] * blocks + block
+        place, blocks = split.place[neuron], split.blocks[k]
+        slot = request.side[rows] * blocks + split.block[neuron]
         key = sample[request.sample[rows]] * (2 * blocks) + slot
         theta = part.spread(warm.filled(table[key], (target, k), key), place, slots)
         if found is None:

@@ -266,11 +266,12 @@ class Walk:
         for _, part, rows in split.split(neuron):
             assert isinstance(part, Patch)
             own = sample[rows] * len(part.neurons) + split.place[neuron[rows]]
-            rows = rows[own.argsort(stable=True)]  # what a crop knows is looked up once
+            order = own.argsort(stable=True)  # what a crop knows is looked up once
+            rows = order if isinstance(rows, slice) else rows[order]
             for piece in _pieces(part.plan, part.target, sample[rows], self.settings, fixed_rule):
                 self.clock.check()
                 here = rows[piece]
-                place, entry = split.place[neuron[here]], split.entry[neuron[here]]
+                place, entry = split.where(neuron[here])
                 coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
                 bound[here] = patched_rows(part, known, coef, sample[here], place)
         if self.record is not None:
