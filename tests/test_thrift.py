@@ -11,7 +11,7 @@ import torch
 import frown
 import frown_check
 from frown import prover
-from frown.rigor.replay import _short
+from frown.rigor.guided import _short
 from onnx_models import model, node, saved
 from tamper.bases import recurrent
 

@@ -22,9 +22,10 @@ from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
+from frown.rigor.guided import Guide
 from frown.rigor.guides import optimised, programmed
 from frown.rigor.region import farthest
-from frown.rigor.replay import Guide, Walk, fixed_rule
+from frown.rigor.replay import Walk, fixed_rule
 from frown.rigor.rounding import LONGEST, keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")

@@ -32,7 +32,8 @@ from frown.relax.table import (
     Product,
     Relu,
 )
-from frown.rigor.replay import Guide, Request, Walk, fixed_rule
+from frown.rigor.guided import Choice, Guide, Request
+from frown.rigor.replay import Walk, fixed_rule
 from rigor.exact import Exact, Network, balls, exact, rational
 
 SMOOTH = ("sigmoid", "tanh", "arctan", "softplus", "elu", "selu", "silu", "gelu", "gelu_tanh")
@@ -221,17 +222,18 @@ def _root_above(x: fmpq) -> fmpq:
 def random_slopes(plan: Plan, rng: np.random.Generator) -> Guide:
     """Slopes near the fixed rule's, far from them, and absurd ones."""
 
-    def guide(request: Request) -> dict[int, Tensor] | None:
+    def guide(request: Request) -> Choice | None:
         if rng.random() < 0.3:
             return None
         chosen = {}
         for i in plan.below(request.target):
-            rule = request.frames[i].lines.slopes.upper
+            rule = request.frames[i].lines.slopes.upper[request.sample]
             shape = (len(request.coef), *rule.shape[1:])
             noise = torch.from_numpy(rng.choice([0.0, 0.0, 0.1, 2.0, 2.0**70], shape))
             moved = rule + noise * torch.from_numpy(rng.standard_normal(shape))
             chosen[i] = moved.expand(shape).contiguous()
-        return chosen
+        # One node after the other, or all at the end.
+        return Choice(lambda i, here: chosen[i], whole=bool(rng.random() < 0.7))
 
     return guide
 

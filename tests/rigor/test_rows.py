@@ -23,6 +23,8 @@ from frown.rigor.rows import Even, dot, inner, places, spread, which
         ([0, 0, 2, 2], False),
         ([1, 1, 0, 0], False),
         ([0, 0, 1, 2, 2, 2], False),
+        ([0, 0, 0, 0, 0, 2, 2, 2], False),
+        ([2, 2, 2, 2, 2, 0, 0, 0, 2, 2, 2, 2], False),
         ([], False),
     ],
 )
@@ -31,6 +33,7 @@ def test_rows_of_samples(
     sample: list[int], even: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "WIDE", 1 if wide else 1 << 14)
+    monkeypatch.setattr(rows, "LONG", 1 if wide else 1 << 14)
     torch.manual_seed(len(sample))
     index = torch.tensor(sample, dtype=torch.long)
     found = which(index)

@@ -11,6 +11,7 @@ the neuron's output and z0 the point where its line touches f,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -111,6 +112,25 @@ def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int,
     """The forms and lines of rows at given slopes."""
     search = _Search(plan, rows, theta.clone())
     return search.form(), search.lines()
+
+
+def slopes_of(
+    plan: Plan,
+    target: int,
+    frames: Sequence[Frame],
+    group: Tensor | None,
+    theta: Tensor,
+    count: int,
+) -> Callable[[int, Tensor], Tensor]:
+    """What `count` rows with frames and groups as in `Rows` take for slopes at a node, whatever
+    their coefficients are when they pass it."""
+    theta, fresh = theta.clone(), bool(torch.isnan(theta).any())
+    every = zip(runs(plan, target), frames, strict=True)
+    passages = [passage(run, frame, group, count) for run, frame in every]
+    for own in passages:
+        own.prepare(theta, fresh)
+    at = {i: own for own in passages for i in own.run.nodes}
+    return lambda i, here: at[i].slope(i, here)
 
 
 class _Search:

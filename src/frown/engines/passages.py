@@ -34,6 +34,10 @@ class Passage(ABC):
         replaced in `theta` when the pass is complete."""
 
     @abstractmethod
+    def slope(self, i: int, here: Tensor) -> Tensor:
+        """The slopes that rows with these coefficients of a node's output take there."""
+
+    @abstractmethod
     def back(self, i: int, here: Tensor) -> Tensor:
         """From coefficients of a node's output to those of its input."""
 
@@ -121,8 +125,11 @@ class Even(Passage):
         if self.both.upper is not self.above:  # often the same from pass to pass
             self.above, self.over = self.both.upper, self.run.split(self.both.upper)
 
+    def slope(self, i: int, here: Tensor) -> Tensor:
+        return torch.lerp(self.over[i], self.under[i], weight_of(here))
+
     def back(self, i: int, here: Tensor) -> Tensor:
-        slope = torch.lerp(self.over[i], self.under[i], weight_of(here))
+        slope = self.slope(i, here)
         self.coefs[i], self.slopes[i] = here, slope
         return here * slope
 
@@ -175,7 +182,7 @@ class Lone(Passage):
         own = type(self.run.op).project is not Relaxation.project
         self.confined = own and (fresh or self.frame.excess is None)
 
-    def back(self, i: int, here: Tensor) -> Tensor:
+    def slope(self, i: int, here: Tensor) -> Tensor:
         op, frame, below = self.run.op, self.frame, here >= 0
         laid = op.expand(below)
         if self.fresh and self.group is None:
@@ -191,8 +198,12 @@ class Lone(Passage):
             self.still = beyond == 0
             touch = torch.where(self.still, self.within.touch, line.touch)
             self.within = Within(slope, line.intercept, touch, self.within.width)
-        self.passed, self.here, self.coef = True, here, op.expand(here)
-        return self.coef * self.within.slope
+        return self.within.slope
+
+    def back(self, i: int, here: Tensor) -> Tensor:
+        slope = self.slope(i, here)
+        self.passed, self.here, self.coef = True, here, self.run.op.expand(here)
+        return self.coef * slope
 
     def complete(self) -> None:
         """Nothing is left to do."""

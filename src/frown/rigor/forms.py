@@ -10,7 +10,7 @@ it has been charged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,8 +60,8 @@ class Passed:
     """A form on a nonlinear node's output, replaced by one on its input."""
 
     coef: Tensor  # (rows, *input shape of the node)
-    const: Tensor  # (rows,) what intercepts add
-    charge: Tensor  # (rows,) what rounding may take
+    const: Tensor | None  # (rows,) what intercepts add; None: that comes at the end
+    charge: Tensor | None  # (rows,) what rounding may take; None where the other is
 
 
 Through = Callable[[int, Tensor], Passed]
@@ -136,12 +136,14 @@ def pull_back(
     weights: Weights,
     through: Through,
     error: Mapping[int, Tensor] | None = None,
+    rest: Callable[[], Sequence[Passed]] = tuple,
 ) -> Charged:
     """Bound coef . target below by a form at the input.
 
     `which` is each row's sample; `through(node, coefficients)` passes a nonlinear node, along
     lines below f where a coefficient is >= 0, else above. `error`: by how much nodes as executed
-    may be off; that of an affine node is for all of its run of affine operators.
+    may be off; that of an affine node is for all of its run of affine operators. `rest`: what
+    passages have left to the end, constants and charges.
     """
     graph = plan.graph
     const = coef.new_zeros(len(coef))
@@ -187,9 +189,10 @@ def pull_back(
         else:
             passed = through(step.node, here)
             (source,) = graph.nodes[step.node].inputs
-            const = const + passed.const
-            running = running + const.abs()
-            charge = charge + passed.charge
+            if passed.const is not None and passed.charge is not None:
+                const = const + passed.const
+                running = running + const.abs()
+                charge = charge + passed.charge
             lost = lost + (graph.nodes[step.node].size + weights.total[source])
             if error is not None:
                 charge = charge + off(step.node, here)
@@ -203,6 +206,11 @@ def pull_back(
                 charge = charge + added(pending[j], j)
             else:
                 pending[j] = part
+    for late in rest():
+        assert late.const is not None and late.charge is not None
+        const = const + late.const
+        running = running + const.abs()
+        charge = charge + late.charge
     last = pending[0] if 0 in pending else const.new_zeros(len(coef), *graph.input_shape)
     charge = charge + running * (4 * UNIT) + TINY * spread(lost, which)
     return Charged(last, const, (charge + off(0, last)) * LOOSE)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from frown.engines.banks import bank
-from frown.engines.forms import begin, descend
 from frown.engines.frown import Warm
-from frown.engines.lp import Slants
-from frown.engines.optimise import Rows, replay
+from frown.engines.lp import Leanings, Slants
+from frown.engines.optimise import slopes_of
+from frown.engines.part import shared
 from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
-from frown.relax.relaxation import Slopes
-from frown.rigor.replay import Guide, Request
+from frown.relax.relaxation import SlopeRange
+from frown.rigor.guided import Choice, Guide, Request
 
 
 def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: Tensor) -> Guide:
@@ -31,7 +32,7 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
     for i, j in zip(plan.relaxed, engine.relaxed, strict=True):
         origin[plan.sources[i]] = engine.sources[j]
 
-    def guide(request: Request) -> dict[int, Tensor] | None:
+    def guide(request: Request) -> Choice | None:
         target = origin[request.target]
         slots = plan.slots(request.target)[1]
         if not slots or slots != engine.slots(target)[1]:
@@ -51,21 +52,18 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
             if found is None:
                 return None
             theta = found
-        rows = Rows(
-            request.target,
-            request.coef,
-            request.region,
-            bank(plan, request.target, request.frames),
-            torch.arange(len(request.coef)) if grouped else None,
-            settings.wide,
-        )
-        _, lines = replay(plan, rows, theta.to(request.coef))
-        chosen = {i: line.slope.float().double() for i, line in lines.items()}
-        for i in plan.below(request.target):
-            if i not in chosen:  # no row reads it
-                rule = request.frames[i].lines.slopes.lower
-                chosen[i] = rule.expand(len(request.coef), *rule.shape[1:])
-        return chosen
+        index, frames = shared(request.sample), bank(plan, request.target, request.frames)
+        whole = all(_finite(f.range) for f in frames)
+        frames = tuple(f.rows(index) for f in frames)
+        group = torch.arange(len(request.coef)) if grouped else None
+        theta, count = theta.to(request.coef), len(request.coef)
+        slopes = slopes_of(plan, request.target, frames, group, theta, count)
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            own = slopes(i, here).float().double()
+            return own if len(own) == count else own.expand(count, *own.shape[1:])
+
+        return Choice(slope, whole)
 
     return guide
 
@@ -83,68 +81,83 @@ def programmed(
     for i, j in nodes.items():
         origin[plan.sources[i]] = engine.sources[j]
 
-    def guide(request: Request) -> dict[int, Tensor] | None:
+    def guide(request: Request) -> Choice | None:
         target, last = origin[request.target], request.target == plan.graph.output
         size = plan.graph.nodes[request.target].size
         if not last and engine.graph.nodes[target].size != size:
             return None
         number = request.neuron if last else 2 * request.neuron + request.side
-        found: dict[int, Tensor] = {}
-        for i in plan.below(request.target):
-            (source,) = plan.graph.nodes[i].inputs
-            shape = (len(number), *plan.graph.nodes[source].shape)
-            found[i] = request.coef.new_full(shape, torch.nan)
+        shares = []
         for k in sorted(set(request.sample.tolist())):
-            rows = (request.sample == k).nonzero().flatten()
-            one = slants[k]
-            if one is None:
-                continue
-            if one.warm is not None:
-                first = torch.zeros(1, dtype=torch.long, device=rows.device)
-                ours = optimised(plan, engine, one.warm, settings, first)
-                for i, slope in (ours(_sub_request(request, rows)) or {}).items():
-                    found[i][rows] = slope.view_as(found[i][rows])
-            else:
-                rule = {i: one.rule[j] for i, j in nodes.items()}
-                for i, slope in _by_rule(plan, request.target, request.coef[rows], rule).items():
-                    found[i][rows] = slope.reshape(found[i][rows].shape)
-            if target in one.leanings:
-                table = one.leanings[target]
-                own = rows[torch.isin(number[rows], table.number)]
-                place = torch.searchsorted(table.number, number[own])
-                for i, into in found.items():
-                    slope = table.slope.get(nodes[i])
-                    if slope is not None and slope.shape[1] == into[0].numel():
-                        into[own] = slope[place].to(into).view_as(into[own])
-        return found
+            rows, one = (request.sample == k).nonzero().flatten(), slants[k]
+            if one is not None:
+                before = None
+                if one.warm is not None:
+                    first = torch.zeros(1, dtype=torch.long, device=rows.device)
+                    ours = optimised(plan, engine, one.warm, settings, first)
+                    before = ours(_sub_request(request, rows, k))
+                shares.append(_Share(rows, number[rows], one, one.leanings.get(target), before))
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            (source,) = plan.graph.nodes[i].inputs
+            shape, laid = plan.graph.nodes[source].shape, plan.relaxation(i).expand(here)
+            found = here.new_full((len(here), *shape), torch.nan)
+            for share in shares:
+                rows = share.rows
+                found[rows] = share.slope(i, nodes[i], here[rows], laid[rows], found[rows])
+            return found
+
+        return Choice(slope)
 
     return guide
 
 
-def _by_rule(plan: Plan, target: int, coef: Tensor, rule: dict[int, Slopes]) -> dict[int, Tensor]:
-    """The slopes that rows of one sample take of two, one per side, at every node they pass."""
-    taken: dict[int, Tensor] = {}
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Rows of one sample, and what its programs left of theirs."""
 
-    def through(i: int, here: Tensor) -> tuple[None, Tensor]:
-        laid = plan.relaxation(i).expand(here)
-        taken[i] = torch.where(laid >= 0, rule[i].lower.to(laid), rule[i].upper.to(laid))
-        return None, laid * taken[i]
+    rows: Tensor  # (R,) which of a request
+    number: Tensor  # (R,)
+    slants: Slants
+    leanings: Leanings | None
+    before: Choice | None  # FROWN's, where boxes are
 
-    descend(plan, target, begin(plan, target, coef), through, constants=False)
-    return taken
+    def slope(self, i: int, origin: int, here: Tensor, laid: Tensor, blank: Tensor) -> Tensor:
+        """(R, *shape) at node i, in the engine's plan `origin`, for coefficients of its output
+        that are laid over its input; `blank` where nothing is known."""
+        if self.before is not None:
+            found = self.before.slope(i, here).view_as(blank).clone()
+        elif self.slants.warm is None:
+            rule = self.slants.rule[origin]
+            below = (laid >= 0).expand_as(blank)
+            found = torch.where(below, rule.lower.to(blank), rule.upper.to(blank))
+        else:
+            found = blank
+        slope = None if self.leanings is None else self.leanings.slope.get(origin)
+        if self.leanings is None or slope is None or slope.shape[1] != blank[0].numel():
+            return found
+        own = torch.isin(self.number, self.leanings.number)
+        place = torch.searchsorted(self.leanings.number, self.number[own])
+        found[own] = slope[place].to(found).view_as(found[own])
+        return found
 
 
-def _sub_request(request: Request, rows: Tensor) -> Request:
+def _finite(spread: SlopeRange) -> bool:
+    low, high = spread.lower, spread.upper
+    return bool((low.lower + low.upper + high.lower + high.upper).isfinite().all())
+
+
+def _sub_request(request: Request, rows: Tensor, sample: int) -> Request:
     """Rows of one sample, as a question of its own."""
-    shared = len(request.region.radius) == 1
+    one = slice(sample, sample + 1)
     return Request(
         request.target,
         request.coef[rows],
         torch.zeros_like(rows),
         request.neuron[rows],
         request.side[rows],
-        request.region if shared else request.region.rows(rows),
-        request.frames if shared else {i: f.rows(rows) for i, f in request.frames.items()},
+        request.region.rows(one),
+        {i: f.rows(one) for i, f in request.frames.items()},
     )
 
 

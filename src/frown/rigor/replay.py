@@ -31,29 +31,13 @@ from frown.query.spec import Spec
 from frown.relax.relaxation import Frame, Lines
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
-from frown.rigor.forms import Passed, Rule, Weights, by_lines, pull_back, terms_of
+from frown.rigor.forms import Passed, Rule, Weights, pull_back, terms_of
+from frown.rigor.guided import Choice, Guide, Guided, Nodes, Request
 from frown.rigor.lines import Proven, prove
 from frown.rigor.patches import Known, bounded, patched_rows
 from frown.rigor.region import enclosing, extremes
 from frown.rigor.rounding import LOOSE, TINY, UNIT, above, below, gamma
 from frown.rigor.rows import Even, which
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Rows that want slopes."""
-
-    target: int
-    coef: Tensor  # (rows, *target shape)
-    sample: Tensor  # (rows,)
-    neuron: Tensor  # (rows,) of the target; at the output the condition
-    side: Tensor  # (rows,) 0: a bound below, 1: above; at the output 0
-    region: Region
-    frames: dict[int, Frame]
-
-
-# Slopes of every earlier node, one per entry and row; None, or NaN: the fixed rule's.
-Guide = Callable[[Request], dict[int, Tensor] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class Step:
     slopes: dict[int, Tensor] | None
 
 
-def fixed_rule(request: Request) -> dict[int, Tensor] | None:
+def fixed_rule(request: Request) -> Choice | None:
     """CROWN's or Fast-Lin's lines."""
     return None
 
@@ -89,6 +73,7 @@ class Walk:
     proven: dict[int, Proven] = field(default_factory=dict)
     fixed: dict[int, Rule] = field(default_factory=dict)  # the rule's slopes, proven intercepts
     weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
+    together: dict[tuple[int, ...], tuple[Proven, Tensor]] = field(default_factory=dict)
 
     def layers(self) -> None:
         """Bound every node on the way to the output."""
@@ -327,48 +312,37 @@ class Walk:
         if not len(coef):
             return coef.new_zeros(0)
         index, own = shared(sample), which(sample)
-        earlier, slopes = self.plan.below(target), None
+        choice = None
         if guide is not fixed_rule:
-            frames = {i: self.frames[i].rows(index) for i in earlier}
-            region = self.region.rows(index)
-            slopes = guide(Request(target, coef, sample, neuron, side, region, frames))
-        thrifty = slopes is not None and self.thrift > 0 and target != self.plan.graph.output
-        if thrifty:
-            box = self.values[target]
-            least_gain = self.thrift * (box.upper - box.lower).flatten(1)[sample, neuron]  # (rows,)
-        kept: dict[int, Tensor] = {}
-
-        def through(i: int, here: Tensor) -> Passed:
-            relaxation = self.plan.relaxation(i)
-            (source,) = self.plan.graph.nodes[i].inputs
-            if slopes is None:
-                return self.fixed[i].through(relaxation, here, own)
-            size = self.weights.value[source]
-            under = here >= 0
-            if not thrifty and not bool(slopes[i].isnan().any()):
-                line = self.proven[i].rows(index).intercept(slopes[i], under)
-                return by_lines(relaxation, here, slopes[i], line, size, own)
-            rule = self.fixed[i].lines.slopes.rows(index)
-            usual = torch.where(relaxation.expand(under), rule.lower, rule.upper)
-            given, matters = slopes[i], ~slopes[i].isnan()
-            if thrifty:
-                place = frames[i].box
-                gain = relaxation.expand(here).abs() * (given - usual).abs()
-                gain = gain * (place.upper - place.lower)
-                matters = gain > least_gain.view(-1, *[1] * (gain.dim() - 1))
-                given = _short(given)
-            taken = torch.where(matters, given, usual)
-            kept[i] = taken.where(matters, torch.nan)
-            line = self.proven[i].rows(index).intercept(taken, under)
-            return by_lines(relaxation, here, taken, line, size, own)
-
+            choice = guide(Request(target, coef, sample, neuron, side, self.region, self.frames))
         error = None if self.execution is None else self.execution.error
-        form = pull_back(self.plan, target, coef, own, self.weights, through, error)
+        if choice is None:
+
+            def through(i: int, here: Tensor) -> Passed:
+                return self.fixed[i].through(self.plan.relaxation(i), here, own)
+
+            form = pull_back(self.plan, target, coef, own, self.weights, through, error)
+            slopes = None
+        else:
+            least = None
+            if self.thrift > 0 and target != self.plan.graph.output:
+                box = self.values[target]
+                least = self.thrift * (box.upper - box.lower).flatten(1)[sample, neuron]
+            rows = Guided(self._nodes(), target, choice, index, own, least)
+            way = rows.through, error, rows.rest
+            form = pull_back(self.plan, target, coef, own, self.weights, *way)
+            slopes = rows.slopes
         if self.record is not None:
-            if thrifty and slopes is not None:  # what no row reads needs no slope
-                slopes = {i: kept.get(i, torch.full_like(slopes[i], torch.nan)) for i in earlier}
+            if slopes is not None:
+                for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
+                    shape = self.fixed[i].lines.slopes.lower.shape
+                    slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
             self.record(Step(target, sample, neuron, side, slopes))
         return bounded(self.region, form, own)
+
+    def _nodes(self) -> Nodes:
+        rules, sizes = self.fixed, self.weights.value
+        return Nodes(self.plan, self.frames, self.proven, rules, sizes, self.together)
 
 
 def _pieces(
@@ -392,12 +366,6 @@ def _pieces(
             ends = counts.cumsum(0).tolist()
     for a, end in pairwise([0, *ends]):
         yield from (slice(b, min(b + step, end)) for b in range(a, end, step))
-
-
-def _short(slope: Tensor) -> Tensor:
-    """Rounded to half precision, where that holds it."""
-    half = slope.half().to(slope.dtype)
-    return torch.where(half.isfinite(), half, slope)
 
 
 def _no_lines(node: int, coef: Tensor) -> Passed:

@@ -29,6 +29,7 @@ class Even:
 
 Which = Tensor | Even  # a row's sample
 
+LONG = 1 << 8  # numbers of a row that are not worth a copy
 WIDE = 1 << 14  # numbers of a sample's rows; a product of so many costs more than it computes
 
 
@@ -73,6 +74,11 @@ def dot(coef: Tensor, numbers: Tensor, which: Which) -> Tensor:
             blocks = zip(which.blocks(flat), own.reshape(len(own), -1), strict=True)
             return torch.cat([rows @ numbers for rows, numbers in blocks])
         return (which.blocks(flat) * own.reshape(len(own), 1, -1)).sum(2).flatten()
+    if flat.shape[1] >= LONG:
+        own, counts = torch.unique_consecutive(which, return_counts=True)
+        if 0 < 4 * len(own) <= len(which):
+            blocks = zip(flat.split_with_sizes(counts.tolist()), own.tolist(), strict=True)
+            return torch.cat([rows @ numbers[n].flatten() for rows, n in blocks])
     return (flat * rows_of(numbers, which).reshape(flat.shape)).sum(1)
 
 

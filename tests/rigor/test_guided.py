@@ -1,0 +1,104 @@
+"""Rows along slopes of their own: what is found for many nodes at once is what each node gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from frown.engines.plan import Plan
+from frown.engines.settings import Settings
+from frown.graph.graph import Graph
+from frown.query.spec import Spec
+from frown.relax.table import Relu, Sigmoid, Tanh
+from frown.rigor import guided
+from frown.rigor.forms import Passed
+from frown.rigor.guided import Choice, Guide, Guided, Request
+from frown.rigor.replay import Step, Walk
+
+NETWORKS = {
+    "relu": lambda: zoo.mlp(Relu(), (4, 7, 6, 5, 6, 3)),
+    "sigmoid": lambda: zoo.mlp(Sigmoid(), (4, 6, 6, 5, 3)),
+    "residual": lambda: zoo.residual(Tanh()),
+    "branches": zoo.branches,
+    "sliced": zoo.sliced,
+    "lstm": zoo.lstm,
+}
+
+
+def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Guide:
+    """The same slopes whenever a target's rows are asked for, by the side they need."""
+
+    def guide(request: Request) -> Choice:
+        generator = torch.Generator().manual_seed(request.target)
+        both: dict[int, tuple[Tensor, Tensor]] = {}
+        for i in plan.below(request.target):
+            slopes = request.frames[i].lines.slopes
+            low, high = (t[request.sample] for t in (slopes.lower, slopes.upper))
+            noise = torch.rand(2, *low.shape, generator=generator, dtype=low.dtype)
+            gone = torch.rand(low.shape, generator=generator) < holes
+            low = (low + 0.2 * noise[0]).masked_fill(gone, torch.nan)
+            both[i] = low, (high - 0.1 * noise[1]).masked_fill(gone, torch.nan)
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            return torch.where(plan.relaxation(i).expand(here) >= 0, *both[i])
+
+        return Choice(slope, whole)
+
+    return guide
+
+
+def replayed(graph: Graph, guide: Guide, steps: list[Step] | None = None) -> tuple[Walk, Tensor]:
+    region = zoo.region(graph, 2.0, 0.2, 3)
+    record = None if steps is None else steps.append
+    walk = Walk(Plan(graph), region, Settings("crown"), guide, record=record)
+    walk.layers()
+    outputs = graph.nodes[graph.output].size
+    spec = Spec(torch.eye(outputs, dtype=torch.float64).expand(3, -1, -1))
+    return walk, walk.margins(spec)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_nodes_at_the_end_give_what_each_gives(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = NETWORKS[name]()
+    late: list[Passed] = []
+    real = Guided.rest
+
+    def rest(self: Guided) -> list[Passed]:
+        late.extend(found := real(self))
+        return found
+
+    monkeypatch.setattr(guided.Guided, "rest", rest)
+    plan, steps = Plan(graph), []
+    one, alone = replayed(graph, drawn(plan, whole=False))
+    assert not late
+    many, together = replayed(graph, drawn(plan, whole=True), steps)
+    assert bool(late) == (name not in ("branches", "lstm"))  # without two like nodes in a row
+    assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
+    for i, box in one.values.items():
+        other = many.values[i]
+        assert torch.allclose(box.lower, other.lower, rtol=1e-11, atol=1e-11)
+        assert torch.allclose(box.upper, other.upper, rtol=1e-11, atol=1e-11)
+    # Every row has told its slopes, at all nodes before its target.
+    asked = [step for step in steps if step.slopes is not None]
+    assert asked and all(set(s.slopes) == set(plan.below(s.target)) for s in asked)
+    for x in zoo.samples(many.region, 100):
+        values = graph.values(x)
+        assert (values[graph.output].flatten(1) >= together).all()
+        for i, box in many.values.items():
+            assert (values[i] >= box.lower).all() and (values[i] <= box.upper).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_where_no_slope_is_given_the_rule_stands_in(name: str) -> None:
+    graph = NETWORKS[name]()
+    plan, steps = Plan(graph), []
+    walk, found = replayed(graph, drawn(plan, whole=False, holes=0.5), steps)
+    assert torch.isfinite(found).all()
+    asked = [step for step in steps if step.slopes is not None]
+    assert any(bool(t.isnan().any()) for step in asked for t in step.slopes.values())
+    for x in zoo.samples(walk.region, 100):
+        assert (graph.values(x)[graph.output].flatten(1) >= found).all()
