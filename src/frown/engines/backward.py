@@ -138,10 +138,11 @@ def fixed_box(
         # Both sides in one pass: with few rows, passes cost more than rows.
         signs = box.lower.new_ones(2 * count)
         signs[count:] = -1
-        bound = bounded(sample.repeat(2), neuron.repeat(2), signs)
-        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-        low[sample, neuron] = bound[:count]
-        high[sample, neuron] = -bound[count:]
+        bound = bounded(torch.cat([sample, sample]), torch.cat([neuron, neuron]), signs)
+        at = sample * box.lower[0].numel() + neuron
+        low, high = box.lower.flatten(), box.upper.flatten()
+        low = low.index_copy(0, at, bound[:count])
+        high = high.index_copy(0, at, -bound[count:])
         return box.meet(Box(low.view_as(box.lower), high.view_as(box.upper)))
     # The side nearer to 0 first: what it settles needs no row for the other.
     near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
@@ -217,8 +218,10 @@ def fixed_form(
             back = op.expand(here) * slopes.upper
             return gain, back.addcmul_(op.expand(positive), slopes.lower - slopes.upper)
         # Halves of a form in place of masks: torch selects far more slowly than it multiplies.
-        positive, negative = here.clamp(min=0), here.clamp(max=0)
-        gain = torch.addcmul(positive * own.lower, negative, own.upper).flatten(1).sum(1)
+        positive = here.relu()
+        negative = here - positive
+        gain = torch.addcmul(positive * own.lower, negative, own.upper)
+        gain = (gain if gain.dim() == 2 else gain.flatten(1)).sum(1)
         back = op.expand(positive) * slopes.lower
         return gain, back.addcmul_(op.expand(negative), slopes.upper)
 

@@ -32,3 +32,8 @@ class Curve:
     slope: Callable[[Tensor], Enclosure]
     pieces: tuple[Piece, ...]
     start: float = -inf  # left of it tangents are too steep to be of use
+    tangent: Callable[[Tensor], tuple[Enclosure, Enclosure]] | None = None  # both at less cost
+
+    def both(self, z: Tensor) -> tuple[Enclosure, Enclosure]:
+        """Values and slopes."""
+        return self.tangent(z) if self.tangent is not None else (self.value(z), self.slope(z))

@@ -39,34 +39,41 @@ def curve_of(op: Elementwise) -> Curve | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tabulated:
-    """Values inside the table, and what is known left and right of it."""
+    """Values and slopes inside the table, and what is known left and right of it: of values
+    anything, of slopes their limits."""
 
     table: Table
     left: Callable[[Tensor], Enclosure]
     right: Callable[[Tensor], Enclosure]
+    steep_left: tuple[float, float]
+    steep_right: tuple[float, float]
 
-    def __call__(self, z: Tensor) -> Enclosure:
-        found = self.table.value(z)
-        if not bool((z.abs() > REACH).any()):
-            return found
-        found = self.left(z).where(z < -REACH, found)
-        return self.right(z).where(z > REACH, found)
+    def value(self, z: Tensor) -> Enclosure:
+        return _beyond(z, self.table.value(z), self.left, self.right)
+
+    def slope(self, z: Tensor) -> Enclosure:
+        return self.both(z)[1]
+
+    def both(self, z: Tensor) -> tuple[Enclosure, Enclosure]:
+        value, slope = self.table.both(z)
+        limits = _constant(*self.steep_left), _constant(*self.steep_right)
+        return _beyond(z, value, self.left, self.right), _beyond(z, slope, *limits)
+
+    def curve(self, pieces: tuple[Piece, ...]) -> Curve:
+        return Curve(self.value, self.slope, pieces, tangent=self.both)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Slope:
-    """f' inside the table; beyond it the limits of f'."""
-
-    table: Table
-    left: tuple[float, float]
-    right: tuple[float, float]
-
-    def __call__(self, z: Tensor) -> Enclosure:
-        found = self.table.slope(z)
-        if not bool((z.abs() > REACH).any()):
-            return found
-        found = _constant(*self.left)(z).where(z < -REACH, found)
-        return _constant(*self.right)(z).where(z > REACH, found)
+def _beyond(
+    z: Tensor,
+    found: Enclosure,
+    left: Callable[[Tensor], Enclosure],
+    right: Callable[[Tensor], Enclosure],
+) -> Enclosure:
+    """What the table has found, and what is known left and right of it."""
+    if not bool((z.abs() > REACH).any()):
+        return found
+    found = left(z).where(z < -REACH, found)
+    return right(z).where(z > REACH, found)
 
 
 def _constant(low: float, high: float) -> Callable[[Tensor], Enclosure]:
@@ -124,8 +131,8 @@ _SERIES: dict[str, Callable[[Series], Series]] = {
 
 def _sigmoid(op: Elementwise) -> Curve:
     table = _table("sigmoid")
-    value = _Tabulated(table, _constant(0.0, _FAINT), _constant(1 - 2 * UNIT, 1.0))
-    return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+    left, right = _constant(0.0, _FAINT), _constant(1 - 2 * UNIT, 1.0)
+    return _Tabulated(table, left, right, (0.0, _FAINT), (0.0, _FAINT)).curve(_S_SHAPED)
 
 
 def _odd(name: str) -> Callable[[Elementwise], Curve]:
@@ -133,8 +140,8 @@ def _odd(name: str) -> Callable[[Elementwise], Curve]:
 
     def make(op: Elementwise) -> Curve:
         table, near = _table(name), 1 - 2 * UNIT
-        value = _Tabulated(table, _constant(-1.0, -near), _constant(near, 1.0))
-        return Curve(value, _Slope(table, (0.0, _FAINT), (0.0, _FAINT)), _S_SHAPED)
+        left, right = _constant(-1.0, -near), _constant(near, 1.0)
+        return _Tabulated(table, left, right, (0.0, _FAINT), (0.0, _FAINT)).curve(_S_SHAPED)
 
     return make
 
@@ -157,7 +164,10 @@ def _arctan(op: Elementwise) -> Curve:
         y = 1 / (1 + z * z)
         return Enclosure(below(y), above(y))
 
-    return Curve(_Tabulated(table, left, right), slope, _S_SHAPED)
+    def value(z: Tensor) -> Enclosure:
+        return _beyond(z, table.value(z), left, right)
+
+    return Curve(value, slope, _S_SHAPED)
 
 
 def _softplus(op: Elementwise) -> Curve:
@@ -166,8 +176,8 @@ def _softplus(op: Elementwise) -> Curve:
     def right(z: Tensor) -> Enclosure:
         return Enclosure(z, above(z, _FAINT))
 
-    value = _Tabulated(table, _constant(0.0, _FAINT), right)
-    return Curve(value, _Slope(table, (0.0, _FAINT), (1 - 2 * UNIT, 1.0)), _CONVEX)
+    steep = (0.0, _FAINT), (1 - 2 * UNIT, 1.0)
+    return _Tabulated(table, _constant(0.0, _FAINT), right, *steep).curve(_CONVEX)
 
 
 def exp_value(z: Tensor) -> Enclosure:
@@ -187,7 +197,11 @@ def exp_value(z: Tensor) -> Enclosure:
 
 
 def _exp(op: Elementwise) -> Curve:
-    return Curve(exp_value, exp_value, _CONVEX)
+    def both(z: Tensor) -> tuple[Enclosure, Enclosure]:
+        value = exp_value(z)
+        return value, value
+
+    return Curve(exp_value, exp_value, _CONVEX, tangent=both)
 
 
 def _elu(op: Elementwise) -> Curve:
@@ -295,8 +309,8 @@ def _humped(table: Table, inflection: tuple[float, float]) -> Curve:
         return Enclosure(below(z, 41 * _FAINT), z)
 
     faint = 64 * _FAINT
-    value = _Tabulated(table, left, right)
-    return Curve(value, _Slope(table, (-faint, faint), (1 - 4 * UNIT, 1 + 4 * UNIT)), pieces)
+    steep = (-faint, faint), (1 - 4 * UNIT, 1 + 4 * UNIT)
+    return _Tabulated(table, left, right, *steep).curve(pieces)
 
 
 def _hard_swish(op: Elementwise) -> Curve:

@@ -25,7 +25,7 @@ from frown.rigor.curve import Curve, Piece
 from frown.rigor.curves import curve_of
 from frown.rigor.log_sum_exp import ProvenLogSumExp
 from frown.rigor.rounding import TINY, UNIT, below
-from frown.rigor.tables import Enclosure, gap
+from frown.rigor.tables import Enclosure, signed_gap
 from frown.rigor.waves import ProvenWave
 
 
@@ -112,6 +112,46 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
+class _Line:
+    """Slopes of lines, those of +-f, and where lines are to lie below f."""
+
+    slope: Tensor
+    signed: Tensor
+    under: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """For lines below f one part, for lines above it another."""
+
+    lower: _Part
+    upper: _Part
+    first: Tensor
+    last: Tensor
+    empty: Tensor
+
+    @classmethod
+    def of(cls, under: Tensor, lower: _Part, upper: _Part) -> _Span:
+        first = torch.where(under, lower.first, upper.first)
+        last = torch.where(under, lower.last, upper.last)
+        return cls(lower, upper, first, last, torch.where(under, lower.empty, upper.empty))
+
+    def least_end(self, line: _Line) -> Tensor:
+        """The lesser of +-(f(z) - s z) at the two ends, bounded below."""
+        lower, upper = self.lower, self.upper
+        at_first = torch.where(line.under, lower.at_first.lower, -upper.at_first.upper)
+        at_last = torch.where(line.under, lower.at_last.lower, -upper.at_last.upper)
+        return torch.minimum(
+            signed_gap(at_first, line.signed, self.first),
+            signed_gap(at_last, line.signed, self.last),
+        )
+
+    def kept(self, bound: Tensor) -> Tensor:
+        """A bound over it; infinite where it is empty."""
+        return torch.where(self.empty, torch.inf, bound)
+
+
+@dataclass(frozen=True, slots=True)
 class _Smooth:
     op: Elementwise
     curve: Curve
@@ -145,55 +185,63 @@ class _Smooth:
     def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
         """Above f the same is done for -f and -s."""
         guesses = self.op.critical(slope, below, self.box)
+        guesses = tuple(z.nan_to_num(nan=0.0).clamp(min=self.curve.start) for z in guesses)
+        line = _Line(slope, torch.where(below, slope, -slope), below)
         best = torch.full_like(slope, torch.inf)
-        for part in self.parts:
-            best = torch.minimum(best, self._least(part, slope, below, guesses))
+        pairs, others = self._pairs()
+        for up, down in pairs:
+            # One of the two bends up, as +-f, where the other bends down.
+            rising, falling = _Span.of(below, up, down), _Span.of(below, down, up)
+            best = torch.minimum(best, rising.kept(self._tangent(rising, line, guesses)))
+            best = torch.minimum(best, falling.kept(falling.least_end(line)))
+        for part in others:
+            best = torch.minimum(best, self._least(part, line, guesses))
         known = torch.isfinite(slope)
         best = torch.where(known if self.defined is None else known & self.defined, best, torch.nan)
         return torch.where(below, best, -best)
 
-    def _least(
-        self, part: _Part, slope: Tensor, under: Tensor, guesses: tuple[Tensor, ...]
-    ) -> Tensor:
+    def _pairs(self) -> tuple[list[tuple[_Part, _Part]], list[_Part]]:
+        """Parts that bend up, each with one that bends down; and all others."""
+        up, down = ([p for p in self.parts if p.piece.bend == way] for way in ("up", "down"))
+        pairs = list(zip(up, down, strict=False))
+        paired = {id(part) for pair in pairs for part in pair}
+        return pairs, [part for part in self.parts if id(part) not in paired]
+
+    def _least(self, part: _Part, line: _Line, guesses: tuple[Tensor, ...]) -> Tensor:
         """A lower bound of +-(f(z) - s z) over a part; infinite where it is empty."""
-        ends = torch.minimum(
-            gap(part.at_first, slope, part.first, under),
-            gap(part.at_last, slope, part.last, under),
-        )
-        bend = part.piece.bend
-        if bend == "straight":
-            best = ends
-        elif bend == "gap":
-            best = self._short(part, slope, under, ends)
-        else:
-            rises = under if bend == "up" else ~under
-            best = ends
+        span, bend = _Span(part, part, part.first, part.last, part.empty), part.piece.bend
+        best = span.least_end(line)
+        if bend == "gap":
+            best = self._short(part, line, best)
+        elif bend != "straight":
+            rises = line.under if bend == "up" else ~line.under
             if bool(rises.any()):
-                tangent = torch.full_like(slope, -torch.inf)
-                for z in guesses:
-                    here = z.nan_to_num(nan=0.0).clamp(min=self.curve.start)
-                    here = here.maximum(part.first).minimum(part.last)
-                    tangent = torch.maximum(tangent, self._tangent(part, slope, under, here))
-                best = torch.where(rises, tangent, ends)
-        return torch.where(part.empty, torch.inf, best)
+                best = torch.where(rises, self._tangent(span, line, guesses), best)
+        return span.kept(best)
 
-    def _tangent(self, part: _Part, slope: Tensor, under: Tensor, z: Tensor) -> Tensor:
-        """Where +-f bends up, what its tangent at z leaves at the two ends."""
-        value, rate = self.curve.value(z), self.curve.slope(z)
-        steep = torch.where(under, rate.lower - slope, slope - rate.upper)
-        other = torch.where(under, rate.upper - slope, slope - rate.lower)
-        size = rate.lower.abs().maximum(rate.upper.abs())
-        slack = (size + slope.abs()) * (4 * UNIT)
-        # The derivative of +-(f - s z) lies in [steep - slack, other + slack].
-        right = _fall((slack - steep).clamp(min=0), part.last - z)
-        left = _fall((other + slack).clamp(min=0), z - part.first)
-        return below(gap(value, slope, z, under), torch.maximum(left, right) * (1 + 8 * UNIT))
+    def _tangent(self, part: _Span, line: _Line, guesses: tuple[Tensor, ...]) -> Tensor:
+        """Where +-f bends up, what its best tangent leaves at the two ends."""
+        best = torch.full_like(line.slope, -torch.inf)
+        for guess in guesses:
+            z = guess.maximum(part.first).minimum(part.last)
+            value, rate = self.curve.both(z)
+            f = torch.where(line.under, value.lower, -value.upper)
+            steep = torch.where(line.under, rate.lower, -rate.upper) - line.signed
+            other = torch.where(line.under, rate.upper, -rate.lower) - line.signed
+            size = rate.lower.abs().maximum(rate.upper.abs())
+            slack = (size + line.slope.abs()) * (4 * UNIT)
+            # The derivative of +-(f - s z) lies in [steep - slack, other + slack].
+            right = _fall((slack - steep).clamp(min=0), part.last - z)
+            left = _fall((other + slack).clamp(min=0), z - part.first)
+            fall = torch.maximum(left, right) * (1 + 8 * UNIT)
+            best = torch.maximum(best, below(signed_gap(f, line.signed, z), fall))
+        return best
 
-    def _short(self, part: _Part, slope: Tensor, under: Tensor, ends: Tensor) -> Tensor:
+    def _short(self, part: _Part, line: _Line, ends: Tensor) -> Tensor:
         """A gap: f' hardly changes over so short a stretch; twice its size at one end, and 1, cover
         it, as |f''| does not exceed 1."""
         rate = self.curve.slope(part.first)
-        steep = rate.lower.abs().maximum(rate.upper.abs()) + 1 + slope.abs()
+        steep = rate.lower.abs().maximum(rate.upper.abs()) + 1 + line.slope.abs()
         return below(ends, steep * (part.last - part.first))
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 HUGE = 1e308  # less than any value that overflows
 REACH = 40.0  # tables cover [-REACH, REACH]
-_CELL = 2.0**-4
-_DEGREE = 10
+_CELL = 2.0**-5
+_DEGREE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,12 @@ class Enclosure:
 def gap(value: Enclosure, slope: Tensor, z: Tensor, under: Tensor) -> Tensor:
     """A lower bound of +-(f(z) - s z)."""
     f = torch.where(under, value.lower, -value.upper)
-    tilt = torch.where(under, slope, -slope) * z
+    return signed_gap(f, torch.where(under, slope, -slope), z)
+
+
+def signed_gap(f: Tensor, slope: Tensor, z: Tensor) -> Tensor:
+    """A lower bound of f - s z, s z being computed."""
+    tilt = slope * z
     y = f - tilt
     return y - (4 * UNIT * (y.abs() + tilt.abs()) + TINY)
 
@@ -60,33 +65,42 @@ def around(y: Tensor, ulps: int = 8) -> Enclosure:
 class Table:
     """f and f' on [-REACH, REACH], cell by cell."""
 
-    coefficients: Tensor  # (cells, degree + 1)
+    coefficients: Tensor  # (degree + 1, cells)
     error: Tensor  # (cells,) of the polynomial as evaluated
     slope_error: Tensor  # (cells,) of its derivative as evaluated
 
     def value(self, z: Tensor) -> Enclosure:
-        c, d, index = self._cell(z)
-        y = c[-1]
-        for a in reversed(c[:-1]):
-            y = torch.addcmul(a, y, d)
-        error = self.error[index]
-        return Enclosure(y - error, y + error)
+        cell, d = self._cell(z)
+        y = self._coefficient(-1, cell)
+        for k in range(len(self.coefficients) - 2, -1, -1):
+            y = torch.addcmul(self._coefficient(k, cell), y, d)
+        return _within(y, self.error, cell, z)
 
-    def slope(self, z: Tensor) -> Enclosure:
-        c, d, index = self._cell(z)
-        y = c[-1] * (len(c) - 1)
-        for k in range(len(c) - 2, 0, -1):
-            y = torch.addcmul(c[k] * k, y, d)
-        error = self.slope_error[index]
-        return Enclosure(y - error, y + error)
+    def both(self, z: Tensor) -> tuple[Enclosure, Enclosure]:
+        """Value and slope: the sums of Horner's scheme are the derivative's coefficients."""
+        cell, d = self._cell(z)
+        last = len(self.coefficients) - 1
+        slope = self._coefficient(last, cell)
+        y = torch.addcmul(self._coefficient(last - 1, cell), slope, d)
+        for k in range(last - 2, -1, -1):
+            slope = torch.addcmul(y, slope, d)
+            y = torch.addcmul(self._coefficient(k, cell), y, d)
+        return _within(y, self.error, cell, z), _within(slope, self.slope_error, cell, z)
 
-    def _cell(self, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        """Coefficients at the nearest centre, the distance from it (an exact difference, as the
-        centres are multiples of the cell), and the cell's number."""
-        inside = z.clamp(-REACH, REACH).nan_to_num(nan=0.0)
+    def _coefficient(self, k: int, cell: Tensor) -> Tensor:
+        return self.coefficients[k].index_select(0, cell)
+
+    def _cell(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The cell's number, and the distance from its centre: an exact difference, as centres are
+        multiples of the cell. Both flat."""
+        inside = z.flatten().clamp(-REACH, REACH).nan_to_num(nan=0.0)
         place = (inside / _CELL).round()
-        index = (place + REACH / _CELL).long()
-        return self.coefficients[index].unbind(-1), inside - place * _CELL, index
+        return (place + REACH / _CELL).long(), inside - place * _CELL
+
+
+def _within(y: Tensor, errors: Tensor, cell: Tensor, like: Tensor) -> Enclosure:
+    error = errors.index_select(0, cell)
+    return Enclosure((y - error).view_as(like), (y + error).view_as(like))
 
 
 def tabulate(f: Callable[[Series], Series]) -> Table:
@@ -112,12 +126,14 @@ def tabulate(f: Callable[[Series], Series]) -> Table:
             rounding = gamma(2 * _DEGREE + 2) * sum(sizes)
             errors.append(_up(remainder + sum(off) + rounding))
             steep = (_DEGREE + 1) / half  # a derivative of degree i gains a factor i / half
+            # A term of degree i comes about in i ways, of fewer than 2 n + 2 roundings each.
             rounding = gamma(3 * _DEGREE + 2) * sum(i * s / half for i, s in enumerate(sizes))
             slope_errors.append(_up((remainder + sum(off)) * steep + rounding))
             rows.append(row)
     finally:
         ctx.prec, ctx.cap = precision, cap
-    as_tensor = [torch.tensor(t, dtype=torch.float64) for t in (rows, errors, slope_errors)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    as_tensor = [torch.tensor(t, dtype=torch.float64) for t in (columns, errors, slope_errors)]
     return Table(*as_tensor)
 
 
