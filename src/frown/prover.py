@@ -22,10 +22,10 @@ from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
-from frown.rigor.guided import Guide
+from frown.rigor.guided import Guide, fixed_rule
 from frown.rigor.guides import optimised, programmed
 from frown.rigor.region import farthest
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.replay import Walk
 from frown.rigor.rounding import LONGEST, keeps_small_numbers
 
 LEVELS = ("estimate", "rigorous", "checked")
@@ -50,9 +50,10 @@ def _tries(*small: int) -> tuple[_Try, ...]:
     return tuple(_Try(1 - 2.0**-k) for k in small)
 
 
-_TRIES = (_Try(1.0), _Try(1.0, again=True), *_tries(18, 12, 8, 6, 4))
-_DEPLOYED = (_Try(1.0), *_tries(9), _Try(None), _Try(None), *_tries(5, 3, 1))
-_ONE_RADIUS = (_Try(1.0), _Try(1.0, again=True))
+_FIRST = _Try(1.0)
+_TRIES = (_FIRST, _Try(1.0, again=True), *_tries(18, 12, 8, 6, 4))
+_DEPLOYED = (_FIRST, *_tries(9), _Try(None), _Try(None), *_tries(5, 3, 1))
+_ONE_RADIUS = (_FIRST, _Try(1.0, again=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Prover:
                 continue
             guess = failed.crossing() if attempt.share is None else radius * attempt.share
             trial = guess[waiting]
-            found = self._replayed(batch, waiting, trial)
+            found = self._replayed(batch, waiting, trial, spare=attempt is _FIRST)
             good = (found.margins > 0).all(1)
             proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
             self._keep(batch, waiting, found, good, trial)
@@ -223,8 +224,10 @@ class Prover:
         radius: Tensor,
         guide: Guide | None = None,
         thrift: float = 0.0,
+        spare: bool = False,
     ) -> _Replayed:
-        """Proven margins of these samples at these radii, and how."""
+        """Proven margins of these samples at these radii, and how; `spare` the fixed rule's rows
+        where FROWN has its own."""
         query = batch.query.take(batch.right[which.numpy()])
         graph = self.plan.graph
         region = query.region(graph).with_radius(radius)
@@ -239,6 +242,7 @@ class Prover:
             guide,
             record=recorder,
             thrift=thrift,
+            spare=spare,
             execution=execution,
         )
         walk.layers()

@@ -32,8 +32,8 @@ from frown.relax.table import (
     Product,
     Relu,
 )
-from frown.rigor.guided import Choice, Guide, Request
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.guided import Choice, Guide, Request, fixed_rule
+from frown.rigor.replay import Walk
 from rigor.exact import Exact, Network, balls, exact, rational
 
 SMOOTH = ("sigmoid", "tanh", "arctan", "softplus", "elu", "selu", "silu", "gelu", "gelu_tanh")
@@ -222,7 +222,7 @@ def _root_above(x: fmpq) -> fmpq:
 def random_slopes(plan: Plan, rng: np.random.Generator) -> Guide:
     """Slopes near the fixed rule's, far from them, and absurd ones."""
 
-    def guide(request: Request) -> Choice | None:
+    def choose(request: Request) -> Choice | None:
         if rng.random() < 0.3:
             return None
         chosen = {}
@@ -235,7 +235,7 @@ def random_slopes(plan: Plan, rng: np.random.Generator) -> Guide:
         # One node after the other, or all at the end.
         return Choice(lambda i, here: chosen[i], whole=bool(rng.random() < 0.7))
 
-    return guide
+    return Guide(choose)
 
 
 @dataclass

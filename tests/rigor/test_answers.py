@@ -19,7 +19,8 @@ from frown.frontends.model import Model
 from frown.query.region import Region
 from frown.query.spec import margins
 from frown.rigor.deployed import Execution
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.guided import fixed_rule
+from frown.rigor.replay import Walk
 from onnx_models import model, node, number, saved
 
 WIDTH = 8

@@ -20,7 +20,8 @@ from frown.graph.affine import Scale
 from frown.graph.box import Box
 from frown.query.region import Region
 from frown.relax.hump import GeluTanh
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.guided import fixed_rule
+from frown.rigor.replay import Walk
 from onnx_models import model, node, number, saved
 
 

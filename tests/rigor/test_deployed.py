@@ -24,7 +24,8 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import LeakyRelu, PRelu, Relu
 from frown.relax.table import ELEMENTWISE, Elu
 from frown.rigor.deployed import Execution
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.guided import fixed_rule
+from frown.rigor.replay import Walk
 from frown.rigor.single import TINY32, UNIT32, unknown
 from rigor.cases import CLASSES, network, points
 from rigor.runtime import Runtime

@@ -30,7 +30,7 @@ NETWORKS = {
 def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Guide:
     """The same slopes whenever a target's rows are asked for, by the side they need."""
 
-    def guide(request: Request) -> Choice:
+    def choose(request: Request) -> Choice:
         generator = torch.Generator().manual_seed(request.target)
         both: dict[int, tuple[Tensor, Tensor]] = {}
         for i in plan.below(request.target):
@@ -46,7 +46,7 @@ def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Guide:
 
         return Choice(slope, whole)
 
-    return guide
+    return Guide(choose)
 
 
 def replayed(graph: Graph, guide: Guide, steps: list[Step] | None = None) -> tuple[Walk, Tensor]:
@@ -102,3 +102,33 @@ def test_where_no_slope_is_given_the_rule_stands_in(name: str) -> None:
     assert any(bool(t.isnan().any()) for step in asked for t in step.slopes.values())
     for x in zoo.samples(walk.region, 100):
         assert (graph.values(x)[graph.output].flatten(1) >= found).all()
+
+
+@pytest.mark.parametrize("name", ["relu", "sigmoid"])
+def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
+    """Bounds hold either way; entries that are not ready have rows of the rule, others do not."""
+    graph = NETWORKS[name]()
+    plan = Plan(graph)
+    guide = drawn(plan, whole=True)
+
+    def ready(source: int) -> Tensor:
+        return (torch.arange(graph.nodes[source].size) % 2 == 0).expand(3, -1)
+
+    sources = {plan.sources[i] for i in plan.relaxed if plan.below(plan.sources[i])}
+    for spare in (False, True):
+        steps: list[Step] = []
+        region = zoo.region(graph, 2.0, 0.2, 3)
+        walk = Walk(
+            plan, region, Settings("crown"), Guide(guide.choose, ready),
+            record=steps.append, spare=spare,
+        )  # fmt: skip
+        walk.layers()
+        for source in sources:
+            fixed = [s for s in steps if s.target == source and s.slopes is None]
+            entries = torch.cat([s.neuron for s in fixed]) % 2
+            assert bool((entries == 1).any())
+            assert bool((entries == 0).any()) is not spare
+        for x in zoo.samples(region, 100):
+            values = graph.values(x)
+            for i, box in walk.values.items():
+                assert (values[i] >= box.lower).all() and (values[i] <= box.upper).all()

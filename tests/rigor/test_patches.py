@@ -19,7 +19,8 @@ from frown.query.spec import Spec
 from frown.relax.table import Relu
 from frown.rigor import forms, patches
 from frown.rigor import replay as replay_module
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.guided import fixed_rule
+from frown.rigor.replay import Walk
 from rigor.cases import CLASSES, Draw, Tally, regions, replay
 from test_parts import BALLS, NETWORKS
 

@@ -20,8 +20,9 @@ from frown.engines.settings import Settings
 from frown.query.region import Region
 from frown.query.spec import Spec
 from frown.relax.table import Relu
+from frown.rigor.guided import fixed_rule
 from frown.rigor.guides import programmed
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.replay import Walk
 
 ACTIVATIONS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
 

@@ -16,8 +16,9 @@ from frown.query.spec import Spec
 from frown.relax.relaxation import Lines, Slopes
 from frown.relax.table import Relu
 from frown.rigor import forms, replay
+from frown.rigor.guided import fixed_rule
 from frown.rigor.region import enclosing, extremes, farthest, least
-from frown.rigor.replay import Walk, fixed_rule
+from frown.rigor.replay import Walk
 from frown.rigor.rounding import keeps_small_numbers
 from rigor.cases import Tally, run
 from rigor.exact import exact, rational

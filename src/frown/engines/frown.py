@@ -123,7 +123,7 @@ def frown(
         else:
             box, rows = without_rows(plan, region, source, box, settings, known)
             if rows and not engine.begins_at_crown(source):
-                new = engine.untried(source, box)
+                new = ~tried(plan, source, warm, settings, sample)
                 box = fixed_box(plan, region, source, box, frames, settings, new)
         return box.meet(engine.neurons(source, box, frames)) if rows else box
 
@@ -156,6 +156,21 @@ def gather_rows(
     return Rows(part.target, coef, ball, own, group, wide, entry), keys
 
 
+def tried(plan: Plan, source: int, warm: Warm, settings: Settings, sample: Tensor) -> Tensor:
+    """(N, size) mask of the entries of a node of which both sides have slopes to start from."""
+    split = parts(plan, source, settings.group)
+    size = plan.graph.nodes[source].size
+    mask = torch.zeros(len(sample), size, dtype=torch.bool, device=sample.device)
+    for k, part in enumerate(split.parts):
+        if (source, k) in warm.theta:
+            # The last node is in all rows.
+            known = ~torch.isnan(warm.theta[source, k][:, 0, -1])
+            both = known.view(warm.samples, 2, split.blocks[k])[sample].all(1)
+            own = part.neurons.flatten()
+            mask[:, own] = both[:, split.block[own]]
+    return mask
+
+
 @dataclass(frozen=True)
 class _Engine:
     plan: Plan
@@ -169,20 +184,6 @@ class _Engine:
         """Whether rows without slopes to start from begin with CROWN's very lines, so that their
         bounds are no looser; the rows of a group, or planes, begin near them."""
         return self.settings.group == 1 and self.plan.elementwise(source)
-
-    def untried(self, source: int, box: Box) -> Tensor:
-        """(N, size) mask of the entries of which a side has no slopes to start from."""
-        split = parts(self.plan, source, self.settings.group)
-        mask = torch.ones_like(box.lower, dtype=torch.bool).flatten(1)
-        for k, part in enumerate(split.parts):
-            if (source, k) not in self.warm.theta:
-                continue
-            # The last node is in all rows.
-            missing = torch.isnan(self.warm.theta[source, k][:, 0, -1])
-            both = missing.view(self.warm.samples, 2, split.blocks[k])[self.sample].any(1)
-            own = part.neurons.flatten()
-            mask[:, own] = both[:, split.block[own]]
-        return mask
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by optimised rows."""

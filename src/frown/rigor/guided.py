@@ -45,7 +45,16 @@ class Choice:
     whole: bool = False  # there is no NaN
 
 
-Guide = Callable[[Request], Choice | None]  # None: the fixed rule's all over
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """Where slopes come from. `choose` None: rows take the fixed rule's. `ready(source)` (N, size):
+    entries whose rows, on both sides, are no worse than the fixed rule's; None: nobody knows."""
+
+    choose: Callable[[Request], Choice | None]
+    ready: Callable[[int], Tensor | None] = lambda source: None
+
+
+fixed_rule = Guide(lambda request: None)  # CROWN's or Fast-Lin's lines
 
 
 @dataclass(frozen=True, slots=True)

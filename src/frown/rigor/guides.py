@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from frown.engines.banks import bank
-from frown.engines.frown import Warm
+from frown.engines.frown import Warm, tried
 from frown.engines.lp import Leanings, Slants
 from frown.engines.optimise import slopes_of
 from frown.engines.part import shared
@@ -32,7 +32,7 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
     for i, j in zip(plan.relaxed, engine.relaxed, strict=True):
         origin[plan.sources[i]] = engine.sources[j]
 
-    def guide(request: Request) -> Choice | None:
+    def choose(request: Request) -> Choice | None:
         target = origin[request.target]
         slots = plan.slots(request.target)[1]
         if not slots or slots != engine.slots(target)[1]:
@@ -65,7 +65,15 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
 
         return Choice(slope, whole)
 
-    return guide
+    def ready(source: int) -> Tensor | None:
+        found = origin[source]
+        if settings.group != 1 or not plan.elementwise(source):
+            return None
+        if plan.slots(source)[1] != engine.slots(found)[1]:
+            return None
+        return tried(engine, found, warm, settings, sample)
+
+    return Guide(choose, ready)
 
 
 def programmed(
@@ -81,7 +89,7 @@ def programmed(
     for i, j in nodes.items():
         origin[plan.sources[i]] = engine.sources[j]
 
-    def guide(request: Request) -> Choice | None:
+    def choose(request: Request) -> Choice | None:
         target, last = origin[request.target], request.target == plan.graph.output
         size = plan.graph.nodes[request.target].size
         if not last and engine.graph.nodes[target].size != size:
@@ -95,7 +103,7 @@ def programmed(
                 if one.warm is not None:
                     first = torch.zeros(1, dtype=torch.long, device=rows.device)
                     ours = optimised(plan, engine, one.warm, settings, first)
-                    before = ours(_sub_request(request, rows, k))
+                    before = ours.choose(_sub_request(request, rows, k))
                 shares.append(_Share(rows, number[rows], one, one.leanings.get(target), before))
 
         def slope(i: int, here: Tensor) -> Tensor:
@@ -109,7 +117,7 @@ def programmed(
 
         return Choice(slope)
 
-    return guide
+    return Guide(choose)
 
 
 @dataclass(frozen=True, slots=True)

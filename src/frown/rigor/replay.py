@@ -32,7 +32,7 @@ from frown.relax.relaxation import Frame, Lines
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
 from frown.rigor.forms import Passed, Rule, Weights, pull_back, terms_of
-from frown.rigor.guided import Choice, Guide, Guided, Nodes, Request
+from frown.rigor.guided import Guide, Guided, Nodes, Request, fixed_rule
 from frown.rigor.lines import Proven, prove
 from frown.rigor.patches import Known, bounded, patched_rows
 from frown.rigor.region import enclosing, extremes
@@ -51,11 +51,6 @@ class Step:
     slopes: dict[int, Tensor] | None
 
 
-def fixed_rule(request: Request) -> Choice | None:
-    """CROWN's or Fast-Lin's lines."""
-    return None
-
-
 @dataclass
 class Walk:
     """Proven bounds as they grow, node by node."""
@@ -67,6 +62,7 @@ class Walk:
     clock: Clock = NO_LIMIT
     record: Callable[[Step], None] | None = None
     thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
+    spare: bool = False  # the fixed rule's rows where the guide's are ready
     execution: Execution | None = None  # where bounds are to cover execution, too
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
@@ -194,13 +190,24 @@ class Walk:
         if not self.plan.below(source):
             return self._affine_box(source)
         # The fixed rule settles most neurons, as it did for the engine; the others get the
-        # slopes that the engine found for them.
-        box = self._neurons(source, box, fixed_rule)
+        # slopes that the engine found for them, some of them at once.
+        ready = self.guide.ready(source) if self.spare else None
+        box = self._neurons(source, box, fixed_rule, None if ready is None else ~ready)
         return box if self.guide is fixed_rule else self._neurons(source, box, self.guide)
 
-    def _neurons(self, source: int, box: Box, guide: Guide) -> Box:
-        """A node's box, its unsettled entries bounded by rows."""
-        sample, neuron = unsettled(self.plan, source, box)
+    def _neurons(self, source: int, box: Box, guide: Guide, wanted: Tensor | None = None) -> Box:
+        """A node's box, its unsettled entries (of those in the mask, (N, size)) bounded by rows."""
+
+        def left(box: Box) -> tuple[Tensor, Tensor]:
+            sample, neuron = unsettled(self.plan, source, box)
+            if wanted is None:
+                return sample, neuron
+            keep = wanted[sample, neuron]
+            return sample[keep], neuron[keep]
+
+        sample, neuron = left(box)
+        if not len(sample):
+            return box
         if few(self.plan, source, len(sample)):
             side = torch.arange(2 * len(sample), device=neuron.device) % 2
             every = (sample.repeat_interleave(2), neuron.repeat_interleave(2), side)
@@ -208,7 +215,7 @@ class Walk:
         # The side nearer to 0 first: what it settles needs no row for the other.
         near = (box.middle.flatten(1) <= 0).long()
         for sides in (near, 1 - near):
-            sample, neuron = unsettled(self.plan, source, box)
+            sample, neuron = left(box)
             box = self._sides(source, box, sample, neuron, sides[sample, neuron], guide)
         return box
 
@@ -314,7 +321,9 @@ class Walk:
         index, own = shared(sample), which(sample)
         choice = None
         if guide is not fixed_rule:
-            choice = guide(Request(target, coef, sample, neuron, side, self.region, self.frames))
+            choice = guide.choose(
+                Request(target, coef, sample, neuron, side, self.region, self.frames)
+            )
         error = None if self.execution is None else self.execution.error
         if choice is None:
 
@@ -328,10 +337,10 @@ class Walk:
             if self.thrift > 0 and target != self.plan.graph.output:
                 box = self.values[target]
                 least = self.thrift * (box.upper - box.lower).flatten(1)[sample, neuron]
-            rows = Guided(self._nodes(), target, choice, index, own, least)
-            way = rows.through, error, rows.rest
+            passing = Guided(self._nodes(), target, choice, index, own, least)
+            way = passing.through, error, passing.rest
             form = pull_back(self.plan, target, coef, own, self.weights, *way)
-            slopes = rows.slopes
+            slopes = passing.slopes
         if self.record is not None:
             if slopes is not None:
                 for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
