@@ -91,9 +91,9 @@ def test_sides_chosen_by_arithmetic_are_exact(
 ) -> None:
     coef, lower, upper = torch.tensor(drawn, dtype=dtype).T
     sides = Sides(coef)
-    assert torch.equal(sides.of(lower, upper), torch.where(coef > 0, lower, upper))
-    assert torch.equal(sides.sign, torch.where(coef > 0, -1.0, 1.0).to(dtype))
-    assert torch.equal(sides.weight > 0, sides.below)
+    assert torch.equal(sides.of(lower, upper), torch.where(coef >= 0, lower, upper))
+    assert torch.equal(sides.sign, torch.where(coef >= 0, -1.0, 1.0).to(dtype))
+    assert torch.equal(sides.above == 0, sides.below)
 
 
 def test_a_side_without_a_number_gives_none() -> None:

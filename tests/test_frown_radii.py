@@ -51,3 +51,22 @@ def test_coefficients_that_overflow_prove_nothing(
     )
     assert np.isfinite(usual.broken).any()
     assert (scaled.radius <= usual.broken * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("method", ["frown", "lp"])
+def test_what_holds_everywhere_is_proved_as_far_as_searches_go(method: str) -> None:
+    """Without a valid range, and the row says that more may hold; with one, all of it."""
+    torch.manual_seed(0)
+    sizes = [(5, 8, nn.ReLU()), (8, 8, nn.Sigmoid()), (8, 8, nn.ReLU())]
+    layers = [m for a, b, act in sizes for m in (nn.Linear(a, b), act)]
+    net = nn.Sequential(*layers, nn.Linear(8, 3))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(1.6)
+    model, x = frown.load(net, torch.zeros(1, 5)), np.random.default_rng(1).uniform(-1, 1, (2, 5))
+    free = frown.certify(model, x, method=method, norm=2, attack=False)
+    assert (free.radius > 1000).all()
+    assert all("more may hold" in row.remark for row in free.rows)
+    inside = frown.certify(model, x, method=method, norm=2, attack=False, bounds=(-9, 9))
+    assert all(row.remark == "" for row in inside.rows)
+    assert (inside.radius < 100).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from torch import Tensor
 from frown.engines.frown import Warm
 from frown.engines.lp import Slants
 from frown.query.query import Query
-from frown.radius import Bracket, Evaluate
+from frown.radius import Bracket, Evaluate, Goal
 
 
 @dataclass
@@ -49,6 +50,19 @@ class Batch:
     def say(self, n: int, text: str) -> None:
         """One more remark about the n-th input."""
         self.remark[n] = "; ".join(part for part in (self.remark.get(n, ""), text) if part)
+
+    def say_what_is_open(self, goal: Goal) -> None:
+        """Of searches that ended with no radius that failed, or none nearby."""
+        if not self.complete:
+            return
+        own = self.bracket
+        for k in own.open(goal).tolist():
+            failed = float(own.failed[k])
+            most = f"up to {failed:.4g}" if isfinite(failed) else "how much, no radius told"
+            self.say(int(self.right[k]), f"the search ended early; more may hold, {most}")
+        last = (own.proved >= own.limit) & (own.limit < self.whole)
+        for k in last.nonzero().flatten().tolist():
+            self.say(int(self.right[k]), "the search ends at this radius; more may hold")
 
     def proof(self, k: int, targets: list[int]) -> tuple[float, dict[int, float]]:
         """The radius proved of the k-th right input, and the margins there."""

@@ -112,6 +112,8 @@ class Certifier:
             self._search(batch, fixed, first, self._fine, rounds, pulse, enough=NEAR)
         else:
             self._search(batch, fixed, first, self._fine, rounds, pulse)
+            if self.settings.method not in SEARCHED and not eps:
+                batch.say_what_is_open(self._fine)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
@@ -140,6 +142,8 @@ class Certifier:
             self._insist(batch, evaluate, bracket, goal, pulse)
         self._at_least(batch, bracket)
         batch.fixed = None
+        if method != "milp" and not eps:
+            batch.say_what_is_open(goal)
         if method == "milp" and not self.clock.expired():
             with torch.inference_mode():
                 self._branch(batch, eps, pulse)

@@ -20,6 +20,7 @@ SEEN = 3  # radii that an estimate rests on
 BEND = 0.25  # of the secant's step: how far a third radius may move the estimate
 POWERS = (0.7, 8.0)  # what growth of D is believed
 LASTS = 4  # radii in a row that were proved, and none failed: the limit itself is tried
+FAR = 0.05  # how much further the next one is to be, for margins that seem to last
 BEYOND = 0.6  # of `near`: how far beyond the estimate a first failure is looked for
 SLOWER = 0.9  # of a method's growth is a better one's (medians on a dozen networks: .65 to .96)
 
@@ -198,9 +199,12 @@ class Bracket:
         doubted = self.doubted[index]
         most = torch.where(low < doubted, doubted, 3 * low).minimum(3 * low)
         aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, most)), down)
-        # What is proved again and again may hold up to the limit, where that is not far.
+        # What is proved again and again may hold up to the limit, where that is not far, or
+        # everywhere.
         top = self.limit[index]
-        ever = moved & (steps >= LASTS) & torch.isinf(high) & (top <= 2 * low)
+        lasts = moved & (steps >= LASTS) & torch.isinf(high)
+        aim = torch.where(lasts & (aim > (1 + FAR) * low), 3 * low, aim)
+        ever = lasts & (top <= 2 * low)
         return torch.where((aim * (1 + near) >= top) | ever, top, aim)
 
     def root(self) -> Tensor:

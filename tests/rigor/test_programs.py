@@ -13,6 +13,7 @@ from torch import nn
 import frown
 import frown_check
 import zoo
+from frown import certificate
 from frown.engines.backward import fixed_layers
 from frown.engines.lp import Leanings, Slants
 from frown.engines.plan import Plan
@@ -74,6 +75,31 @@ def test_what_crown_settled_before_the_programs_is_settled_again(seed: int) -> N
     proved = frown.certify(deep(seed), x, **options)
     assert {row.level for row in proved.rows} == {"rigorous"}
     assert proved.radius == pytest.approx(plain.radius, rel=1e-4)
+
+
+def test_certificates_hold_the_very_slopes_that_were_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep single precision, so a replay uses no other slopes, be the search in double."""
+    kept: list[np.ndarray] = []
+    real = certificate._stored
+
+    def stored(slopes: np.ndarray) -> tuple[np.ndarray, str]:
+        kept.append(slopes[np.isfinite(slopes)])
+        return real(slopes)
+
+    monkeypatch.setattr(certificate, "_stored", stored)
+    path = tmp_path / "net.onnx"
+    torch.manual_seed(1)
+    sizes = [(5, 8, nn.ReLU()), (8, 8, nn.Sigmoid()), (8, 8, nn.ReLU())]
+    layers = [m for a, b, act in sizes for m in (nn.Linear(a, b), act)]
+    net = nn.Sequential(*layers, nn.Linear(8, 3))
+    torch.onnx.export(net, (torch.zeros(1, 5),), path, dynamo=False)
+    x = np.random.default_rng(1).uniform(-1, 1, (2, 5))
+    for boxes in ("lp", "crown", "frown"):
+        options = {"method": "lp", "boxes": boxes, "dtype": "float64", "attack": None, "norm": 2}
+        frown.certify(frown.load(path), x, certificates=tmp_path / boxes, **options)
+    assert kept and all((s == s.astype(np.float32)).all() for s in kept)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4])

@@ -294,7 +294,7 @@ class _Engine:
         theta = self.warm.filled(flat.index_select(0, keys), table, keys)
         ascent = self.settings.ascent
         last = table[0] == self.plan.graph.output
-        radii, layers = self.warm.rounds, len(part.plan.below(part.target))
+        radii, layers = self.warm.rounds, None if grouped else len(part.plan.below(part.target))
         steps, rate = ascent.of_margins(radii) if last else ascent.of_neurons(radii, layers)
         ascent = replace(ascent, rate=rate)
         found = optimise(part.plan, rows, theta, ascent, steps, self.clock)

@@ -14,7 +14,7 @@ from torch import Tensor
 from frown.engines.banks import Run
 from frown.engines.forms import Chosen
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Frame, Relaxation, Sides, Slopes, Within, weight_of
+from frown.relax.relaxation import Frame, Relaxation, Sides, Slopes, Within, above_of
 
 
 class Passage(ABC):
@@ -126,7 +126,7 @@ class Even(Passage):
             self.above, self.over = self.both.upper, self.run.split(self.both.upper)
 
     def slope(self, i: int, here: Tensor) -> Tensor:
-        return torch.lerp(self.over[i], self.under[i], weight_of(here))
+        return torch.lerp(self.under[i], self.over[i], above_of(here))
 
     def back(self, i: int, here: Tensor) -> Tensor:
         slope = self.slope(i, here)
@@ -152,8 +152,7 @@ class Even(Passage):
             self.within = Within(slope, line.intercept, touch, tight.width)
         if self.begun is not None:
             theta, low, high = self.begun
-            # A neuron without weight may get some at the next radius: as CROWN begins, below.
-            theta[:, 0, self.run.place] = torch.where(self.coef >= 0, low, high).flatten(1)
+            theta[:, 0, self.run.place] = sides.of(low, high).flatten(1)
 
     def lines(self) -> dict[int, Chosen]:
         intercepts = self.run.split(self.within.intercept)

@@ -40,11 +40,12 @@ class Ascent:
             return self
         return replace(self, steps=ceil(0.6 * self.steps), rate=1.2 * self.rate)
 
-    def of_neurons(self, radii: int, layers: int) -> tuple[int, float]:
-        """Steps, and the first one's rate, after so many radii, along so many layers."""
+    def of_neurons(self, radii: int, layers: int | None = None) -> tuple[int, float]:
+        """Steps, and the first one's rate, after so many radii, along so many layers (None: what
+        groups share is harder to find)."""
         faded = self.fade**radii
         steps = min(self.steps, max(self.more, ceil(self.steps * faded)))
-        if self.more < self.steps:
+        if layers is not None and self.more < self.steps:
             steps = min(steps, layers + self.shallow)
         return steps, self.rate * max(self.least, faded)
 

@@ -132,7 +132,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Sides:
-    """The side that each entry of rows needs: lines below where its coefficient is > 0.
+    """The side that each entry of rows needs: lines below where its coefficient is >= 0.
 
     Selects by arithmetic, which torch does several times faster than by masks; exact, but
     where the line that is not needed has no number, the other has none either.
@@ -143,26 +143,26 @@ class Sides:
     @cached_property
     def below(self) -> Tensor:
         """As a mask."""
-        return self.coef > 0
+        return self.coef >= 0
 
     @cached_property
-    def weight(self) -> Tensor:
-        """1 below, 0 above."""
-        return weight_of(self.coef)
+    def above(self) -> Tensor:
+        """0 below, 1 above."""
+        return above_of(self.coef)
 
     @cached_property
     def sign(self) -> Tensor:
         """-1 below, 1 above: outwards."""
-        return 1 - 2 * self.weight
+        return 2 * self.above - 1
 
     def of(self, lower: Tensor, upper: Tensor) -> Tensor:
         """What is needed of the two."""
-        return torch.lerp(upper, lower, self.weight)
+        return torch.lerp(lower, upper, self.above)
 
 
-def weight_of(coef: Tensor) -> Tensor:
-    """1 where coefficients are > 0, else 0; torch compares far more slowly."""
-    return coef.sign().relu_()
+def above_of(coef: Tensor) -> Tensor:
+    """1 where coefficients are < 0, else 0; torch compares far more slowly."""
+    return coef.sign().neg_().relu_()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,12 +123,15 @@ class Guided:
             if not any(i in self.coefs for i in run.nodes):
                 continue
             like = next(self.coefs[i] for i in run.nodes if i in self.coefs)
+            unread = [i for i in run.nodes if i not in self.coefs]
             for i, shape in zip(run.nodes, run.shapes, strict=True):
-                if i not in self.coefs:  # no row reads it
+                if i in unread:
                     self.coefs[i] = self.slopes[i] = like.new_zeros(len(like), *shape)
             proven, size = self.nodes.run(run)
             coef, slope = run.join(self.coefs), run.join(self.slopes)
             intercept = proven.rows(self.index).intercept(slope, coef >= 0)
+            if unread:  # be their lines what they may
+                intercept = torch.where(coef == 0, 0.0, intercept)
             found.append(by_lines(run.op, coef, slope, intercept, size, self.which))
         return found
 

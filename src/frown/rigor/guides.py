@@ -16,7 +16,7 @@ from frown.engines.part import shared
 from frown.engines.parts import parts
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
-from frown.relax.relaxation import SlopeRange
+from frown.relax.relaxation import Frame
 from frown.rigor.guided import Choice, Guide, Request
 
 
@@ -53,7 +53,7 @@ def optimised(plan: Plan, engine: Plan, warm: Warm, settings: Settings, sample: 
                 return None
             theta = found
         index, frames = shared(request.sample), bank(plan, request.target, request.frames)
-        whole = all(_finite(f.range) for f in frames)
+        whole = all(map(_finite, frames))
         frames = tuple(f.rows(index) for f in frames)
         group = torch.arange(len(request.coef)) if grouped else None
         theta, count = theta.to(request.coef), len(request.coef)
@@ -138,7 +138,9 @@ class _Share:
         elif self.slants.warm is None:
             rule = self.slants.rule[origin]
             below = (laid >= 0).expand_as(blank)
-            found = torch.where(below, rule.lower.to(blank), rule.upper.to(blank))
+            # Rounded to single precision, like all others.
+            low, high = (t.float().to(blank) for t in (rule.lower, rule.upper))
+            found = torch.where(below, low, high)
         else:
             found = blank
         slope = None if self.leanings is None else self.leanings.slope.get(origin)
@@ -150,9 +152,11 @@ class _Share:
         return found
 
 
-def _finite(spread: SlopeRange) -> bool:
-    low, high = spread.lower, spread.upper
-    return bool((low.lower + low.upper + high.lower + high.upper).isfinite().all())
+def _finite(frame: Frame) -> bool:
+    low, high = frame.range.lower, frame.range.upper
+    total = low.lower.abs() + low.upper.abs() + high.lower.abs() + high.upper.abs()
+    total = total if frame.excess is None else total + frame.excess
+    return bool(total.isfinite().all())
 
 
 def _sub_request(request: Request, rows: Tensor, sample: int) -> Request:
