@@ -88,6 +88,7 @@ def certify(
     boxes: str = "lp",
     workers: int = 1,
     hot: bool = True,
+    start: str = "frown",
     dtype: str = "float32",
     device: str = "cpu",
     memory: int | None = None,
@@ -112,8 +113,8 @@ def certify(
     one ball, "each" has its own, and 3, "0:3", [0, 2] or "each of 0:3" alone may move.
     `gates` says how sigmoid(x) tanh(y) and sigmoid(x) y are bounded: "composed" of their factors'
     lines, or by "joint" planes of x and y.
-    Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers` and `hot` are
-    options of lp (see `frown.engines.settings.Settings`).
+    Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers`, `hot` and
+    `start` are options of lp (see `frown.engines.settings.Settings`).
 
     With the `level` "rigorous" every radius returned was proved at that very radius with all
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
@@ -137,6 +138,7 @@ def certify(
         boxes=boxes,
         workers=workers,
         hot=hot,
+        start=start,
         dtype=dtype,
         device=device,
         memory=memory,

@@ -62,6 +62,7 @@ class Search:
     boxes: str = "lp"
     workers: int = 1
     hot: bool = True
+    start: str = "frown"
     dtype: str = "float32"
     device: str = "cpu"
     memory: int | None = None
@@ -118,6 +119,7 @@ class Search:
             boxes=self.boxes,
             workers=whole_number(self.workers, "workers"),
             hot=self.hot,
+            start=self.start,
         )
 
 

@@ -132,7 +132,7 @@ class Certifier:
         glance = not eps and self.settings.group == 1 and method != "lp"
         evaluate = self._optimised(batch, glance)
         if method == "lp":
-            if self.settings.hot and not eps:
+            if self.settings.hot and self.settings.start == "frown" and not eps:
                 first = self._foreseen(batch, first)
             self._at_least(batch, bracket)  # programs may take long, and be interrupted
             evaluate = self._programmed(batch)

@@ -235,6 +235,9 @@ def certify(
             "--hot/--cold", help="lp: start from the last solution.", rich_help_panel=_MACHINE
         ),
     ] = True,
+    start: Annotated[
+        str, typer.Option(help="lp: search from frown's or crown's.", rich_help_panel=_MACHINE)
+    ] = "frown",
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_MACHINE)
     ] = "cpu",
@@ -309,6 +312,7 @@ def certify(
             boxes=boxes,
             workers=workers,
             hot=hot,
+            start=start,
             attack=attack,
             level=level,
             deployed=deployed,

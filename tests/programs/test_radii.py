@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import frown
+from frown import certifier
 from frown.engines import lp as engine
 from frown.engines import milp as branching
 from frown.engines.clock import Clock, OutOfTime
@@ -71,8 +72,8 @@ def test_the_order_of_the_methods(relu: frown.Model, x: np.ndarray, y: np.ndarra
         assert row.failed is None or row.failed >= row.radius
 
 
-def test_one_line_per_side_and_a_cold_start(
-    relu: frown.Model, x: np.ndarray, y: np.ndarray
+def test_one_line_per_side_and_other_starts(
+    relu: frown.Model, x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With CROWN's own lines the program is CROWN (Theorem 1); cold or hot, optima agree."""
     crown = frown.certify(relu, x, y, method="crown")
@@ -81,6 +82,19 @@ def test_one_line_per_side_and_a_cold_start(
     hot, cold = (frown.certify(relu, x, y, method="lp", hot=hot) for hot in (True, False))
     np.testing.assert_allclose(hot.radius, cold.radius, rtol=TOL)
     assert (hot.settings["hot"], cold.settings["hot"]) == (True, False)
+    called: list[object] = []
+    real = certifier.frown
+
+    def counted(*rest: Any) -> Any:
+        called.append(rest)
+        return real(*rest)
+
+    monkeypatch.setattr(certifier, "frown", counted)
+    alone = frown.certify(relu, x, y, method="lp", start="crown")
+    assert not called  # programs need nothing of FROWN
+    np.testing.assert_allclose(hot.radius, alone.radius, rtol=TOL)
+    frown.certify(relu, x, y, method="lp")
+    assert called
 
 
 def test_targets_are_taken(relu: frown.Model, x: np.ndarray, y: np.ndarray) -> None:

@@ -30,6 +30,7 @@ from programs.tools import (
         ({"method": "lp", "norm": 3}, "norms 1, 2 and inf, not 3"),
         ({"method": "milp", "norm": 2}, "norm 1 or inf, not 2"),
         ({"method": "lp", "boxes": "interval"}, "unknown boxes 'interval'"),
+        ({"method": "lp", "start": "lp"}, "unknown start 'lp'"),
         ({"method": "lp", "tangents": 0}, "tangents"),
         ({"method": "lp", "tangents": 1.5}, "tangents"),
         ({"method": "lp", "workers": 0}, "workers"),
@@ -90,12 +91,12 @@ def test_a_missing_solver_says_what_to_install(
 
 def test_options_of_programs_reach_them(net: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = ("--tangents", 1, "--boxes", "crown", "--cold", "--no-attack")
+    options = ("--tangents", 1, "--boxes", "crown", "--cold", "--start", "crown", "--no-attack")
     command("certify", net, data, "--method", "lp", *options, "--out", out, "--quiet")
     for row in rows_of(out):
         assert row["method"] == "lp" and row["status"] == "certified"
-        kept = {k: row["settings"][k] for k in ("tangents", "boxes", "hot", "workers")}
-        assert kept == {"tangents": 1, "boxes": "crown", "hot": False, "workers": 1}
+        kept = {k: row["settings"][k] for k in ("tangents", "boxes", "hot", "start")}
+        assert kept == {"tangents": 1, "boxes": "crown", "hot": False, "start": "crown"}
     crown = frown.certify(frown.load(net), *np.load(data).values(), method="crown")
     np.testing.assert_allclose([row["radius"] for row in rows_of(out)], crown.radius, rtol=TOL)
 

@@ -9,6 +9,7 @@ from frown.errors import InvalidInput
 
 METHODS = ("interval", "fastlin", "crown", "frown", "lp", "milp")
 BOXES = ("lp", "crown", "frown")
+STARTS = ("frown", "crown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ class Settings:
     Of the method lp: `tangents` lines per curved side (1: CROWN's one line per side);
     `boxes` says what bounds the inner layers (lp: linear programs throughout, LP-ALL; crown,
     frown: programs for the last layer alone, LP-LAST); `workers` processes share the programs.
-    Unless `hot`, every program starts from nothing and the search from CROWN's radius, as a
-    plain implementation would; the bounds are the same.
+    A search starts at FROWN's radius; with `start` "crown", at CROWN's, and is then by programs
+    alone. Unless `hot`, every program starts from nothing, too, as a plain implementation would;
+    the bounds are the same.
     """
 
     method: str = "frown"
@@ -78,6 +80,7 @@ class Settings:
     boxes: str = "lp"
     workers: int = 1
     hot: bool = True
+    start: str = "frown"
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -92,5 +95,7 @@ class Settings:
             raise InvalidInput(f"tangents must be at least 1, not {self.tangents}")
         if self.boxes not in BOXES:
             raise InvalidInput(f"unknown boxes {self.boxes!r}; choose from {', '.join(BOXES)}")
+        if self.start not in STARTS:
+            raise InvalidInput(f"unknown start {self.start!r}; choose from {', '.join(STARTS)}")
         if self.workers < 1:
             raise InvalidInput(f"workers must be at least 1, not {self.workers}")

@@ -68,6 +68,7 @@ class Request:
     boxes: str = "lp"
     workers: int = 1
     hot: bool = True
+    start: str = "frown"
     attack: bool = True
     level: str = "rigorous"
     deployed: str | None = None
@@ -217,6 +218,7 @@ def _options(request: Request) -> dict[str, Any]:
         "boxes": request.boxes,
         "workers": request.workers,
         "hot": request.hot,
+        "start": request.start,
         "dtype": request.dtype,
         "device": request.device,
         "memory": None if request.memory is None else parse_memory(request.memory),
