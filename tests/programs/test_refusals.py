@@ -30,7 +30,6 @@ from programs.tools import (
         ({"method": "lp", "norm": 3}, "norms 1, 2 and inf, not 3"),
         ({"method": "milp", "norm": 2}, "norm 1 or inf, not 2"),
         ({"method": "lp", "boxes": "interval"}, "unknown boxes 'interval'"),
-        ({"method": "lp", "start": "lp"}, "unknown start 'lp'"),
         ({"method": "lp", "tangents": 0}, "tangents"),
         ({"method": "lp", "tangents": 1.5}, "tangents"),
         ({"method": "lp", "workers": 0}, "workers"),
@@ -45,6 +44,11 @@ def test_what_makes_no_sense_is_refused(
         frown.certify(relu, x, **options)
     with pytest.raises(InvalidInput):
         frown.bound(relu, x, 0.1, **options)
+
+
+def test_a_search_starts_at_what_there_is(relu: frown.Model, x: np.ndarray) -> None:
+    with pytest.raises(InvalidInput, match="unknown start 'lp'; choose from frown, crown"):
+        frown.certify(relu, x, method="lp", start="lp")
 
 
 def test_branching_is_for_piecewise_linear_networks(sigmoid: frown.Model, x: np.ndarray) -> None:
@@ -121,6 +125,7 @@ def test_branching_from_the_command_line(net: Path, data: Path, tmp_path: Path) 
         (("--method", "lp", "--norm", 3), "norms 1, 2 and inf"),
         (("--method", "milp", "--norm", 2), "norm 1 or inf"),
         (("--method", "lp", "--boxes", "fastlin"), "unknown boxes"),
+        (("--method", "lp", "--start", "lp"), "unknown start"),
         (("--method", "lp", "--tangents", 0), "--tangents"),
         (("--method", "lp", "--workers", 0), "--workers"),
     ],
