@@ -14,7 +14,7 @@ from frown.query.spec import Spec
 from frown.relax.table import Relu, Sigmoid, Tanh
 from frown.rigor import guided
 from frown.rigor.forms import Passed
-from frown.rigor.guided import Choice, Guide, Guided, Request
+from frown.rigor.guided import Choice, Guide, Guided, Request, fixed_rule
 from frown.rigor.replay import Step, Walk
 
 NETWORKS = {
@@ -132,3 +132,19 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
             values = graph.values(x)
             for i, box in walk.values.items():
                 assert (values[i] >= box.lower).all() and (values[i] <= box.upper).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = NETWORKS[name]()
+    many, together = replayed(graph, fixed_rule)
+    assert bool(many.ruled) == (name not in ("branches", "lstm"))
+    monkeypatch.setattr(guided, "runs", lambda plan, target: ())
+    one, alone = replayed(graph, fixed_rule)
+    assert not one.ruled
+    assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
+    for i, box in one.values.items():
+        assert torch.allclose(box.lower, many.values[i].lower, rtol=1e-11, atol=1e-11)
+        assert torch.allclose(box.upper, many.values[i].upper, rtol=1e-11, atol=1e-11)

@@ -74,7 +74,7 @@ def line_rows(
             found |= {i: lines[i].rows(index) for i in run.nodes}
             continue
         own = [lines[i] for i in run.nodes]
-        whole = _joined_lines(own, max(o.lower.shape[0] for o in own)).rows(index)
+        whole = joined_lines(own, max(o.lower.shape[0] for o in own)).rows(index)
         under, over = run.split(whole.slopes.lower), run.split(whole.slopes.upper)
         low, high = run.split(whole.lower), run.split(whole.upper)
         found |= {i: Lines(Slopes(under[i], over[i]), low[i], high[i]) for i in run.nodes}
@@ -118,13 +118,14 @@ def _joined(frames: Sequence[Frame]) -> Frame:
     return Frame(
         first.op,
         box([f.box for f in frames]),
-        _joined_lines([f.lines for f in frames], count),
+        joined_lines([f.lines for f in frames], count),
         SlopeRange(box([r.lower for r in ranges]), box([r.upper for r in ranges])),
         _cat(excess, count) if excess else None,
     )
 
 
-def _joined_lines(lines: Sequence[Lines], count: int) -> Lines:
+def joined_lines(lines: Sequence[Lines], count: int) -> Lines:
+    """Of nodes side by side, (count, neurons)."""
     slopes = [own.slopes for own in lines]
     return Lines(
         Slopes(_cat([s.lower for s in slopes], count), _cat([s.upper for s in slopes], count)),

@@ -98,28 +98,34 @@ class Rule:
 
     def through(self, op: Relaxation, here: Tensor, which: Which) -> Passed:
         """A form of every row through the lines of its sample."""
-        lines, slopes = self.lines, self.lines.slopes
+        slopes, lines = self.lines.slopes, self.lines
         if self.charge is None:
             under = here >= 0
             low, high = (spread(t, which) for t in (slopes.lower, slopes.upper))
             slope = torch.where(op.expand(under), low, high)
             low, high = (spread(t, which) for t in (lines.lower, lines.upper))
             return by_lines(op, here, slope, torch.where(under, low, high), self.size, which)
+        return Passed(self.back(op, here, which), *self.gain(here, which))
+
+    def back(self, op: Relaxation, here: Tensor, which: Which) -> Tensor:
+        """From coefficients of a node's output to those of its input."""
         # One of two halves is 0, so their sum is exact, and faster than a selection.
-        positive, negative = here.clamp(min=0), here.clamp(max=0)
-        const = dot(positive, lines.lower, which) + dot(negative, lines.upper, which)
-        halves = op.expand(positive), op.expand(negative)
+        slopes = self.lines.slopes
+        halves = op.expand(here.clamp(min=0)), op.expand(here.clamp(max=0))
         if isinstance(which, Even):
             halves = which.blocks(halves[0]), which.blocks(halves[1])
             low, high = which.table(slopes.lower), which.table(slopes.upper)
         else:
             low, high = rows_of(slopes.lower, which), rows_of(slopes.upper, which)
         coef = (halves[0] * low).addcmul_(halves[1], high)
-        return Passed(
-            coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :]),
-            const,
-            inner(here, self.charge, which),
-        )
+        return coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :])
+
+    def gain(self, here: Tensor, which: Which) -> tuple[Tensor, Tensor]:
+        """What intercepts add to forms with these coefficients, and what rounding may take."""
+        assert self.charge is not None
+        low = dot(here.clamp(min=0), self.lines.lower, which)
+        high = dot(here.clamp(max=0), self.lines.upper, which)
+        return low + high, inner(here, self.charge, which)
 
 
 def terms_of(op: Affine, sizes: list[Tensor]) -> Tensor:

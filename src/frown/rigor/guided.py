@@ -1,4 +1,4 @@
-"""Rows that pass nonlinear nodes along slopes of their own.
+"""Rows that pass nonlinear nodes: along slopes of their own, or along the fixed rule's lines.
 
 Which slopes they want is asked node by node, since it depends on the signs of their coefficients.
 What intercepts add and rounding takes is found when rows have come all the way down: for all
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.engines.banks import Run, runs
+from frown.engines.banks import Run, joined_lines, runs
 from frown.engines.plan import Plan
 from frown.graph.box import Box
 from frown.query.region import Region
@@ -67,6 +67,16 @@ class Nodes:
     rules: Mapping[int, Rule]
     sizes: Mapping[int, Tensor]  # at least |z|
     together: dict[tuple[int, ...], tuple[Proven, Tensor]]  # of runs of nodes, found as needed
+    ruled: dict[tuple[int, ...], Rule]  # the same for the fixed rule
+
+    def rule(self, run: Run) -> Rule:
+        """Of all nodes of a run side by side."""
+        if run.nodes not in self.ruled:
+            rules = [self.rules[i] for i in run.nodes]
+            lines = joined_lines([rule.lines for rule in rules], len(rules[0].size))
+            size = torch.cat([rule.size.flatten(1) for rule in rules], 1)
+            self.ruled[run.nodes] = Rule.of(run.op, lines, size)
+        return self.ruled[run.nodes]
 
     def run(self, run: Run) -> tuple[Proven, Tensor]:
         """Of all nodes of a run side by side, and the sizes of what they read."""
@@ -80,6 +90,42 @@ class Nodes:
             size = torch.cat([self.sizes[j].flatten(1) for j in reads], 1)
             self.together[run.nodes] = proven, size
         return self.together[run.nodes]
+
+
+@dataclass
+class Ruled:
+    """Rows on their way along the fixed rule's lines."""
+
+    nodes: Nodes
+    target: int
+    which: Which  # a row's sample
+    coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
+
+    def __post_init__(self) -> None:
+        every = runs(self.nodes.plan, self.target)
+        self.runs = [r for r in every if len(r.nodes) > 1 and self.nodes.rule(r).charge is not None]
+        self.late = {i for run in self.runs for i in run.nodes}
+
+    def through(self, i: int, here: Tensor) -> Passed:
+        """A form on a node's output becomes one on its input."""
+        rule, op = self.nodes.rules[i], self.nodes.plan.relaxation(i)
+        if i not in self.late:
+            return rule.through(op, here, self.which)
+        self.coefs[i] = here
+        return Passed(rule.back(op, here, self.which), None, None)
+
+    def rest(self) -> list[Passed]:
+        """What the nodes that were left to the end add and take."""
+        found = []
+        for run in self.runs:
+            read = [self.coefs[i] for i in run.nodes if i in self.coefs]
+            if read:
+                for i, shape in zip(run.nodes, run.shapes, strict=True):
+                    if i not in self.coefs:
+                        self.coefs[i] = read[0].new_zeros(len(read[0]), *shape)
+                coef = run.join(self.coefs)
+                found.append(Passed(coef, *self.nodes.rule(run).gain(coef, self.which)))
+        return found
 
 
 @dataclass

@@ -32,7 +32,7 @@ from frown.relax.relaxation import Frame, Lines
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
 from frown.rigor.forms import Passed, Rule, Weights, pull_back, terms_of
-from frown.rigor.guided import Guide, Guided, Nodes, Request, fixed_rule
+from frown.rigor.guided import Guide, Guided, Nodes, Request, Ruled, fixed_rule
 from frown.rigor.lines import Proven, prove
 from frown.rigor.patches import Known, bounded, patched_rows
 from frown.rigor.region import enclosing, extremes
@@ -70,6 +70,7 @@ class Walk:
     fixed: dict[int, Rule] = field(default_factory=dict)  # the rule's slopes, proven intercepts
     weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
     together: dict[tuple[int, ...], tuple[Proven, Tensor]] = field(default_factory=dict)
+    ruled: dict[tuple[int, ...], Rule] = field(default_factory=dict)
 
     def layers(self) -> None:
         """Bound every node on the way to the output."""
@@ -326,11 +327,9 @@ class Walk:
             )
         error = None if self.execution is None else self.execution.error
         if choice is None:
-
-            def through(i: int, here: Tensor) -> Passed:
-                return self.fixed[i].through(self.plan.relaxation(i), here, own)
-
-            form = pull_back(self.plan, target, coef, own, self.weights, through, error)
+            along = Ruled(self._nodes(), target, own)
+            way = along.through, error, along.rest
+            form = pull_back(self.plan, target, coef, own, self.weights, *way)
             slopes = None
         else:
             least = None
@@ -351,7 +350,7 @@ class Walk:
 
     def _nodes(self) -> Nodes:
         rules, sizes = self.fixed, self.weights.value
-        return Nodes(self.plan, self.frames, self.proven, rules, sizes, self.together)
+        return Nodes(self.plan, self.frames, self.proven, rules, sizes, self.together, self.ruled)
 
 
 def _pieces(
