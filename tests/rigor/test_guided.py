@@ -12,8 +12,8 @@ from frown.engines.settings import Settings
 from frown.graph.graph import Graph
 from frown.query.spec import Spec
 from frown.relax.table import Relu, Sigmoid, Tanh
-from frown.rigor import guided
-from frown.rigor.forms import Passed
+from frown.rigor import guided, replay
+from frown.rigor.forms import Charged, Passed
 from frown.rigor.guided import Choice, Guide, Guided, Request, fixed_rule
 from frown.rigor.replay import Step, Walk
 
@@ -148,3 +148,63 @@ def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
     for i, box in one.values.items():
         assert torch.allclose(box.lower, many.values[i].lower, rtol=1e-11, atol=1e-11)
         assert torch.allclose(box.upper, many.values[i].upper, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "residual", "sliced"])
+def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
+    name: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least as much, as sums are longer, and not many times more."""
+    graph = NETWORKS[name]()
+    taken: list[Tensor] = []
+    real = replay.pull_back
+
+    def pull_back(plan, target, coef, which, weights, through, error=None, rest=tuple) -> Charged:
+        total = coef.new_zeros(len(coef))
+
+        def passing(i: int, here: Tensor) -> Passed:
+            passed = through(i, here)
+            total.add_(0.0 if passed.charge is None else passed.charge)
+            return passed
+
+        def late() -> list[Passed]:
+            found = list(rest())
+            for passed in found:
+                total.add_(passed.charge)
+            return found
+
+        form = real(plan, target, coef, which, weights, passing, error, late)
+        assert (form.charge >= total).all()  # nothing of it is forgotten
+        taken.append(total)
+        return form
+
+    monkeypatch.setattr(replay, "pull_back", pull_back)
+    replayed(graph, drawn(Plan(graph), whole=True) if own else fixed_rule)
+    together = taken.copy()
+    taken.clear()
+    monkeypatch.setattr(guided, "runs", lambda plan, target: ())
+    replayed(graph, drawn(Plan(graph), whole=True) if own else fixed_rule)
+    assert len(together) == len(taken) > 1
+    for many, one in zip(together, taken, strict=True):
+        assert (many >= one * (1 - 1e-9)).all() and (many <= 10 * one).all()
+    assert any(bool((many > 1.001 * one).any()) for many, one in zip(together, taken, strict=True))
+
+
+def test_forms_take_in_all_that_is_left_to_the_end() -> None:
+    graph = NETWORKS["relu"]()
+    walk, _ = replayed(graph, fixed_rule)
+    coef = torch.eye(3, dtype=torch.float64)[:, None]
+    sample = torch.zeros(3, dtype=torch.long)
+
+    def through(i: int, here: Tensor) -> Passed:
+        return walk.fixed[i].through(walk.plan.relaxation(i), here, sample)
+
+    late = [Passed(coef, torch.full((3,), c).double(), torch.full((3,), 7.0 * c)) for c in (2, 3)]
+    plain, more = (
+        replay.pull_back(walk.plan, graph.output, coef, sample, walk.weights, through, None, rest)
+        for rest in (tuple, lambda: late)
+    )
+    assert torch.equal(plain.coef, more.coef)
+    assert torch.allclose(more.const, plain.const + 5, rtol=1e-12)
+    assert (more.charge >= plain.charge + 35).all() and (more.charge <= plain.charge + 35.1).all()
