@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import exp, inf, nan
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from frown import radius
+from frown.batch import Batch
 from frown.radius import Bracket, Goal, search
 
 Margin = Callable[[float], float]
@@ -262,3 +264,21 @@ def test_margins_that_last_are_followed_to_the_limit(rest: float) -> None:
     margin = lambda r: rest + (1 - rest) * exp(-8 * r)  # noqa: E731
     bracket, evaluate = run([margin], 0.3, torch.float64, limit=0.8)
     assert float(bracket.proved[0]) == 0.8 and len(evaluate.asked[0]) <= 8, evaluate.asked[0]
+
+
+def test_what_failed_nearby_needs_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open is a bracket whose margins should last longer, too; only a wide one is worth a word."""
+    clean = torch.ones(3, 1)
+    bracket = Bracket.start(clean, torch.full((3,), 9.0))
+    bracket.proved = torch.tensor([1.0, 1.0, 1.0])
+    bracket.failed = torch.tensor([1.005, 1.5, torch.inf])
+    monkeypatch.setattr(Bracket, "open", lambda self, goal: torch.arange(3))
+    batch = Batch.__new__(Batch)
+    batch.complete, batch.bracket, batch.whole = True, bracket, torch.full((3,), torch.inf)
+    batch.right, batch.remark = np.array([4, 5, 6]), {}
+    batch.say_what_is_open(Goal.optimised(0.01))
+    assert sorted(batch.remark) == [5, 6]
+    assert "1.5" in batch.remark[5] and "no radius told" in batch.remark[6]
+    batch.complete, batch.remark = False, {}
+    batch.say_what_is_open(Goal.optimised(0.01))
+    assert not batch.remark  # who was interrupted says so elsewhere
