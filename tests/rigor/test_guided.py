@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 import zoo
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
+from frown.graph.box import Box
 from frown.graph.graph import Graph
 from frown.query.spec import Spec
 from frown.relax.table import Relu, Sigmoid, Tanh
@@ -208,3 +211,23 @@ def test_forms_take_in_all_that_is_left_to_the_end() -> None:
     assert torch.equal(plain.coef, more.coef)
     assert torch.allclose(more.const, plain.const + 5, rtol=1e-12)
     assert (more.charge >= plain.charge + 35).all() and (more.charge <= plain.charge + 35.1).all()
+
+
+def test_an_undefined_line_that_is_read_proves_nothing() -> None:
+    """Be its coefficient 0; one that no row reads does no harm."""
+    graph = NETWORKS["relu"]()
+    walk, _ = replayed(graph, drawn(Plan(graph), whole=True))
+    first, second, *_ = walk.plan.below(graph.output)
+    frame = walk.frames[first]
+    lost = Box(torch.full_like(frame.box.lower, torch.nan), frame.box.upper)
+    nodes = replace(walk._nodes(), frames={**walk.frames, first: replace(frame, box=lost)})
+    nodes.together.clear()
+    sample = torch.zeros(2, dtype=torch.long)
+    choice = Choice(lambda i, here: torch.zeros_like(here), whole=True)
+    for read, proves in ((False, True), (True, False)):
+        rows = Guided(nodes, graph.output, choice, sample, sample)
+        rows.through(second, torch.ones(2, *graph.nodes[second].shape).double())
+        if read:
+            rows.through(first, torch.zeros(2, *graph.nodes[first].shape).double())
+        (late,) = rows.rest()
+        assert bool(late.const.isfinite().all()) is proves

@@ -176,8 +176,10 @@ class Guided:
             proven, size = self.nodes.run(run)
             coef, slope = run.join(self.coefs), run.join(self.slopes)
             intercept = proven.rows(self.index).intercept(slope, coef >= 0)
-            if unread:  # be their lines what they may
-                intercept = torch.where(coef == 0, 0.0, intercept)
+            if unread:  # be their lines what they may; what is read and has none proves nothing
+                gone = torch.tensor([i in unread for i in run.nodes], device=coef.device)
+                gone = gone.repeat_interleave(torch.tensor(run.sizes, device=coef.device))
+                intercept = torch.where(gone, 0.0, intercept)
             found.append(by_lines(run.op, coef, slope, intercept, size, self.which))
         return found
 
