@@ -18,12 +18,16 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+import frown_check.model.activations  # which registers handlers, as do the next four
+import frown_check.model.affine
+import frown_check.model.movers
+import frown_check.model.recurrent
+import frown_check.model.windows  # noqa: F401
 from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
 from frown_check.graph import MOST_ENTRIES, Graph, Network, Scale, View
-from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
 from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
-from frown_check.model.fuse import Fuser
+from frown_check.model.fuse import fused
 from frown_check.region import MOST_FEATURES
 
 OPSETS = range(8, 25)
@@ -240,7 +244,7 @@ def _import(
             continue
         _run(node, graph, opset, known)
     plain = {k: v for k, v in known.items() if not isinstance(v, View)}
-    for node in needed(Fuser(rest, plain, output).fused(), output):
+    for node in needed(fused(rest, plain, output), output):
         _run(node, graph, opset, known)
     result = known.get(output)
     if not isinstance(result, View):
