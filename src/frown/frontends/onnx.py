@@ -50,10 +50,12 @@ def load_onnx(path: str | Path) -> Model:
     proto, source, digest, pieces = _read(file)
     port = _input(proto, file.name)
     try:
-        graph = import_graph(_task(proto, file.name, port))
+        graph, scores = import_graph(_task(proto, file.name, port))
         require_finite(graph, file.name)
         runtime = OnnxRuntime.open(source, port, file.name)
-        model = Model(graph, port.input_shape, runtime, file.name, digest, "onnx", file, pieces)
+        model = Model(
+            graph, port.input_shape, runtime, file.name, digest, "onnx", file, pieces, scores=scores
+        )
         model.check()
     except InvalidModel as error:
         if not port.is_redeclared:

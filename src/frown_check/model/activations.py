@@ -24,6 +24,8 @@ from frown_check.model.windows import largest
 
 @operator(*functions.SIMPLE)
 def simple(call: Call) -> Value:
+    if call.node.last:  # see `ending`
+        return call.view()
     return call.apply(call.view(), functions.SIMPLE[call.node.op]())
 
 

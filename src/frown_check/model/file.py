@@ -27,6 +27,7 @@ from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
 from frown_check.graph import MOST_ENTRIES, Graph, Network, Scale, View
 from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
+from frown_check.model.ending import ending
 from frown_check.model.fuse import fused
 from frown_check.region import MOST_FEATURES
 
@@ -244,7 +245,7 @@ def _import(
             continue
         _run(node, graph, opset, known)
     plain = {k: v for k, v in known.items() if not isinstance(v, View)}
-    for node in needed(fused(rest, plain, output), output):
+    for node in ending(needed(fused(rest, plain, output), output), output):
         _run(node, graph, opset, known)
     result = known.get(output)
     if not isinstance(result, View):
