@@ -39,7 +39,7 @@ class Model:
     digest: str  # SHA-256 of the model file, or of the module's exported graph and weights
     source: str  # "onnx" or "torch"
     path: Path | None = None  # of an ONNX file
-    pieces: int = 1  # files it consists of
+    files: tuple[tuple[str, str], ...] = ()  # an ONNX model's: names and SHA-256, its own first
     normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
     scores: Graph | None = None  # `graph` before a last function that keeps the outputs' order
 
