@@ -10,10 +10,20 @@ from __future__ import annotations
 
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
+from frown.graph.op import Op
 from frown.graph.selection import Reshape
 from frown.relax.table import Arctan, Exp, Sigmoid, Softplus, Tanh
 
 INCREASING = (Arctan, Exp, Sigmoid, Softplus, Tanh)
+
+
+def applied(build: Builder, op: Op, x: Value) -> Value:
+    """A function of every entry, which the model has as an operator of its own. (Those inside of
+    other operators are not looked for: the checker of certificates does not, either.)"""
+    y = build.add(op, x)
+    if isinstance(op, INCREASING):
+        build.ordered[y.index] = x
+    return y
 
 
 def finished(build: Builder, output: Value) -> tuple[Graph, Graph | None]:
@@ -23,8 +33,6 @@ def finished(build: Builder, output: Value) -> tuple[Graph, Graph | None]:
         node = build.nodes[at]
         if at in build.ordered:
             at = before = build.ordered[at].index
-        elif isinstance(node.op, INCREASING):
-            at = before = node.inputs[0]
         elif isinstance(node.op, Reshape):
             (at,) = node.inputs
         else:
