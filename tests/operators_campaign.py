@@ -3,10 +3,10 @@
     python tests/operators_campaign.py --models 10000
 
 Models of one operator (tests/operators/table.py: random shapes, ranks, attributes and opsets) are
-read by frown, whose own comparison with onnxruntime is switched off, and by the checker, and evaluated
-by all three at the same points, near and far. One in five has the operator read a constant, which
-readers fold. Prints what was done as it goes, and every difference; the exit code is 1 if there
-is one, or if an operator was never read.
+read by frown, whose own comparison with onnxruntime is switched off, and by the checker, and all
+three are evaluated at the same points, near and far. One in five has the operator read a constant,
+which readers fold. Prints what was done as it goes, and every difference; the exit code is 1 if
+there is one, or if an operator was never read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from operators.compare import Found, campaign
 from operators.table import TABLE
 
-BLOCK = 500  # models between two lines of output
+BLOCK = 100  # models between two lines of output
 
 
 def main() -> int:

@@ -100,7 +100,7 @@ def test_what_decides_is_about_a_thousand_lines() -> None:
     free = {"guesses.py", "curves.py", "functions.py"}  # choices, and tables of enclosures
     core = {f"{name}.py" for name in [*PROOF, "replay", "checker"]} - free
     assert sum(lines(files()[name]) for name in core) <= 1000
-    assert sum(map(lines, files().values())) <= 3150
+    assert sum(map(lines, files().values())) <= 3200
 
 
 def test_the_page_names_tests_that_exist() -> None:

@@ -205,9 +205,7 @@ def prelu(r: Dice) -> Drawn:
 def clip(r: Dice) -> Drawn:
     found = Drawn(r, r.shape())
     low, high = sorted([r.number(), r.number()])
-    low, high = r.pick(
-        (low, high), (low, high), (low, high), (high, low), (-3.4028234663852886e38, high)
-    )
+    low, high = r.pick((low, high), (low, high), (low, high), (high, low), (-3.4e38, high))
     if r.chance(0.7):
         found.put("min", 1, low, np.float32)
     if r.chance(0.7):
