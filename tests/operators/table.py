@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-NEWEST = 22
+OPSETS = range(8, 25)
 Shape = tuple[int, ...]
 
 
@@ -159,16 +159,18 @@ def draws(*ops: str) -> Callable[[Draw], Draw]:
     return register
 
 
-def drawn(op: str, seed: Sequence[int]) -> Drawn | None:
-    """A model of an operator; None where the opset drawn has no such operator."""
+def drawn(op: str, seed: Sequence[int]) -> Drawn:
+    """A model of an operator, in one of the opsets that have it."""
     rng = np.random.default_rng(seed)
-    dice = Dice(rng, op, int(rng.integers(8, NEWEST + 1)))
-    try:
-        if dice.schema.deprecated:
-            return None
-    except onnx.defs.SchemaError:
-        return None
-    return TABLE[op](dice)
+    return TABLE[op](Dice(rng, op, int(rng.choice(opsets_of(op)))))
+
+
+@cache
+def opsets_of(op: str) -> list[int]:
+    since = [s for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (op, "")]
+    gone = {s.since_version: s.deprecated for s in since}
+    known = [n for n in OPSETS if n >= min(gone)]
+    return [n for n in known if not gone[max(v for v in gone if v <= n)]]
 
 
 # -- functions --------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ def reduction(r: Dice) -> Drawn:
     found = Drawn(r, r.shape(2, 4))
     if r.chance(0.8):
         found.put("axes", 1, r.axes(len(found.shape)))
-    elif r.chance(0.3):
+    elif "axes" not in r.schema.attributes and r.chance(0.3):
         found.put("axes", 1, [])
     found.maybe("keepdims", r.whole(0, 1))
     found.maybe("noop_with_empty_axes", r.whole(0, 1), 0.3)
