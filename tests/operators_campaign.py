@@ -22,7 +22,7 @@ import torch
 from operators.compare import Found, campaign
 from operators.table import TABLE
 
-BLOCK = 100  # models between two lines of output
+BLOCK = 500  # models between two lines of output
 
 
 def main() -> int:
