@@ -13,12 +13,14 @@ test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Long campaigns against the proofs, the checker and the readers; an hour or so. Shorter ones:
-# make nightly REGIONS=2000 TRIALS=500 SECONDS=30
+# make nightly REGIONS=2000 MODELS=500 TRIALS=500 SECONDS=30
 REGIONS ?= 100000
+MODELS ?= 10000
 TRIALS ?= 10000
 SECONDS ?= 600
 nightly: $(VENV)/.fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/operators_campaign.py --models $(MODELS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
 

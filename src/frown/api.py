@@ -18,6 +18,7 @@ from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
+from frown.graph.graph import Graph
 from frown.graph.simplify import simplify, without_batch_axis
 from frown.query.frames import apart_of, frames_of
 from frown.query.inputs import (
@@ -150,7 +151,7 @@ def certify(
         deployed=deployed,
     )
     model = _gated(model, search.gates)
-    plan = plan_for(model, dtype, device)
+    plan = plan_for(model, dtype, device, search.proved(model))
     run, options = answered(model, plan, question, search, progress, on_rows)
     options["scale"] = None if scale is None else "given"
     return Certification(
@@ -222,7 +223,7 @@ def sensitivity(
         options["certificates"] = Path(options["certificates"])
     search = Search(**options)
     model = _gated(model, search.gates)
-    plan = plan_for(model, search.dtype, search.device)
+    plan = plan_for(model, search.dtype, search.device, search.proved(model))
     run, settings = answered(model, plan, question, search, progress, finished)
     settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
     settings["scale"] = None if scale is None else "given"
@@ -351,11 +352,17 @@ def _query(
 
 def _gated(model: Model, gates: str) -> Model:
     """The model with its gates as they are to be bounded."""
-    return replace(model, graph=fuse(model.graph)) if gates == "joint" else model
+    if gates != "joint":
+        return model
+    scores = None if model.scores is None else fuse(model.scores)
+    return replace(model, graph=fuse(model.graph), scores=scores)
 
 
-def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
-    """The network as the engines take it: simplified, in the wanted precision."""
+def plan_for(
+    model: Model, dtype: str = "float32", device: str = "cpu", graph: Graph | None = None
+) -> Plan:
+    """A network as the engines take it: simplified, in the wanted precision. `graph` is one of
+    the model's, that of its outputs unless given."""
     if dtype not in _DTYPES:
         raise InvalidInput(f"unknown dtype {dtype!r}; choose float32 or float64")
     try:
@@ -365,9 +372,10 @@ def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
         # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
-    key = ("plan", dtype, str(where))
+    given = model.graph if graph is None else graph
+    key = ("plan", dtype, str(where), "outputs" if given is model.graph else "scores")
     if key not in model.memo:
-        graph = simplify(model.graph)
+        graph = simplify(given)
         if len(model.input_shape) < len(graph.input_shape):  # the model has a batch axis of its own
             graph = without_batch_axis(graph)
         model.memo[key] = Plan(graph.to(_DTYPES[dtype], where))

@@ -24,6 +24,7 @@ from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput, OutputError
 from frown.frontends.model import Model
+from frown.graph.graph import Graph
 from frown.graph.simplify import tidy
 from frown.memory import half_of_free
 from frown.prover import ESTIMATES, LEVELS, Prover
@@ -103,6 +104,11 @@ class Search:
         if self.level not in LEVELS:
             raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")
 
+    def proved(self, model: Model) -> Graph:
+        """The graph in which classes are compared. Executed, a last function that keeps the order
+        over the real numbers may round two outputs to one, so `deployed` has all of it."""
+        return model.ranking if self.deployed is None else model.graph
+
     def settings(self) -> Settings:
         ascent = Ascent()
         if self.steps is not None:
@@ -159,7 +165,7 @@ def answered(
         certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
         prover = None
         if search.level != "estimate":
-            exact = Plan(tidy(model.graph))
+            exact = Plan(tidy(search.proved(model)))
             if search.deployed is not None:
                 check_execution(exact.graph)
             prover = Prover(certifier, exact, shelf is not None, search.deployed or "")
@@ -205,6 +211,11 @@ class Shelf:
         if search.level == "estimate":
             raise InvalidInput("certificates need rigorous bounds: use level rigorous or checked")
         check_certifiable(model)
+        if search.proved(model) is not model.ranking:
+            raise InvalidInput(
+                f"{model.name} ends in a function that keeps the order of the outputs: deployed "
+                "counts its rounding, certificates leave it out; ask for one of the two"
+            )
         numbers, times = np.unique(question.numbers, return_counts=True)
         if len(numbers) < len(question.numbers):
             twice = numbers[times.argmax()]
@@ -223,7 +234,7 @@ class Shelf:
 
     def keep(self, batch: Batch) -> None:
         """Write the batch's certificates and, if asked to, have each checked."""
-        for n, content in batch.certificate.items():
+        for n, content in list(batch.certificate.items()):
             file = self.folder / self.name(int(batch.index[n]))
             fresh = file.with_suffix(".new")
             try:
@@ -238,11 +249,17 @@ class Shelf:
                 assert self.model.path is not None
                 verdict = frown_check.check(file, self.model.path)
                 if not verdict.accepted:
-                    batch.say(n, f"the checker refused: {verdict.reason}")
+                    self._discard(batch, n, f"the checker refused: {verdict.reason}")
                 elif verdict.claim is not None and self._meant(verdict.claim, batch, n):
                     batch.checked.add(n)
                 else:
-                    batch.say(n, "the checker accepted another statement")
+                    self._discard(batch, n, "the checker accepted another statement")
+
+    def _discard(self, batch: Batch, n: int, reason: str) -> None:
+        """Leave no file in the folder that was checked and is not what its row says."""
+        (self.folder / batch.certificate_file.pop(n)).unlink(missing_ok=True)
+        del batch.certificate[n]
+        batch.say(n, reason)
 
     def _meant(self, claim: Claim, batch: Batch, n: int) -> bool:
         """Whether a claim is what the row of input n is going to say."""

@@ -10,6 +10,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class Recorder:
         header = {
             "format": 1,
             "producer": f"frown {__version__}",
-            "model": {"sha256": model.digest, "external": {}},
+            "model": {"sha256": model.files[0][1], "external": dict(model.files[1:])},
             "normalisation": _normalisation(model, payload),
             "input": list(model.input_shape),
             "region": _region(query, n, radius, payload),
@@ -178,10 +179,11 @@ def check_certifiable(model: Model) -> None:
             "certificates are about ONNX files: export the module with torch.onnx.export and "
             "load that file"
         )
-    if model.pieces > 1:
+    away = [name for name, _ in model.files[1:] if Path(name).name != name]
+    if away:
         raise InvalidInput(
-            f"{model.name}: weights in files of their own are not supported in certificates; "
-            "save the model as one file"
+            f"{model.name}: weights in {', '.join(away)} do not lie beside it; certificates know "
+            "files of the model's own folder only: save the model with its weights there"
         )
     if len(model.normalisation) > 1:
         raise InvalidInput("certificates know one normalisation; this model has several")

@@ -67,7 +67,7 @@ class Certifier:
         prediction = outputs.argmax(1)
         spec, region = query.spec(graph), query.region(graph)
         ours = graph.apply(region.centre).flatten(1)
-        _agree(self.model, query.x, outputs, ours.double().cpu().numpy())
+        _agree(self.model, query.x, outputs, self._answers(query, ours).double().cpu().numpy())
         clean = _conditions(spec, ours)
         holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label)
         right = np.flatnonzero(holds)
@@ -95,6 +95,12 @@ class Certifier:
             confirm(self.model, batch, found, fixed)
         batch.seconds += monotonic() - began
         return batch
+
+    def _answers(self, query: Query, ours: Tensor) -> Tensor:
+        """The imported graph's outputs; `ours` are those of the graph that is bounded."""
+        if self.model.scores is None:
+            return ours
+        return self.model.graph.apply(torch.from_numpy(query.x).double()).flatten(1)
 
     def bracket(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
         """Radii by the fixed rule of the method; for FROWN and programs, CROWN's."""

@@ -37,3 +37,9 @@ class OutputError(FrownError):
     """Results cannot be written."""
 
     exit_code = 6
+
+
+class LevelNotReached(FrownError):
+    """A run ended, and some of its radii are not proved at the level asked for."""
+
+    exit_code = 7

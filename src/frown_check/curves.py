@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from flint import arb, arb_series
 
-from frown_check import guesses
+import frown_check.guesses as guesses
 from frown_check.balls import ETA, Array, Ball, enclosed, horner, precise, rounding, up
 from frown_check.errors import Refused
 

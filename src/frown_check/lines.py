@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frown_check import guesses
+import frown_check.guesses as guesses
 from frown_check.balls import Array, Ball, U, above, down, up
 from frown_check.functions import Function, Piece
 

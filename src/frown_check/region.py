@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from flint import arb
 
-from frown_check import guesses
+import frown_check.guesses as guesses
 from frown_check.balls import (
     Array,
     Ball,

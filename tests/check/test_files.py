@@ -257,10 +257,16 @@ def test_weights_in_other_files_must_be_named_and_unchanged(net: Net, tight: Any
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     found.header["model"]["external"] = {"weights.bin": digest}
     assert check(found.file(), path).accepted
-    changed = bytearray(weights.read_bytes())
-    changed[-1] ^= 1
-    weights.write_bytes(changed)
-    assert "another model" in check(found.file(), path).reason
+    found.header["model"]["external"]["other.bin"] = digest
+    assert "does not read: ['other.bin']" in check(found.file(), path).reason
+    found.header["model"]["external"] = {"weights.bin": digest}
+    whole = weights.read_bytes()
+    for changed in (whole[:-1], whole + b"\0", whole[:-1] + bytes([whole[-1] ^ 1])):
+        weights.write_bytes(changed)
+        assert "another model" in check(found.file(), path).reason
+    weights.unlink()
+    assert "not there" in check(found.file(), path).reason
+    weights.write_bytes(whole)
     # A location that leaves the folder is never opened, even if the certificate names it.
     for name in ("../weights.bin", str(weights), ".."):
         moved = onnx.load(path, load_external_data=False)
@@ -273,6 +279,75 @@ def test_weights_in_other_files_must_be_named_and_unchanged(net: Net, tight: Any
         found.header["model"]["sha256"] = hashlib.sha256(other.read_bytes()).hexdigest()
         found.header["model"]["external"] = {name: digest}
         assert "does not cover" in check(found.file(), other).reason
+
+
+PLACES = {
+    "signed": ("offset", "+0", "not understood"),
+    "grouped": ("length", "1_0", "not understood"),
+    "spaced": ("offset", " 0", "not understood"),
+    "negative": ("offset", "-4", "not understood"),
+    "empty": ("length", "", "not understood"),
+    "other digits": ("offset", "\u0660", "not understood"),
+    "absurdly long": ("length", "9" * 5000, "not understood"),
+    "unknown": ("compression", "zlib", "not understood"),
+    "beyond the end": ("length", "1000000000", "cut off"),
+    "beyond the end, too": ("offset", "1000000000", "cut off"),
+    "too short": ("length", "4", "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_of_weights_are_read_in_one_way(
+    name: str, net: Net, tight: Any, tmp_path: Path
+) -> None:
+    import hashlib
+
+    key, value, reason = PLACES[name]
+    path = tmp_path / "model.onnx"
+    onnx.save_model(
+        onnx.load(net.path), path, save_as_external_data=True, location="w", size_threshold=0
+    )
+    proto = onnx.load(path, load_external_data=False)
+    tensor = max(proto.graph.initializer, key=lambda t: np.prod(t.dims))
+    given = {entry.key: entry.value for entry in tensor.external_data}
+    del tensor.external_data[:]
+    for k, v in {**given, key: value}.items():
+        tensor.external_data.add(key=k, value=v)
+    path.write_bytes(proto.SerializeToString())
+    found = tight()
+    digest = hashlib.sha256((tmp_path / "w").read_bytes()).hexdigest()
+    found.header["model"] = {
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "external": {"w": digest},
+    }
+    assert reason in check(found.file(), path).reason
+    # The same entry twice.
+    tensor.external_data.add(key=key, value=value)
+    path.write_bytes(proto.SerializeToString())
+    found.header["model"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "not understood" in check(found.file(), path).reason
+
+
+def test_weights_in_other_files_are_bounded_in_all(
+    net: Net, tight: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hashlib
+
+    from frown_check.model import file
+
+    path = tmp_path / "model.onnx"
+    onnx.save_model(
+        onnx.load(net.path), path, save_as_external_data=True, location="w", size_threshold=0
+    )
+    found = tight()
+    found.header["model"] = {
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "external": {"w": hashlib.sha256((tmp_path / "w").read_bytes()).hexdigest()},
+    }
+    assert check(found.file(), path).accepted
+    monkeypatch.setattr(file, "content", lambda path, most: path.read_bytes())
+    monkeypatch.setattr(file, "MOST_BYTES", 100)
+    assert "have over 100 bytes" in check(found.file(), path).reason
 
 
 def test_the_command_tells_and_exits(

@@ -35,14 +35,17 @@ UNKNOWN = {
     "GroupNormalization",
     "InstanceNormalization",
     "LayerNormalization",
-    "LogSoftmax",
     "ReduceL1",
     "ReduceL2",
     "ReduceLogSumExp",
     "ReduceSumSquare",
-    "Softmax",
 }
+SHARES = ("Softmax", "LogSoftmax")  # read at the end, over all outputs
 FORMS = {
+    "Softmax13-[1,4,7,6]-[]-axis=2": "shares of 7 outputs among 168",
+    "Softmax11-[1,4,7,6]-[]-axis=2": "shares of 42 outputs among 168",
+    "Softmax13-[1,3,2]-[]-": "shares of 2 outputs among 6",
+    "LogSoftmax13-[1,4,7,6]-[]-axis=-3": "shares of 4 outputs among 168",
     "Gemm13-[1,6]-[[3,1]]-alpha=2.0": "a constant input 0",
     "MatMul13-[1,6,3]-[[6]]-": "such a product",
     "MatMul13-[6]-[[4,6]]-": "such a product",
@@ -69,7 +72,7 @@ FORMS = {
 
 
 def engine_sites(found: Model) -> list[tuple[str, str, int]]:
-    plan = Plan(simplify(found.graph))
+    plan = Plan(simplify(found.ranking))
     nodes = plan.graph.nodes
     return [
         (nodes[i].name, type(nodes[i].op).__name__, nodes[nodes[i].inputs[0]].size)
@@ -94,7 +97,7 @@ def assert_same(found: Model, path: Path) -> None:
     replay = replayed(path, sites, x)
     index = replay.output.index
     low, high = (np.append(end, 0.0)[index] for end in replay.boxes[replay.output.node])
-    wanted = found.graph.apply(torch.tensor(x.astype(np.float64))[None]).numpy().ravel()
+    wanted = found.ranking.apply(torch.tensor(x.astype(np.float64))[None]).numpy().ravel()
     assert low.shape == wanted.shape
     slack = 1e-6 * (1 + np.abs(wanted))  # constants that frown takes for the usual ones
     assert (low - slack <= wanted).all() and (wanted <= high + slack).all()
@@ -112,6 +115,15 @@ def doubled(path: Path) -> Model:
     return load_onnx(saved(proto, path.parent))
 
 
+def followed(path: Path) -> Model:
+    """The network in a file, with its output turned round: no function is the last one then."""
+    proto = onnx.load(path)
+    (output,) = proto.graph.output
+    proto.graph.node.append(node("Neg", output.name, "turned"))
+    output.name = "turned"
+    return load_onnx(saved(proto, path.parent))
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_operator_is_read_as_frown_reads_it(case: Case, tmp_path: Path) -> None:
     found = case.load(tmp_path)
@@ -119,6 +131,16 @@ def test_every_operator_is_read_as_frown_reads_it(case: Case, tmp_path: Path) ->
         found = doubled(tmp_path / "model.onnx")
     if case.op not in UNKNOWN and str(case) not in FORMS:
         assert_same(found, tmp_path / "model.onnx")
+        if found.scores is None:
+            return
+        assert case.op in SHARES or not engine_sites(found)
+        found = followed(tmp_path / "model.onnx")
+        assert found.scores is None
+        if case.op not in SHARES:
+            assert_same(found, tmp_path / "model.onnx")
+            return
+        with pytest.raises(Refused, match=f"{case.op} at y: a place other than the end is not"):
+            assert_same(found, tmp_path / "model.onnx")
         return
     with pytest.raises(Refused) as reason:
         assert_same(found, tmp_path / "model.onnx")
@@ -147,7 +169,7 @@ def test_activations_that_files_write_out_are_one_site(name: str, tmp_path: Path
     assert_same(load_onnx(path), path)
 
 
-@pytest.mark.parametrize("op", ["Softmax", "LSTM", "Erf", "MatMul"])
+@pytest.mark.parametrize("op", ["Hardmax", "LSTM", "Erf", "MatMul"])
 def test_what_is_not_supported_is_refused_by_name(op: str, tmp_path: Path) -> None:
     inputs = {"MatMul": "x x", "LSTM": "x x x"}.get(op, "x")
     path = saved(model([node(op, inputs)], (1, 6)), tmp_path)

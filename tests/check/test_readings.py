@@ -3,6 +3,7 @@ what it refuses means nothing. Readers that would take them for something else r
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from frown.frontends.onnx_nodes import OnnxNode as FrownNode
 from frown_check import graph
 from frown_check.model import calls, file, movers
 from frown_check.model.calls import OnnxNode
-from frown_check.model.fuse import Fuser
+from frown_check.model.fuse import DEEP, Paths, Term
 from onnx_models import integers, model, node, number, saved
 
 
@@ -233,7 +234,11 @@ def test_long_expressions_are_read_no_deeper_than_they_can_be_used() -> None:
     """Else reading a file would take the square of its length."""
     ours = [OnnxNode("Mul", f"{k}", (f"{k}", "c"), (f"{k + 1}",), {}) for k in range(1000)]
     constants = {"c": np.array(1.0)}
-    assert len(list(Fuser(ours, constants, "1000")._chain("1000"))) < 20
+    computed: dict[str, Term] = {"0": (Fraction(1), 1, 0)}
+    makers = {node.outputs[0]: node for node in ours}
+    assert Paths(makers, constants)._value(f"{DEEP + 1}", dict(computed)) == (1, 1, 0)
+    assert Paths(makers, constants)._value("1000", computed) is None
+    assert len(Paths(makers, constants)._around("1000")) < 30
     theirs = [FrownNode.read(node("Mul", f"{k} c", f"{k + 1}")) for k in range(1000)]
     reader = _Reader({name: n for n in theirs for name in n.outputs}, constants)
     assert len(list(reader.chain("1000"))) < 20

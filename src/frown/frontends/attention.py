@@ -64,6 +64,7 @@ def softmax(b: Builder, x: Value, axis: int = -1) -> Operand:
     scores = _scores(b, x, axis)
     value, kept = scores.value, scores.kept
     count = value.shape[-1]
+    whole = kept is None and count == math.prod(x.shape)
     if count == 1:
         return torch.ones(x.shape, dtype=torch.float64)
     others = torch.tensor([[j for j in range(count) if j != i] for i in range(count)])
@@ -80,7 +81,10 @@ def softmax(b: Builder, x: Value, axis: int = -1) -> Operand:
     margin = b.combine(value, rest, -1.0)
     assert isinstance(margin, Value)
     y = b.add(Sigmoid(), margin)
-    return _as_before(b, y if kept is None else _fixed(b, y, kept), scores)
+    shares = _as_before(b, y if kept is None else _fixed(b, y, kept), scores)
+    if whole:
+        b.ordered[shares.index] = x
+    return shares
 
 
 def _fixed(b: Builder, y: Value, kept: Tensor) -> Value:
@@ -98,7 +102,10 @@ def log_softmax(b: Builder, x: Value, axis: int = -1) -> Operand:
         return torch.zeros(x.shape, dtype=torch.float64)
     total = b.add(LogSumExp(), scores.value)
     kept = b.reshape(total, (*total.shape, 1))
-    return _as_before(b, b.combine(scores.value, kept, -1.0), scores)
+    shares = _as_before(b, b.combine(scores.value, kept, -1.0), scores)
+    if scores.value.shape[-1] == math.prod(x.shape):
+        b.ordered[shares.index] = x
+    return shares
 
 
 def _as_before(b: Builder, y: Operand, scores: _Scores) -> Value:

@@ -39,8 +39,9 @@ class Model:
     digest: str  # SHA-256 of the model file, or of the module's exported graph and weights
     source: str  # "onnx" or "torch"
     path: Path | None = None  # of an ONNX file
-    pieces: int = 1  # files it consists of
+    files: tuple[tuple[str, str], ...] = ()  # an ONNX model's: names and SHA-256, its own first
     normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
+    scores: Graph | None = None  # `graph` before a last function that keeps the outputs' order
 
     def __repr__(self) -> str:
         return (
@@ -51,6 +52,12 @@ class Model:
     @property
     def classes(self) -> int:
         return self.graph.output_size
+
+    @property
+    def ranking(self) -> Graph:
+        """The graph to compare classes in: of two of its outputs that is larger which is larger
+        of the model's, over the real numbers."""
+        return self.graph if self.scores is None else self.scores
 
     @cached_property
     def memo(self) -> dict[tuple[str, ...], Any]:
@@ -73,16 +80,14 @@ class Model:
         def run_normalised(x: Array) -> Array:
             return run((x - shift) / width)
 
-        nodes = self.graph.nodes
-        inside = nodes[0].shape
+        inside = self.graph.nodes[0].shape
         factor = torch.from_numpy(1.0 / width).reshape(inside)
         offset = torch.from_numpy(-shift / width).reshape(inside)
-        raw = Node(nodes[0].name, Input(inside), (), inside)
-        scaled = Node("normalise", Scale(factor, offset), (0,), inside)
-        rest = (replace(n, inputs=tuple(i + 1 for i in n.inputs)) for n in nodes[1:])
-        graph = Graph((raw, scaled, *rest))
+        first = Scale(factor, offset)
+        scores = None if self.scores is None else _behind(first, self.scores)
         applied = ((shift, width), *self.normalisation)
-        return replace(self, graph=graph, run=run_normalised, normalisation=applied)
+        graph = _behind(first, self.graph)
+        return replace(self, graph=graph, run=run_normalised, normalisation=applied, scores=scores)
 
     def check(self, trials: int = 4, seed: int = 0) -> None:
         """Compare the graph with the original runtime on random inputs.
@@ -138,6 +143,15 @@ class Model:
         noise = (single - exact).abs().nan_to_num(posinf=0.0).amax().item() + 2.0**-23 * size
         allowed: NDArray[np.float64] = 1e-3 * np.max(vary, axis=-1) + 64 * noise
         return np.asarray(np.minimum(1e-3 * (1 + size), allowed), dtype=np.float64)
+
+
+def _behind(first: Scale, graph: Graph) -> Graph:
+    """A graph that reads the input scaled."""
+    given = graph.nodes[0]
+    raw = Node(given.name, Input(given.shape), (), given.shape)
+    scaled = Node("normalise", first, (0,), given.shape)
+    rest = (replace(n, inputs=tuple(i + 1 for i in n.inputs)) for n in graph.nodes[1:])
+    return Graph((raw, scaled, *rest))
 
 
 def _rough(graph: Graph, x: Tensor) -> Tensor:

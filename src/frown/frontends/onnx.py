@@ -47,13 +47,23 @@ def load_onnx(path: str | Path) -> Model:
     where the imported graph disagrees with onnxruntime.
     """
     file = Path(path)
-    proto, source, digest, pieces = _read(file)
+    proto, source, files = _read(file)
     port = _input(proto, file.name)
     try:
-        graph = import_graph(_task(proto, file.name, port))
+        graph, scores = import_graph(_task(proto, file.name, port))
         require_finite(graph, file.name)
         runtime = OnnxRuntime.open(source, port, file.name)
-        model = Model(graph, port.input_shape, runtime, file.name, digest, "onnx", file, pieces)
+        model = Model(
+            graph,
+            port.input_shape,
+            runtime,
+            file.name,
+            _digest(files),
+            "onnx",
+            file,
+            files,
+            scores=scores,
+        )
         model.check()
     except InvalidModel as error:
         if not port.is_redeclared:
@@ -69,8 +79,11 @@ def load_onnx(path: str | Path) -> Model:
 # -- the file -----------------------------------------------------------------------
 
 
-def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
-    """The model with all its weights, what onnxruntime opens, the digest, and of how many files."""
+Files = tuple[tuple[str, str], ...]  # names and SHA-256, the model's own first
+
+
+def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
+    """The model with all its weights, what onnxruntime opens, and the files that it consists of."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -99,13 +112,14 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
     odd = [t.name for t in _tensors(proto.graph) if any(size < 0 for size in t.dims)]
     if odd:  # numpy would work out a size of -1, and onnx's shape inference ends the process
         raise InvalidModel(f"{file} is damaged: sizes below 0 in {', '.join(odd)}")
-    digest = hashlib.sha256(content)
+    files = [(file.name, hashlib.sha256(content).hexdigest())]
     beside = sorted(_external(proto))
     if beside:
         try:
             onnx.external_data_helper.load_external_data_for_model(proto, str(file.parent))
             for location in beside:
-                digest.update((file.parent / location).read_bytes())
+                found = (file.parent / location).read_bytes()
+                files.append((location, hashlib.sha256(found).hexdigest()))
         except Exception as error:  # the loader raises errors of several libraries
             raise InvalidModel(
                 f"{file}: its external data ({', '.join(beside)}) cannot be read: {error}"
@@ -113,7 +127,14 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, str, int]:
     source: bytes | str = str(file) if beside else content
     if _open_batch(proto):
         source = proto.SerializeToString()
-    return _inlined(proto), source, digest.hexdigest(), 1 + len(beside)
+    return _inlined(proto), source, tuple(files)
+
+
+def _digest(files: Files) -> str:
+    """That of a model's one file, or one of all digests: another weight in any is another model."""
+    if len(files) == 1:
+        return files[0][1]
+    return hashlib.sha256("\n".join(digest for _, digest in files).encode()).hexdigest()
 
 
 def _legible(message: Any) -> bool:

@@ -17,6 +17,7 @@ from frown.frontends import (  # noqa: F401  (they register)
     onnx_recurrent,
     onnx_shapes,
 )
+from frown.frontends.ending import finished
 from frown.frontends.onnx_call import HANDLERS, Call
 from frown.frontends.onnx_nodes import Constant, OnnxNode, evaluated
 from frown.graph.builder import Builder, Operand, Value
@@ -64,13 +65,13 @@ class Task:
     inferred: Callable[[], Mapping[str, Shape]]
 
 
-def import_graph(task: Task) -> Graph:
-    """The graph of a task.
+def import_graph(task: Task) -> tuple[Graph, Graph | None]:
+    """The graph of a task, and of its scores where a last function keeps their order.
 
     Raises UnsupportedModel with every node that has no bounds, InvalidModel where a
     node contradicts itself.
     """
-    return _Importer(task).graph()
+    return _Importer(task).graphs()
 
 
 @dataclass
@@ -81,7 +82,7 @@ class _Importer:
     problems: list[_Problem] = field(default_factory=list)
     shapes: Mapping[str, Shape] | None = None  # inferred at the first problem
 
-    def graph(self) -> Graph:
+    def graphs(self) -> tuple[Graph, Graph | None]:
         task = self.task
         self.known.update(task.constants)
         self.known[task.input] = self.build.input(task.input, task.shape)
@@ -95,7 +96,7 @@ class _Importer:
             raise InvalidModel(
                 f"{task.model}: its output {task.output} does not depend on its input"
             )
-        return self.build.graph(output)
+        return finished(self.build, output)
 
     def _node(self, node: OnnxNode, read: set[str]) -> None:
         inputs = [self.known[i] for i in node.inputs if i]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from frown.frontends import arithmetic, matrices
+from frown.frontends.ending import applied
 from frown.frontends.onnx_call import Call, axis_of, handles, without
 from frown.frontends.onnx_fuse import WRITTEN_GELU
 from frown.graph.builder import Operand, Value
@@ -205,7 +206,7 @@ for _name, _function in {
 
     @handles(_name)
     def _activation(call: Call, _function: Op = _function) -> Value:
-        return call.build.add(_function, call.value())
+        return applied(call.build, _function, call.value())
 
 
 @handles("LeakyRelu", attributes="alpha")

@@ -27,6 +27,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.frontends import torch_activations, torch_attention  # noqa: F401  (fill HANDLERS)
+from frown.frontends.ending import finished
 from frown.frontends.model import Array, Model, require_finite
 from frown.frontends.torch_ops import HANDLERS
 from frown.frontends.torch_runtime import Runtime, first_line
@@ -59,7 +60,7 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
     label = name or type(module).__name__
     runtime = Runtime.of(module, example, label)
     program, core = _export(runtime, label)
-    graph = _Importer(label).read(core)
+    graph, scores = _Importer(label).read(core)
     model = Model(
         graph=graph,
         input_shape=runtime.shape,
@@ -67,6 +68,7 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
         name=label,
         digest=_digest(program, runtime),
         source="torch",
+        scores=scores,
     )
     require_finite(graph, label)
     model.check()
@@ -159,7 +161,7 @@ class _Importer:
     values: dict[Node, Any] = field(default_factory=dict)
     refused: list[tuple[str, str, Shape, str]] = field(default_factory=list)
 
-    def read(self, program: ExportedProgram) -> Graph:
+    def read(self, program: ExportedProgram) -> tuple[Graph, Graph | None]:
         output = self._output(program)
         self._bind_inputs(program)
         live = _live(output)
@@ -173,7 +175,7 @@ class _Importer:
         if isinstance(result, Tensor):
             self.builder.scope = "output"
             result = self.builder.constant(result, Value(0, self.builder.nodes[0].shape))
-        return self.builder.graph(result)
+        return finished(self.builder, result)
 
     def _output(self, program: ExportedProgram) -> Node:
         specs = program.graph_signature.output_specs

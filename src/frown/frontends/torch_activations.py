@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from frown.frontends import arithmetic
+from frown.frontends.ending import applied
 from frown.frontends.torch_ops import computed, constant, handles, neg, operand
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.op import Op, Unsupported
@@ -58,7 +59,7 @@ for _name, _op in {
 
     @handles(_name)
     def _activation(b: Builder, x: Value, _op: Op = _op) -> Value:
-        return b.add(_op, x)
+        return applied(b, _op, x)
 
 
 @handles("exp2")
@@ -116,7 +117,7 @@ def softplus(b: Builder, x: Value, beta: float = 1, threshold: float = 20) -> Va
     if not beta > 0 or math.log1p(math.exp(-threshold)) / beta > 2.1e-9:
         raise Unsupported(f"beta {beta} with threshold {threshold}; raise the threshold")
     if beta == 1:
-        return b.add(Softplus(), x)
+        return applied(b, Softplus(), x)
     return b.scale(b.add(Softplus(), b.scale(x, float(beta))), 1.0 / beta)
 
 

@@ -43,6 +43,8 @@ class Builder:
     scope: str = ""
     nodes: list[Node] = field(default_factory=list)
     pool: Pool = field(default_factory=Pool)
+    # By node: a value whose entries, in their places, are in the same order of size.
+    ordered: dict[int, Value] = field(default_factory=dict)
 
     def input(self, name: str, shape: Shape) -> Value:
         self.nodes.append(Node(name, Input(shape), (), shape))

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.batches import certificate_name
-from frown.errors import OutputError
+from frown.errors import LevelNotReached, OutputError
 from frown.frontends.model import Model
+from frown.prover import ESTIMATES
 from frown.query.frames import apart_of
 from frown.query.inputs import inputs_of
-from frown.results import Row
+from frown.results import LEVELS, Row
 from frown.run.data import Dataset, digest, read_array, read_classes, read_data
 from frown.run.files import Origin, ResultFiles
 from frown.run.interrupt import Interrupt
@@ -170,7 +171,30 @@ def certify_files(request: Request, screen: Screen) -> bool:
     if state == "interrupted":
         what = "pairs of input and frame" if request.sensitivity else "inputs"
         _tell_interrupted(rows, total, what, request.out, screen)
+    else:
+        _require_level(rows, request)
     return state == "finished"
+
+
+def _require_level(rows: list[Row], request: Request) -> None:
+    """Raise LevelNotReached where a radius is proved at a lower level than asked for. Methods
+    without rigorous bounds are asked for none."""
+    if request.method in ESTIMATES:
+        return
+    order = list(LEVELS)
+    short = [
+        row
+        for row in rows
+        if (row.radius > 0 or row.status == "certified")
+        and order.index(row.level) < order.index(request.level)
+    ]
+    if short:
+        first = short[0]
+        why = f": {first.remark}" if first.remark else ""
+        raise LevelNotReached(
+            f"{len(short)} of {len(rows)} inputs have a radius that is not proved at the "
+            f"level {request.level}; input {first.index} is {first.level}{why}"
+        )
 
 
 def _held(request: Request, data: Dataset, frames: Sequence[int | None]) -> dict[str, Path]:

@@ -7,13 +7,14 @@ since slopes belong to the entries that a site reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import reduce
 from math import inf
 
 import numpy as np
-from flint import arb
+from flint import arb, fmpq
 
-from frown_check import functions
+import frown_check.functions as functions
 from frown_check.balls import enclosed, precise
 from frown_check.graph import View
 from frown_check.model.affine import whole
@@ -23,6 +24,8 @@ from frown_check.model.windows import largest
 
 @operator(*functions.SIMPLE)
 def simple(call: Call) -> Value:
+    if call.node.last:  # see `ending`
+        return call.view()
     return call.apply(call.view(), functions.SIMPLE[call.node.op]())
 
 
@@ -78,8 +81,8 @@ def gelu(call: Call) -> Value:
 
 @operator("Swish", attributes="alpha")
 def swish(call: Call) -> Value:
-    """x sigmoid(a x) = silu(a x) / a. (A fused product keeps its a in double precision.)"""
-    alpha = float(call.attribute("alpha", 1.0))
+    """x sigmoid(a x) = silu(a x) / a."""
+    alpha = call.number("alpha", 1.0)
     x = _with_axes(call)
     if alpha == 1:
         return call.apply(x, functions.silu())
@@ -87,12 +90,28 @@ def swish(call: Call) -> Value:
     return call.scale(inner, quotient(1.0, alpha))
 
 
-@operator("frown_check::Hump", attributes="kind constants")
+@operator("frown_check::Written", attributes="kind slopes factor")
 def written_out(call: Call) -> Value:
-    """What `fuse` makes of an activation that a file writes out, with the file's own constants."""
-    kind, constants = call.node.attributes["kind"], call.node.attributes["constants"]
-    make = functions.gelu if kind == "Gelu" else functions.gelu_tanh
-    return call.apply(_with_axes(call), make(*constants))
+    """What `fuse` finds: factor times an activation, with the file's own numbers."""
+    kind, slopes, factor = (call.node.attributes[n] for n in ("kind", "slopes", "factor"))
+    x = _with_axes(call)
+    if kind == "Silu":  # x sigmoid(b x) = silu(b x) / b
+        factor = factor / slopes[0]
+        y = call.apply(_times(call, x, slopes[0]), functions.silu())
+    elif kind == "Gelu":
+        y = call.apply(x, functions.gelu(_rational(slopes[0])))
+    else:
+        y = call.apply(x, functions.gelu_tanh(*map(_rational, slopes)))
+    return _times(call, y, factor)
+
+
+def _times(call: Call, x: View, factor: Fraction) -> View:
+    precise()
+    return x if factor == 1 else call.scale(x, enclosed([arb(_rational(factor))], ()))
+
+
+def _rational(number: Fraction) -> fmpq:
+    return fmpq(number.numerator, number.denominator)
 
 
 def _with_axes(call: Call) -> View:
@@ -101,12 +120,6 @@ def _with_axes(call: Call) -> View:
     x = call.view()
     call.refuse_if(not x.shape, "a tensor without axes")
     return x
-
-
-@operator("frown_check::Times", attributes="factor")
-def exact_multiple(call: Call) -> Value:
-    precise()
-    return call.scale(call.view(), enclosed([arb(call.node.attributes["factor"])], ()))
 
 
 # -- limits ---------------------------------------------------------------------------------------

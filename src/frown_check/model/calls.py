@@ -34,6 +34,7 @@ class OnnxNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, Any]
+    last: bool = False  # whether it, and all that follows, keeps the order of the outputs
 
 
 @dataclass(frozen=True)

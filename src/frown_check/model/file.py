@@ -18,16 +18,22 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+import frown_check.model.activations  # which registers handlers, as do the next four
+import frown_check.model.affine
+import frown_check.model.movers
+import frown_check.model.recurrent
+import frown_check.model.windows  # noqa: F401
 from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
 from frown_check.graph import MOST_ENTRIES, Graph, Network, Scale, View
-from frown_check.model import activations, affine, movers, recurrent, windows  # noqa: F401  (they register handlers)
 from frown_check.model.calls import HANDLERS, Call, Constant, OnnxNode, Value, quotient
-from frown_check.model.fuse import Fuser
+from frown_check.model.ending import ending
+from frown_check.model.fuse import fused
 from frown_check.region import MOST_FEATURES
 
 OPSETS = range(8, 25)
 MOST_BYTES = 2**31
+PLACE = ("offset", "length")  # of a tensor in another file
 
 
 def load(
@@ -88,29 +94,35 @@ def _legible(message: Any) -> bool:
 
 
 def _bring_in(proto: onnx.ModelProto, folder: Path, external: Mapping[str, str]) -> None:
-    """Weights from files beside the model: those that the certificate names, unchanged."""
+    """Weights from files beside the model: just those that the certificate names, unchanged. A
+    place in one is told by digits, each entry once, so that no two readers differ on it."""
     files: dict[str, bytes] = {}
+    taken = 0
     tensors = list(proto.graph.initializer)
     tensors += [a.t for n in proto.graph.node for a in n.attribute if a.HasField("t")]
     for tensor in tensors:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         about = {entry.key: entry.value for entry in tensor.external_data}
-        name = about.get("location", "")
+        name = about.pop("location", "")
         if name not in external or Path(name).name != name or name in ("", ".", ".."):
             raise Refused(f"the certificate does not cover the weights in {name!r}")
         if name not in files:
             files[name] = _certified(folder / name, external[name])
-        try:
-            start = int(about.get("offset", "0"))
-            length = int(about.get("length", str(len(files[name]) - start)))
-        except ValueError:
-            raise Refused(f"the weights in {name!r} are damaged") from None
-        if start < 0 or length < 0 or start + length > len(files[name]):
-            raise Refused(f"the weights in {name!r} are cut off")
-        tensor.raw_data = files[name][start : start + length]
+        odd = len(about) + 1 != len(tensor.external_data) or about.keys() - {*PLACE, "checksum"}
+        given = [about[key] for key in PLACE if key in about]
+        if odd or not all(n.isascii() and n.isdigit() and len(n) < 20 for n in given):
+            raise Refused(f"the place of {tensor.name} in {name!r} is not understood")
+        start = int(about.get("offset", "0"))
+        end = start + int(about["length"]) if "length" in about else len(files[name])
+        refuse_if(not start <= end <= len(files[name]), f"the weights in {name!r} are cut off")
+        taken += end - start
+        refuse_if(taken > MOST_BYTES, f"the weights have over {MOST_BYTES} bytes")
+        tensor.raw_data = files[name][start:end]
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+    unread = sorted(external.keys() - files.keys())
+    refuse_if(unread, f"the certificate names weights that the model does not read: {unread}")
 
 
 def _array(tensor: onnx.TensorProto) -> Constant:
@@ -240,7 +252,7 @@ def _import(
             continue
         _run(node, graph, opset, known)
     plain = {k: v for k, v in known.items() if not isinstance(v, View)}
-    for node in needed(Fuser(rest, plain, output).fused(), output):
+    for node in ending(needed(fused(rest, plain, output), output), output):
         _run(node, graph, opset, known)
     result = known.get(output)
     if not isinstance(result, View):

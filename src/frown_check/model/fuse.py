@@ -1,185 +1,180 @@
-"""Activations that files write out in several operators, as one site each.
+"""SiLU and GELU that a file writes out in several operators, as one site each.
 
-A product of two computed tensors, one a multiple m t of some tensor t, the other p T(q(t)) + r with
-T one of Sigmoid, Erf, Tanh and q a polynomial, is one of
+Around a product y of two computed tensors lie a tensor t and a gate g = T(a), T one of Sigmoid, Erf
+and Tanh, such that sums, products and powers with numbers lead from t and g to y, and from t to a.
+Both ways are followed with rational numbers in place of t and g, without rounding, and what they
+compute is told from its values at a few points. This is a proof: degrees are counted on the way,
+and no other polynomial of these degrees has the same values.
 
-    t sigmoid(a t),    t (1 + erf(b t)) / 2,    t (1 + tanh(b t + c t^3)) / 2
+    y, of degree 1 in t and in g, at t, g = 0, 1:       is it A t g + B t?
+    a, of degree 3 in t, at -1, 0, 1, 2:                is it b t + c t^3?
 
-times a factor. Polynomials are compared in rational arithmetic. Constants need only be near the
-usual ones (to 1e-6) to be recognised, but it is the file's own constants that are used, exactly;
-where r and p are not the same number, the product is refused.
+If so, y is A times t sigmoid(b t) where B = c = 0, and 2 A times t (1 + erf(b t)) / 2 or
+t (1 + tanh(b t + c t^3)) / 2 where A = B and b and c are GELU's to 1e-6. The site has the file's
+own numbers. What is anything else stays as it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from fractions import Fraction
-from math import isfinite, pi, sqrt
+from math import pi, sqrt
 
 import numpy as np
-from flint import fmpq
 
-from frown_check.errors import Refused
 from frown_check.model.calls import Constant, OnnxNode
 
-Polynomial = dict[int, Fraction]
-
 NEAR = Fraction(1, 10**6)
-DEGREE = 3
-DEPTH = 8  # of an expression that is read
-LARGEST = 2**1000  # more than any factor that could be of use
-USUAL = {"Erf": {1: 1 / sqrt(2)}, "Tanh": {1: sqrt(2 / pi), 3: 0.044715 * sqrt(2 / pi)}}
+DEEP = 8  # operators, from a product or a gate back to t
+WIDE = 24  # tensors that are tried for t and g
+USUAL = {
+    "Erf": (Fraction(1 / sqrt(2)), Fraction(0)),
+    "Tanh": (Fraction(sqrt(2 / pi)), Fraction(0.044715 * sqrt(2 / pi))),
+}
+KINDS = {"Sigmoid": "Silu", "Erf": "Gelu", "Tanh": "GeluTanh"}
+ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg", "Pow")
+
+Term = tuple[Fraction, int, int]  # a value, and degrees in t and in g that are not exceeded
 
 
-class Fuser:
-    def __init__(self, nodes: list[OnnxNode], constants: Mapping[str, Constant], output: str):
-        self.nodes, self.constants, self.output = nodes, constants, output
-        self.producers = {name: node for node in nodes for name in node.outputs}
-        self.readers: dict[str, list[OnnxNode]] = {}
-        for node in nodes:
-            for name in node.inputs:
-                self.readers.setdefault(name, []).append(node)
-
-    def fused(self) -> list[OnnxNode]:
-        """The nodes with every activation in place of the last node it is written with."""
-        replaced: dict[str, list[OnnxNode]] = {}
-        for node in self.nodes:
-            if node.op == "Mul" and len(node.inputs) == 2:
-                left, right = node.inputs
-                found = self._match(left, right) or self._match(right, left)
-                if found is not None:
-                    last, factor = self._absorbed(node, found[1])
-                    replaced[last.outputs[0]] = self._written(found[0], last, factor)
-        return [n for node in self.nodes for n in replaced.get(node.outputs[0], [node])]
-
-    def _match(self, left: str, right: str) -> tuple[OnnxNode, Fraction] | None:
-        """The activation, named after nothing yet, and its factor."""
-        for inner in self._chain(right):
-            gate = self.producers.get(inner)
-            if gate is None or gate.op not in ("Sigmoid", "Erf", "Tanh"):
-                continue
-            if len(gate.inputs) != 1:
-                continue
-            outer = self._polynomial(right, inner)
-            if outer is None:
-                return None
-            for source in self._chain(left):
-                multiple = self._polynomial(left, source)
-                argument = self._polynomial(gate.inputs[0], source)
-                if multiple is None or set(multiple) != {1} or argument is None:
-                    continue
-                found = _activation(gate, source, outer, argument)
-                if found is not None:
-                    return found[0], multiple[1] * found[1]
-        return None
-
-    def _absorbed(self, node: OnnxNode, factor: Fraction) -> tuple[OnnxNode, Fraction]:
-        """The last of the multiples that follow, and the product of them all."""
-        while node.outputs[0] != self.output:
-            after = self.readers.get(node.outputs[0], [])
-            scaled = (
-                self._polynomial(after[0].outputs[0], node.outputs[0]) if len(after) == 1 else None
-            )
-            if scaled is None or set(scaled) != {1}:
+def fused(nodes: list[OnnxNode], constants: Mapping[str, Constant], output: str) -> list[OnnxNode]:
+    """The nodes, with each activation in place of the last operator that it is written with."""
+    paths = Paths({name: node for node in nodes for name in node.outputs}, constants)
+    reading: dict[str, list[OnnxNode]] = {}
+    for node in nodes:
+        for name in node.inputs:
+            reading.setdefault(name, []).append(node)
+    found: dict[str, OnnxNode] = {}
+    for node in nodes:
+        if node.op != "Mul" or any(paths.number(i) is not None for i in node.inputs):
+            continue
+        site = paths.activation(node.outputs[0])
+        if site is None:
+            continue
+        factor, end = site.attributes["factor"], node
+        while end.outputs[0] != output and len(reading.get(end.outputs[0], ())) == 1:
+            (after,) = reading[end.outputs[0]]
+            times = paths.multiple(after, end.outputs[0])
+            if times is None:
                 break
-            node, factor = after[0], factor * scaled[1]
-        return node, factor
+            factor, end = factor * times, after
+        attributes = {**site.attributes, "factor": factor}
+        found[end.outputs[0]] = OnnxNode(site.op, end.name, site.inputs, end.outputs, attributes)
+    return [found.get(node.outputs[0], node) for node in nodes]
 
-    def _written(self, found: OnnxNode, last: OnnxNode, factor: Fraction) -> list[OnnxNode]:
-        name = last.outputs[0]
-        if factor == 1:
-            return [replace(found, name=last.name, outputs=(name,))]
-        inner = f"{name}/activation"
-        exact = fmpq(factor.numerator, factor.denominator)
-        return [
-            replace(found, name=last.name, outputs=(inner,)),
-            OnnxNode("frown_check::Times", last.name, (inner,), (name,), {"factor": exact}),
-        ]
 
-    def _scalar(self, name: str) -> Fraction | None:
+class Paths:
+    """Ways through a file's arithmetic, computed with rational numbers."""
+
+    def __init__(self, makers: Mapping[str, OnnxNode], constants: Mapping[str, Constant]) -> None:
+        self.makers, self.constants = makers, constants
+
+    def number(self, name: str) -> Fraction | None:
+        """A constant of one entry; on two axes it might add one to what it is combined with."""
         found = self.constants.get(name)
         if found is None or found.size != 1 or found.ndim > 1 or not np.isfinite(found).all():
             return None
-        number = float(found.reshape(()))
-        return Fraction(number) if isfinite(number) else None
+        return Fraction(found.item())
 
-    def _chain(self, name: str) -> Iterator[str]:
-        """`name`, then what it is an expression of with one scalar constant, and so on, as deep
-        as polynomials are read."""
-        for _ in range(DEPTH + 2):
-            yield name
-            node = self.producers.get(name)
-            if node is None or node.op not in ("Add", "Sub", "Mul", "Div", "Neg"):
-                return
-            computed = [i for i in node.inputs if self._scalar(i) is None]
-            if len(computed) != 1 or computed[0] in self.constants:
-                return
-            name = computed[0]
-
-    def _polynomial(self, name: str, base: str, depth: int = 0) -> Polynomial | None:
-        if name == base:
-            return {1: Fraction(1)}
-        number = self._scalar(name)
-        if number is not None:
-            return {0: number}
-        node = self.producers.get(name)
-        if node is None or depth > DEPTH:
-            return None
-        terms = [self._polynomial(i, base, depth + 1) for i in node.inputs]
-        known = [t for t in terms if t is not None]
-        return _evaluate(node.op, known) if len(known) == len(terms) else None
-
-
-def _evaluate(op: str, terms: list[Polynomial]) -> Polynomial | None:
-    match op, terms:
-        case "Neg", [x]:
-            return {k: -v for k, v in x.items()}
-        case (("Add" | "Sub"), [x, y]):
-            sign = 1 if op == "Add" else -1
-            return {k: x.get(k, Fraction(0)) + sign * y.get(k, Fraction(0)) for k in x | y}
-        case "Mul", [x, y]:
-            return _product(x, y)
-        case "Div", [x, y] if set(y) == {0} and y[0] != 0:
-            return {k: v / y[0] for k, v in x.items()}
-        case "Pow", [x, y] if set(y) == {0} and y[0] in (1, 2, 3):
-            power: Polynomial | None = {0: Fraction(1)}
-            for _ in range(int(y[0])):
-                power = None if power is None else _product(power, x)
-            return power
-    return None
-
-
-def _product(x: Polynomial, y: Polynomial) -> Polynomial | None:
-    result: Polynomial = {}
-    for i, a in x.items():
-        for j, b in y.items():
-            result[i + j] = result.get(i + j, Fraction(0)) + a * b
-    return result if max(result) <= DEGREE else None
-
-
-def _near(found: Polynomial, wanted: Mapping[int, float | Fraction]) -> bool:
-    """Relatively, so that what should be 0 is 0; in rational arithmetic, where nothing vanishes."""
-    pairs = [(found.get(k, Fraction(0)), Fraction(wanted.get(k, 0))) for k in {*found, *wanted}]
-    return all(abs(a - b) <= NEAR * max(abs(a), abs(b)) for a, b in pairs)
-
-
-def _activation(
-    gate: OnnxNode, source: str, outer: Polynomial, argument: Polynomial
-) -> tuple[OnnxNode, Fraction] | None:
-    slope = outer.get(1, Fraction(0))
-    if gate.op == "Sigmoid":
-        steep = argument.get(1, Fraction(0))
-        if steep == 0 or not _near(argument, {1: steep}) or not _near(outer, {1: slope}):
-            return None
-        if abs(steep) > LARGEST or Fraction(float(steep)) != steep:
-            raise Refused(f"a sigmoid's factor at {gate.name} is not supported by the checker")
-        return OnnxNode("Swish", "", (source,), (), {"alpha": float(steep)}), slope
-    if not _near(outer, {0: slope, 1: slope}) or not _near(argument, USUAL[gate.op]):
+    def activation(self, product: str) -> OnnxNode | None:
+        """What a product is, its outputs left open."""
+        around = self._around(product)
+        for gate in around:
+            maker = self.makers.get(gate)
+            if maker is None or maker.op not in KINDS or len(maker.inputs) != 1:
+                continue
+            for source in around:
+                weights = None if source == gate else self._weights(product, source, gate)
+                if weights is None:
+                    continue
+                slopes = self._slopes(maker.inputs[0], source)
+                if slopes is not None and _known(maker.op, weights, slopes):
+                    factor = weights[0] if maker.op == "Sigmoid" else 2 * weights[0]
+                    about = {"kind": KINDS[maker.op], "slopes": slopes, "factor": factor}
+                    return OnnxNode("frown_check::Written", "", (source,), (), about)
         return None
-    if outer.get(0, Fraction(0)) != slope:
-        raise Refused(f"the constants of {gate.name} are not supported by the checker")
-    constants = [fmpq(c.numerator, c.denominator) for k, c in sorted(argument.items()) if k % 2]
-    kind = "Gelu" if gate.op == "Erf" else "GeluTanh"
-    attributes = {"kind": kind, "constants": constants}
-    return OnnxNode("frown_check::Hump", "", (source,), (), attributes), 2 * slope
+
+    def multiple(self, node: OnnxNode, of: str) -> Fraction | None:
+        """c where a node computes c times a tensor."""
+        if node.op not in ("Mul", "Div", "Neg"):
+            return None
+        at_1 = self._value(node.outputs[0], {of: (Fraction(1), 1, 0)})
+        at_0 = self._value(node.outputs[0], {of: (Fraction(0), 1, 0)})
+        if at_0 is None or at_1 is None or at_0[0] != 0 or at_0[1] > 1:
+            return None
+        return at_1[0]
+
+    def _around(self, product: str) -> list[str]:
+        """Tensors that a product may be computed from, the nearest first."""
+        names = [product]
+        for name in names:
+            maker = self.makers.get(name)
+            if maker is not None and maker.op in ARITHMETIC and len(names) < WIDE:
+                names += [i for i in maker.inputs if i not in self.constants and i not in names]
+        return names[1:]
+
+    def _weights(self, product: str, source: str, gate: str) -> tuple[Fraction, Fraction] | None:
+        """A and B of A t g + B t."""
+        values: list[Fraction] = []
+        for t, g in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            at = {source: (Fraction(t), 1, 0), gate: (Fraction(g), 0, 1)}
+            found = self._value(product, at)
+            if found is None or found[1] > 1 or found[2] > 1:
+                return None
+            values.append(found[0])
+        neither, alone, single, both = values
+        return (both - single, single) if neither == alone == 0 else None
+
+    def _slopes(self, name: str, source: str) -> tuple[Fraction, Fraction] | None:
+        """b and c of b t + c t^3."""
+        values: list[Fraction] = []
+        for t in (-1, 0, 1, 2):
+            found = self._value(name, {source: (Fraction(t), 1, 0)})
+            if found is None or found[1] > 3:
+                return None
+            values.append(found[0])
+        before, at_0, at_1, at_2 = values
+        cubic = (at_2 - 2 * at_1) / 6
+        return (at_1 - cubic, cubic) if at_0 == 0 and before == -at_1 else None
+
+    def _value(self, name: str, at: dict[str, Term], deep: int = 0) -> Term | None:
+        """A tensor, given others; all that is computed joins `at`. None: not by arithmetic."""
+        if name in at:
+            return at[name]
+        number = self.number(name)
+        if number is not None:
+            return number, 0, 0
+        maker = self.makers.get(name)
+        if maker is None or maker.op not in ARITHMETIC or deep > DEEP:
+            return None
+        terms = [self._value(i, at, deep + 1) for i in maker.inputs]
+        given = [term for term in terms if term is not None]
+        found = _computed(maker.op, given) if len(given) == len(terms) else None
+        if found is not None:
+            at[name] = found
+        return found
+
+
+def _computed(op: str, terms: list[Term]) -> Term | None:
+    (x, t, g), (y, u, h) = terms[0], terms[-1]
+    if op == "Neg":
+        return -x, t, g
+    if op in ("Add", "Sub"):
+        return (x + y if op == "Add" else x - y), max(t, u), max(g, h)
+    if op == "Mul":
+        return x * y, t + u, g + h
+    if u or h:  # only numbers divide and raise to powers
+        return None
+    if op == "Div":
+        return (x / y, t, g) if y else None
+    return (x ** int(y), t * int(y), g * int(y)) if y in (1, 2, 3) else None
+
+
+def _known(
+    gate: str, weights: tuple[Fraction, Fraction], slopes: tuple[Fraction, Fraction]
+) -> bool:
+    both, single = weights
+    if gate == "Sigmoid":
+        return both != 0 and single == 0 and slopes[0] != 0 and slopes[1] == 0
+    pairs = zip(slopes, USUAL[gate])
+    return both == single != 0 and all(abs(a - b) <= NEAR * abs(b) for a, b in pairs)
