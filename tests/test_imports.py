@@ -14,7 +14,7 @@ ROOT = Path(frown.__file__).parent
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("demo", "bench"),
+    ("demo",),
     ("run", "report"),
     ("api",),
     ("batches",),

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.paper.data import load_data
 from frown import api
-from frown.bench.data import load_data
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 

@@ -7,9 +7,9 @@ from math import atan, ceil, degrees, floor, isfinite, isinf, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frown.bench.figures import FIGURES, GROUP_FIGURES, GROUP_NETWORK
-from frown.bench.summary import Summary, gain
-from frown.bench.tables import DATA
+from benchmarks.paper.figures import FIGURES, GROUP_FIGURES, GROUP_NETWORK
+from benchmarks.paper.summary import Summary, gain
+from benchmarks.paper.tables import DATA
 from frown.errors import InvalidInput, OutputError
 
 if TYPE_CHECKING:

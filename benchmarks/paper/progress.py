@@ -11,10 +11,10 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from frown.bench.cells import Cell
-from frown.bench.pace import Pace, duration
-from frown.bench.runner import Task
-from frown.bench.store import Result
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.pace import Pace, duration
+from benchmarks.paper.runner import Task
+from benchmarks.paper.store import Result
 
 
 class _Teller:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.bench.data import Dataset
-from frown.bench.networks import Network
+from benchmarks.paper.data import Dataset
+from benchmarks.paper.networks import Network
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from frown.bench.barrier import (
+from benchmarks.paper.barrier import (
     BARRIER,
     ERRORS,
     IMAGES,
@@ -22,7 +22,7 @@ from frown.bench.barrier import (
     run_barrier,
     run_error,
 )
-from frown.bench.barrier_tables import (
+from benchmarks.paper.barrier_tables import (
     barrier_markdown,
     barrier_table,
     error_markdown,
@@ -270,10 +270,10 @@ def test_errors_come_with_their_standard_error() -> None:
 def test_below_a_table_are_its_command_its_samples_and_notes() -> None:
     radii, errors = barrier_markdown(ROWS), error_markdown(ERROR_ROWS)
     assert radii.startswith("## Convex relaxation barrier, table 2") and "of 2 MNIST" in radii
-    assert f"`frown bench barrier --methods crown,frown --networks {LINEAR}`" in radii
+    assert f'`make paper ARGS="barrier --methods crown,frown --networks {LINEAR}"`' in radii
     assert "- samples per cell: 2 images" in radii
     assert errors.startswith("## Convex relaxation barrier, table 1")
-    command = "frown bench barrier --methods frown --networks nor_mlp_b --errors 400"
+    command = 'make paper ARGS="barrier --methods frown --networks nor_mlp_b --errors 400"'
     assert f"`{command}`" in errors and "- samples per cell: 400 images" in errors
     every = [BarrierRow(network, (0.03,), ROWS[0].proved) for network in BARRIER]
     assert "--networks" not in barrier_markdown(every)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from frown.bench.store import FILE, Key, Result, Store
+from benchmarks.paper.store import FILE, Key, Result, Store
 from frown.errors import InvalidInput, OutputError
 
 KEY = Key("abc", inf, (("group", 8), ("method", "frown"), ("tol", 0.01)), "0123", 3, 7)

@@ -1,30 +1,30 @@
-"""One run of `frown bench`: measure what is missing, then tables, files and pictures."""
+"""One run: measure what is missing, then tables, files and pictures."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from frown.bench.cells import network_file
-from frown.bench.experiments import Experiment
-from frown.bench.experiments import experiments as all_tables
-from frown.bench.pace import known_seconds
-from frown.bench.plots import (
+from benchmarks.paper.cells import network_file
+from benchmarks.paper.experiments import Experiment
+from benchmarks.paper.experiments import experiments as all_tables
+from benchmarks.paper.invocation import invocation
+from benchmarks.paper.pace import known_seconds
+from benchmarks.paper.plots import (
     gain_picture,
     group_picture,
     require_matplotlib,
     seconds_picture,
     write_picture,
 )
-from frown.bench.progress import teller
-from frown.bench.runner import Failure, Problems, Setup, measure, tasks_for
-from frown.bench.store import Store
-from frown.bench.summary import Summary, notes, summaries
-from frown.bench.tables import WIDE, csv_text, grid, markdown, rich_table
+from benchmarks.paper.progress import teller
+from benchmarks.paper.runner import Failure, Problems, Setup, measure, tasks_for
+from benchmarks.paper.store import Store
+from benchmarks.paper.summary import Summary, notes, summaries
+from benchmarks.paper.tables import WIDE, csv_text, grid, markdown, rich_table
 from frown.errors import OutputError
 
 
@@ -97,8 +97,8 @@ def _measure(
             tasks = tasks_for(cells, problems, store)
             failures = measure(tasks, problems, store, watch)
         except KeyboardInterrupt:
-            again = shlex.join(a for a in output.command if a != "--force")
-            hint = f"; to go on: {again}" if again else ""
+            again = [word for word in output.command if word != "--force"]
+            hint = f"; to go on: {invocation(*again)}" if again else ""
             err.print(
                 f"{len(store) - before} new results are in {store.path}{hint}",
                 markup=False,
@@ -156,7 +156,7 @@ def write(tables: Sequence[Table], output: Output) -> list[Path]:
 
 def command(experiment: Experiment, lines: Sequence[Summary], output: Output) -> str:
     """What makes the table again, without folders; the time limit is that of its results."""
-    words = ["frown", "bench", experiment.name, *output.options]
+    words = [experiment.name, *output.options]
     if experiment.methods != all_tables()[experiment.name].methods:
         words += ["--methods", ",".join(experiment.methods)]
     if "lp" in experiment.methods:
@@ -164,7 +164,7 @@ def command(experiment: Experiment, lines: Sequence[Summary], output: Output) ->
         limits = [r.limit for s in lines for r in s["lp"].results if r.limit is not None]
         if limits:
             words += ["--time-limit", f"{max(limits):g}"]
-    return shlex.join(words)
+    return invocation(*words)
 
 
 def write_text(path: Path, text: str) -> Path:

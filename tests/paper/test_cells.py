@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.conftest import World
-from frown import api
-from frown.bench import runner
-from frown.bench.cells import (
+from benchmarks.paper import runner
+from benchmarks.paper.cells import (
     AREA,
     COLD_LP,
     CROWN,
@@ -24,14 +22,16 @@ from frown.bench.cells import (
     frown_method,
     network_file,
 )
-from frown.bench.data import load_data
-from frown.bench.experiments import METHODS, experiments, matching
-from frown.bench.networks import NETWORKS, parse
-from frown.bench.pace import Pace, duration, foretell, known_seconds
-from frown.bench.runner import Problems, Setup, Task, measure, tasks_for
-from frown.bench.store import Result, Store
+from benchmarks.paper.data import load_data
+from benchmarks.paper.experiments import METHODS, experiments, matching
+from benchmarks.paper.networks import NETWORKS, parse
+from benchmarks.paper.pace import Pace, duration, foretell, known_seconds
+from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
+from benchmarks.paper.store import Result, Store
+from frown import api
 from frown.errors import InvalidInput
 from frown.results import Certification, Row
+from paper.conftest import World
 
 RELU = parse("drive_4x20_relu")
 
@@ -304,7 +304,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
 
 def test_missing_networks_name_the_command_that_trains_them(world: World, tmp_path: Path) -> None:
     problems = Problems(replace(setup(world), nets=tmp_path))
-    with pytest.raises(InvalidInput, match=r"frown bench train .*--networks drive_4x20_relu"):
+    with pytest.raises(InvalidInput, match=r"make paper ARGS=.train .*--networks drive_4x20_relu"):
         problems.require([RELU])
 
 

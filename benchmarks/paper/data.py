@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.bench import formats
-from frown.bench.formats import Labels, Parts
-from frown.bench.networks import CLASSES, FEATURES, DataName
+from benchmarks.paper import formats
+from benchmarks.paper.formats import Labels, Parts
+from benchmarks.paper.networks import CLASSES, FEATURES, DataName
 from frown.errors import InvalidInput
 
 Floats = NDArray[np.float32]

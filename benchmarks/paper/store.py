@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from frown.bench.cells import Cell, Option, Samples
+from benchmarks.paper.cells import Cell, Option, Samples
 from frown.errors import InvalidInput, OutputError
 from frown.run.files import dumps, norm_name
 
@@ -134,7 +134,7 @@ def _read(path: Path) -> Iterator[Result]:
 
 def _unreadable(path: Path, number: int) -> InvalidInput:
     return InvalidInput(
-        f"{path}, line {number}: not a result of frown bench; "
+        f"{path}, line {number}: not a result of `make paper`; "
         "delete the line, or choose another --out"
     )
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from frown.bench.data import Dataset, load_data, split
-from frown.bench.formats import DataWarning
+from benchmarks.paper.data import Dataset, load_data, split
+from benchmarks.paper.formats import DataWarning
 from frown.errors import InvalidInput
 
 RNG = np.random.default_rng(7)

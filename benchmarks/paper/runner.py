@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.paper.cells import Cell, Method, Samples, choose, network_file
+from benchmarks.paper.data import Dataset, load_data
+from benchmarks.paper.invocation import invocation
+from benchmarks.paper.networks import Network
+from benchmarks.paper.store import Key, Result, Store, key_of
 from frown import api
-from frown.bench.cells import Cell, Method, Samples, choose, network_file
-from frown.bench.data import Dataset, load_data
-from frown.bench.networks import Network
-from frown.bench.store import Key, Result, Store, key_of
 from frown.errors import FrownError, InvalidInput
 from frown.frontends.model import Model
 from frown.results import Row
@@ -56,10 +57,9 @@ class Problems:
         nets = self.setup.nets
         missing = [n.name for n in networks if network_file(nets, n) is None]
         if missing:
-            raise InvalidInput(
-                f"{nets} does not hold {', '.join(missing)}; to train: frown bench train "
-                f"--nets {nets} --data {self.setup.data} --networks {','.join(missing)}"
-            )
+            where = ("--nets", str(nets), "--data", str(self.setup.data))
+            again = invocation("train", *where, "--networks", ",".join(missing))
+            raise InvalidInput(f"{nets} does not hold {', '.join(missing)}; to train: {again}")
 
     def model(self, network: Network) -> Model:
         if self._model is None or self._model[0] != network:

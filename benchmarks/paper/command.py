@@ -1,10 +1,9 @@
-"""The commands `frown bench ...`: the paper's networks, tables and pictures, made again."""
+"""The commands of `make paper`: the paper's networks, tables and pictures, made again."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from frown.cli import reported
 from frown.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from frown.bench.experiments import Experiment
-    from frown.bench.networks import Network
+    from benchmarks.paper.experiments import Experiment
+    from benchmarks.paper.networks import Network
 
 # As in frown.cli, every command imports what takes seconds to import.
 
@@ -109,7 +109,7 @@ Batch = Annotated[
     ),
 ]
 
-NETS, OUT = Path("frown-nets"), Path("frown-bench")
+NETS, OUT = Path("frown-nets"), Path("frown-paper")
 
 _TABLES = {
     "table1": "Experiment I: the same as table3.",
@@ -123,15 +123,15 @@ _TABLES = {
 }
 PAPER = ("table4", "table5", "table6", "table7", "table8")  # Table 3 is a part of them
 
-Reported = Callable[[], AbstractContextManager[None]]
 
-
-def bench_app(reported: Reported) -> typer.Typer:
+def paper_app() -> typer.Typer:
     """The commands, each run inside `reported`, which turns errors into messages."""
     app = typer.Typer(
         help="Make the paper's experiments again: networks, tables, pictures.",
+        epilog='Through make: make paper ARGS="table4 --data DIR"',
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
@@ -177,9 +177,9 @@ def _table(*names: str) -> Callable[..., None]:
     ) -> None:
         import torch
 
-        from frown.bench.plots import FORMATS
-        from frown.bench.report import Output, run
-        from frown.bench.runner import Setup
+        from benchmarks.paper.plots import FORMATS
+        from benchmarks.paper.report import Output, run
+        from benchmarks.paper.runner import Setup
 
         if picture not in FORMATS:
             raise InvalidInput(f"--format {picture}: choose {' or '.join(FORMATS)}")
@@ -203,7 +203,7 @@ def _table(*names: str) -> Callable[..., None]:
             out,
             picture if plots else None,
             show,
-            ("frown", *sys.argv[1:]),
+            tuple(sys.argv[1:]),
             _words(
                 networks=None if networks is None else ",".join(_split(networks)),
                 norms=norms,
@@ -238,9 +238,9 @@ def train(
     ] = 1,
     force: Annotated[bool, typer.Option("--force", help="Train again what there is.")] = False,
 ) -> None:
-    from frown.bench.networks import NETWORKS
-    from frown.bench.progress import training
-    from frown.bench.train import train_networks
+    from benchmarks.paper.networks import NETWORKS
+    from benchmarks.paper.progress import training
+    from benchmarks.paper.train import train_networks
 
     chosen = _networks(networks) or list(NETWORKS)
     with training(_console(stderr=True), len(chosen)) as report:
@@ -274,8 +274,8 @@ def barrier(
     ] = None,
     out: Out = OUT,
 ) -> None:
-    from frown.bench import barrier, barrier_tables
-    from frown.bench.progress import counting
+    from benchmarks.paper import barrier, barrier_tables
+    from benchmarks.paper.progress import counting
 
     ways = _methods(methods) or []
     names = None if networks is None else _split(networks)
@@ -332,13 +332,13 @@ def _words(**options: object) -> tuple[str, ...]:
 
 
 def _networks(patterns: list[str] | None) -> list[Network] | None:
-    from frown.bench.experiments import matching
+    from benchmarks.paper.experiments import matching
 
     return None if patterns is None else matching(_split(patterns))
 
 
 def _norms(text: str | None) -> list[float] | None:
-    from frown.bench.experiments import NORMS
+    from benchmarks.paper.experiments import NORMS
 
     if text is None:
         return None
@@ -353,7 +353,7 @@ def _norms(text: str | None) -> list[float] | None:
 
 
 def _methods(text: str | None) -> list[str] | None:
-    from frown.bench.experiments import METHODS
+    from benchmarks.paper.experiments import METHODS
 
     if text is None:
         return None
@@ -372,7 +372,7 @@ def _selected(
     cold: bool,
 ) -> list[Experiment]:
     """The tables with what is left of them; an error if that is nothing."""
-    from frown.bench.experiments import ALIASES, experiments
+    from benchmarks.paper.experiments import ALIASES, experiments
     from frown.run.options import parse_group
 
     known = experiments()
@@ -398,3 +398,11 @@ def _selected(
         raise InvalidInput("--cold is for LP, which is not among the methods; add --methods lp")
     # Only tables with LP differ.
     return [replace(t, cold=True, title=f"{t.title}, cold LP") for t in chosen if "lp" in t.methods]
+
+
+app = paper_app()
+
+
+def main() -> None:
+    """Run the command that `sys.argv` names."""
+    app(prog_name="python -m benchmarks.paper")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -13,8 +12,9 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 
-from frown.bench.barrier import BARRIER, ERRORS, BarrierRow, ErrorRow
-from frown.bench.tables import Grid, GridRow, markdown
+from benchmarks.paper.barrier import BARRIER, ERRORS, BarrierRow, ErrorRow
+from benchmarks.paper.invocation import invocation
+from benchmarks.paper.tables import Grid, GridRow, markdown
 from frown.errors import OutputError
 
 Cells = list[list[str]]  # the heads, then the lines
@@ -89,10 +89,10 @@ def _command(
     methods: Sequence[str], names: Sequence[str], known: Sequence[str], errors: int | None = None
 ) -> str:
     """What makes the table again, without folders."""
-    words = ["frown", "bench", "barrier", "--methods", ",".join(methods)]
+    words = ["barrier", "--methods", ",".join(methods)]
     if set(names) != set(known):
         words += ["--networks", ",".join(dict.fromkeys(names))]
-    return shlex.join(words + ([] if errors is None else ["--errors", str(errors)]))
+    return invocation(*words, *([] if errors is None else ["--errors", str(errors)]))
 
 
 def _many(counts: Sequence[int]) -> str:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from frown.bench.cells import norm_text
-from frown.bench.experiments import Experiment, Line
-from frown.bench.figures import GROUP_FIGURES, GROUP_NETWORK, Figure, GroupFigure
-from frown.bench.networks import Network
-from frown.bench.summary import Gain, Summary, gain
+from benchmarks.paper.cells import norm_text
+from benchmarks.paper.experiments import Experiment, Line
+from benchmarks.paper.figures import GROUP_FIGURES, GROUP_NETWORK, Figure, GroupFigure
+from benchmarks.paper.networks import Network
+from benchmarks.paper.summary import Gain, Summary, gain
 
 WIDE = 110  # columns of a terminal from which on everything is shown
 NONE = "-"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.bench.cells import Cell, Method
-from frown.bench.networks import FEATURES, parse
-from frown.bench.runner import Task
-from frown.bench.store import Result
+from benchmarks.paper.cells import Cell, Method
+from benchmarks.paper.networks import FEATURES, parse
+from benchmarks.paper.runner import Task
+from benchmarks.paper.store import Result
 
 # What is believed before anything was measured: a sample of the middle network's work takes
 # so many seconds, and others in proportion to a power of theirs; wide layers are swifter.

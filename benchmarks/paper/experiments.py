@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import inf
 
-from frown.bench.cells import AREA, COLD_LP, CROWN, LP, Cell, Method, frown_method
-from frown.bench.figures import EXPERIMENT_I, GROUP_FIGURES, GROUP_NETWORK, GROUPS
-from frown.bench.networks import NETWORKS, Network
+from benchmarks.paper.cells import AREA, COLD_LP, CROWN, LP, Cell, Method, frown_method
+from benchmarks.paper.figures import EXPERIMENT_I, GROUP_FIGURES, GROUP_NETWORK, GROUPS
+from benchmarks.paper.networks import NETWORKS, Network
 from frown.errors import InvalidInput
 
 METHODS = ("crown", "frown", "lp")

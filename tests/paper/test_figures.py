@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from frown.bench.figures import (
+from benchmarks.paper.figures import (
     EXPERIMENT_I,
     FIGURES,
     GROUP_FIGURES,
@@ -14,7 +14,7 @@ from frown.bench.figures import (
     GROUPS,
     Figure,
 )
-from frown.bench.networks import NETWORKS
+from benchmarks.paper.networks import NETWORKS
 
 NAMES = {n.name for n in NETWORKS}
 

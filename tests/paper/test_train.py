@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.paper import train
+from benchmarks.paper.data import load_data
+from benchmarks.paper.networks import Activation, Network, parse
+from benchmarks.paper.train import TrainEvent, train_networks
 from frown import api
-from frown.bench import train
-from frown.bench.data import load_data
-from frown.bench.networks import Activation, Network, parse
-from frown.bench.train import TrainEvent, train_networks
 from frown.errors import InvalidInput, OutputError
 
 SMALL = Network("drive", 4, 12, "relu")

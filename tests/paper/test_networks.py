@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from frown.bench.networks import NETWORKS, Network, parse
+from benchmarks.paper.networks import NETWORKS, Network, parse
 from frown.errors import InvalidInput
 
 THREE = ("relu", "sigmoid", "tanh")

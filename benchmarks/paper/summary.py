@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 
-from frown.bench.cells import COLD_LP, LP, Cell
-from frown.bench.experiments import Experiment, Line
-from frown.bench.figures import FIGURES, Figure
-from frown.bench.runner import Problems
-from frown.bench.store import Result, Store
+from benchmarks.paper.cells import COLD_LP, LP, Cell
+from benchmarks.paper.experiments import Experiment, Line
+from benchmarks.paper.figures import FIGURES, Figure
+from benchmarks.paper.runner import Problems
+from benchmarks.paper.store import Result, Store
 
 _BUSY = 1.5  # seconds per CPU second from which on times are doubtful
 

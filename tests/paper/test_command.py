@@ -1,4 +1,4 @@
-"""`frown bench` from the outside: what it prints, writes and ends with."""
+"""`make paper` from the outside: what it prints, writes and ends with."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from bench.conftest import World
-from frown.bench import runner
-from frown.bench.experiments import Experiment
-from frown.cli import app
+from benchmarks.paper import runner
+from benchmarks.paper.command import app
+from benchmarks.paper.experiments import Experiment
+from paper.conftest import World
 
 SAMPLES = 4
 
 
 def bench(*args: object) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, args)], env={"FROWN_SHARED": None})
+    return CliRunner().invoke(app, [*map(str, args)], env={"FROWN_SHARED": None})
 
 
 def table4(world: World, out: Path, *more: object) -> Result:
@@ -50,7 +50,7 @@ def test_a_table_is_shown_and_written(world: World, done: tuple[Path, Result]) -
     }  # fmt: skip
     text = (out / "table4.md").read_text()
     networks = "--networks drive_4x20_relu,drive_4x20_sigmoid --norms inf"
-    assert f"`frown bench table4 {networks} --samples 4 --methods crown,frown`" in text
+    assert f'`make paper ARGS="table4 {networks} --samples 4 --methods crown,frown"`' in text
     assert str(world.data) not in text  # no folders of one machine
     with (out / "table4.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -149,7 +149,7 @@ def test_an_interrupt_says_how_to_go_on(
 def test_the_experiments_of_the_main_text_have_names_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alias: str, name: str
 ) -> None:
-    from frown.bench import report
+    from benchmarks.paper import report
 
     asked = []
 
@@ -195,7 +195,7 @@ def test_linear_programs_hot_and_cold(world: World, tmp_path: Path) -> None:
     assert "times as long cold as hot" in cold.stdout
     (again,) = (r for r in stored(tmp_path) if r["options"].get("hot") is False)
     assert again["radius"] == pytest.approx(radius["lp"], rel=0.02)
-    assert "--lp-samples 5 --cold`" in (tmp_path / "table4-cold.md").read_text()
+    assert '--lp-samples 5 --cold"`' in (tmp_path / "table4-cold.md").read_text()
 
 
 def test_show_leaves_out_networks_that_are_not_there(world: World, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_missing_networks_name_the_command(world: World, tmp_path: Path) -> None
         "--out", tmp_path,
     )  # fmt: skip
     assert result.exit_code == 2
-    assert f"frown bench train --nets {tmp_path}" in result.stderr
+    assert f'make paper ARGS="train --nets {tmp_path}' in result.stderr
     assert "--networks drive_8x20_relu" in result.stderr
 
 
@@ -283,7 +283,7 @@ def test_help_is_quick_to_read_and_names_every_table() -> None:
 def test_barrier_shows_and_writes_what_was_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from frown.bench import barrier
+    from benchmarks.paper import barrier
 
     def run_barrier(shared: Path, **options: Any) -> list[barrier.BarrierRow]:
         assert options["methods"] == ["crown"] and options["networks"] == ["mlp_2_100_nor"]
@@ -302,11 +302,11 @@ def test_barrier_shows_and_writes_what_was_proved(
     assert "0.0125" in (tmp_path / "barrier.csv").read_text()
     text = (tmp_path / "barrier.md").read_text()
     assert "| mlp_2_100_nor | 12.50 |" in text
-    assert "`frown bench barrier --methods crown --networks mlp_2_100_nor`" in text
+    assert '`make paper ARGS="barrier --methods crown --networks mlp_2_100_nor"`' in text
 
 
 def test_barrier_errors_are_table_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from frown.bench import barrier
+    from benchmarks.paper import barrier
 
     asked = []
 

@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from frown.bench.experiments import Experiment, Line, experiments
-from frown.bench.figures import FIGURES
-from frown.bench.networks import parse
-from frown.bench.plots import (
+from benchmarks.paper.experiments import Experiment, Line, experiments
+from benchmarks.paper.figures import FIGURES
+from benchmarks.paper.networks import parse
+from benchmarks.paper.plots import (
     gain_picture,
     group_picture,
     require_matplotlib,
     seconds_picture,
     write_picture,
 )
-from frown.bench.report import Output, command, show, write
-from frown.bench.store import Key, Result
-from frown.bench.summary import Measured, Summary, gain, notes
-from frown.bench.tables import WIDE, csv_text, grid, markdown, number, percent
+from benchmarks.paper.report import Output, command, show, write
+from benchmarks.paper.store import Key, Result
+from benchmarks.paper.summary import Measured, Summary, gain, notes
+from benchmarks.paper.tables import WIDE, csv_text, grid, markdown, number, percent
 from frown.errors import InvalidInput
 
 
@@ -271,10 +271,10 @@ def test_markdown_names_its_command_and_its_samples(tmp_path: Path) -> None:
     write([(experiment, lines)], output)
     text = (tmp_path / "table5.md").read_text()
     rest = "--samples 3 --lp-samples 1 --time-limit 600"
-    assert f"Made by `frown bench table5 --networks 'mnist_5*' {rest}`." in text
+    assert f"Made by `make paper ARGS=\"table5 --networks 'mnist_5*' {rest}\"`." in text
     assert "- samples per cell: CROWN 3, FROWN 3, LP 1\n" in text
     few = replace(experiment, methods=("crown", "frown"))
-    assert command(few, lines, output).endswith("--samples 3 --methods crown,frown")
+    assert command(few, lines, output).endswith('--samples 3 --methods crown,frown"')
 
 
 def test_cold_tables_have_their_own_files_and_are_compared_with_hot_ones(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The figures that the paper printed, as data.
 
 Experiments I and II of the main text, with the digits of its source, and the tables of
-the appendix. Networks are named as in `frown.bench.networks`: "mnist_10x20_relu".
+the appendix. Networks are named as in `networks.py`: "mnist_10x20_relu".
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frown.bench.networks import parse
-from frown.bench.train import train_networks
+from benchmarks.paper.networks import parse
+from benchmarks.paper.train import train_networks
 
 
 @dataclass(frozen=True)

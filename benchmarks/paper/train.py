@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from frown.bench.data import Dataset, Floats, load_data
-from frown.bench.networks import Activation, Network
+from benchmarks.paper.data import Dataset, Floats, load_data
+from benchmarks.paper.networks import Activation, Network
 from frown.errors import InvalidInput, OutputError
 from frown.version import __version__
 
