@@ -15,7 +15,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("demo",),
-    ("run", "report"),
+    ("run", "jobs", "report"),
     ("api",),
     ("batches",),
     ("prover",),
