@@ -8,8 +8,7 @@ upper bounds on the error that an adversary can cause over the MNIST test set.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -18,15 +17,15 @@ from time import process_time
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from benchmarks.paper.data import load_data
+from benchmarks.paper.experiments import METHODS
+from benchmarks.paper.machine import threads
 from frown import api
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 
-METHODS = ("crown", "frown", "lp")
 IMAGES = "salman_ten_test_images.npy"
 
 TOL = 0.002  # of the search: means are compared to 1 %
@@ -189,7 +188,7 @@ def run_barrier(
     images = _images(_file(shared, IMAGES))
     tell = report or (lambda event: None)
     rows = []
-    with _one_thread():
+    with threads(1):
         for network in problems:
             model = api.load(files[network.name])
             broken = _attacked(model, images)
@@ -243,7 +242,7 @@ def run_error(
     if method != "lp":
         options["batch"] = TOGETHER
     rows = []
-    with _one_thread():
+    with threads(1):
         for problem in problems:
             model = api.load(files[problem.name])
             x = _shaped(pixels, model, files[problem.name])
@@ -327,13 +326,3 @@ def _chosen(networks: Sequence[str] | None, names: Sequence[str]) -> set[str]:
     for name in networks or ():
         _known(name, names, "network")
     return set(names if networks is None else networks)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

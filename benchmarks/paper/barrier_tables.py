@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 
 from benchmarks.paper.barrier import BARRIER, ERRORS, BarrierRow, ErrorRow
 from benchmarks.paper.invocation import invocation
-from benchmarks.paper.tables import Grid, GridRow, markdown
-from frown.errors import OutputError
+from benchmarks.paper.tables import Grid, GridRow, markdown, rich_table, write_texts
 
 Cells = list[list[str]]  # the heads, then the lines
 _GAP = 2  # between columns
@@ -30,10 +28,9 @@ def barrier_markdown(rows: Sequence[BarrierRow]) -> str:
     """The table under a heading, and below it the command and what one must know."""
     methods = list(dict.fromkeys(m for row in rows for m in row.proved))
     images = sorted({len(row.broken) for row in rows})
-    return _markdown(
+    return markdown(
         f"Convex relaxation barrier, table 2: mean l_inf radii x 1000 of {images[-1]} MNIST images",
-        _barrier_cells(rows),
-        _command(methods, [row.network.name for row in rows], [n.name for n in BARRIER]),
+        _grid(_barrier_cells(rows)),
         [
             f"samples per cell: {_many(images)} images, labels the network's own answers, "
             "untargeted, no valid range",
@@ -43,6 +40,7 @@ def barrier_markdown(rows: Sequence[BarrierRow]) -> str:
             "can prove more",
             "CPU s: CPU seconds per image, one thread, the attack's apart",
         ],
+        _command(methods, [row.network.name for row in rows], [n.name for n in BARRIER]),
     )
 
 
@@ -69,10 +67,9 @@ def error_markdown(rows: Sequence[ErrorRow]) -> str:
     """The table under a heading, and below it the command and what one must know."""
     counts = sorted({row.count for row in rows})
     methods = list(dict.fromkeys(row.method for row in rows))
-    return _markdown(
+    return markdown(
         "Convex relaxation barrier, table 1: errors on MNIST in per cent",
-        _error_cells(rows),
-        _command(methods, [row.problem.name for row in rows], [p.name for p in ERRORS], counts[-1]),
+        _grid(_error_cells(rows)),
         [
             f"samples per cell: {_many(counts)} images, evenly spread over the test set; "
             "± is the standard error of what that says of all of it",
@@ -82,6 +79,7 @@ def error_markdown(rows: Sequence[ErrorRow]) -> str:
             "over all test images",
             "CPU s: CPU seconds per image, one thread, the attack's included",
         ],
+        _command(methods, [row.problem.name for row in rows], [p.name for p in ERRORS], counts[-1]),
     )
 
 
@@ -102,12 +100,12 @@ def _many(counts: Sequence[int]) -> str:
 def write_barrier(rows: Sequence[BarrierRow], folder: Path) -> list[Path]:
     """barrier.md, the table, and barrier.csv, every image."""
     texts = {"barrier.md": barrier_markdown(rows), "barrier.csv": barrier_csv(rows)}
-    return _written(texts, folder)
+    return write_texts(texts, folder)
 
 
 def write_error(rows: Sequence[ErrorRow], folder: Path) -> list[Path]:
     """barrier-error.md, the table."""
-    return _written({"barrier-error.md": error_markdown(rows)}, folder)
+    return write_texts({"barrier-error.md": error_markdown(rows)}, folder)
 
 
 def _barrier_cells(rows: Sequence[BarrierRow]) -> Cells:
@@ -150,13 +148,13 @@ def _error_cells(rows: Sequence[ErrorRow]) -> Cells:
 def _table(cells: Cells, width: int | None) -> Group:
     """As it is, or where there is no room for that a column per line, as many as fit."""
     if width is None or _width(cells) <= width:
-        return Group(_columns(cells))
+        return Group(rich_table(_grid(cells), _GAP))
     parts, lines = [], cells[1:]
     while lines:
         count = len(lines)
         while count > 1 and _width(_transposed([cells[0], *lines[:count]])) > width:
             count -= 1
-        parts.append(_columns(_transposed([cells[0], *lines[:count]])))
+        parts.append(rich_table(_grid(_transposed([cells[0], *lines[:count]])), _GAP))
         lines = lines[count:]
     return Group(*(Padding(part, (0, 0, part is not parts[-1], 0)) for part in parts))
 
@@ -169,29 +167,9 @@ def _width(cells: Cells) -> int:
     return sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True)) - _GAP
 
 
-def _columns(cells: Cells) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for n, head in enumerate(cells[0]):
-        table.add_column(head, justify="right" if n else "left", no_wrap=True)
-    for line in cells[1:]:
-        table.add_row(*line)
-    return table
-
-
-def _markdown(title: str, cells: Cells, command: str, notes: Sequence[str]) -> str:
-    grid = Grid(
+def _grid(cells: Cells) -> Grid:
+    return Grid(
         tuple(cells[0]),
         (False, *[True] * (len(cells[0]) - 1)),
         tuple(GridRow(tuple(line)) for line in cells[1:]),
     )
-    return markdown(title, grid, notes, command)
-
-
-def _written(texts: Mapping[str, str], folder: Path) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error}") from None
-    return [folder / name for name in texts]

@@ -14,6 +14,7 @@ from benchmarks.paper.networks import Network
 from frown.errors import InvalidInput
 from frown.frontends.model import Model
 
+COLD = {"hot": False}  # for experiments only: what makes the LP-based method start from nothing
 TOL = 0.01  # of the search for a radius, relative, as in the paper
 _CHUNK = 256  # test samples answered at a time
 
@@ -28,6 +29,11 @@ class Method:
     options: tuple[tuple[str, Option], ...]  # sorted
 
     @property
+    def cold(self) -> bool:
+        """Whether linear programs start from nothing."""
+        return COLD.items() <= dict(self.options).items()
+
+    @property
     def batched(self) -> bool:
         """Whether samples go through together; linear programs are solved one by one."""
         return self.name != "lp"
@@ -40,7 +46,7 @@ def _method(name: str, **options: Option) -> Method:
 CROWN = _method("crown", method="crown", rule="paper")
 AREA = _method("area", method="crown", rule="area")
 LP = _method("lp", method="lp", boxes="lp", tangents=3)
-COLD_LP = _method("lp", method="lp", boxes="lp", tangents=3, hot=False)
+COLD_LP = _method("lp", method="lp", boxes="lp", tangents=3, **COLD)
 
 
 def frown_method(group: int = 1) -> Method:
@@ -57,10 +63,9 @@ class Cell:
     method: Method
 
     def __str__(self) -> str:
-        options = dict(self.method.options)
-        group = options.get("group", 1)
+        group = dict(self.method.options).get("group", 1)
         grouped = "" if group == 1 else " by layer" if group == 0 else f" by {group}"
-        cold = "" if options.get("hot", True) else " cold"
+        cold = " cold" if self.method.cold else ""
         return f"{self.network.name} p={norm_text(self.norm)} {self.method.name}{grouped}{cold}"
 
 

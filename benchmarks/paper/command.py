@@ -21,93 +21,49 @@ if TYPE_CHECKING:
 
 # As in frown.cli, every command imports what takes seconds to import.
 
-_WHAT, _WHERE, _MACHINE = "What", "Where", "Machine"
 
-Networks = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="Names like mnist_*_relu, between commas or again and again. Default: all.",
-        rich_help_panel=_WHAT,
-    ),
-]
-Norms = Annotated[
-    str | None,
-    typer.Option(help="Some of inf, 1 and 2, between commas.", rich_help_panel=_WHAT),
-]
-Methods = Annotated[
-    str | None,
-    typer.Option(help="Some of crown, frown and lp, between commas.", rich_help_panel=_WHAT),
-]
-SampleCount = Annotated[
-    int, typer.Option("--samples", min=1, help="For CROWN and FROWN.", rich_help_panel=_WHAT)
-]
-LpSamples = Annotated[
-    int, typer.Option(min=1, help="For LP: the first of them.", rich_help_panel=_WHAT)
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        metavar="K|layer",
-        help="How many neurons share FROWN's lines. Default: as in the paper.",
-        rich_help_panel=_WHAT,
-    ),
-]
-Seed = Annotated[
-    int, typer.Option(min=0, help="Of the choice of samples and targets.", rich_help_panel=_WHAT)
-]
+def _option(panel: str, about: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=about, rich_help_panel=panel, **more)
+
+
+def _what(about: str, *names: str, **more: Any) -> Any:
+    return _option("What", about, *names, **more)
+
+
+def _where(about: str, *names: str, **more: Any) -> Any:
+    return _option("Where", about, *names, **more)
+
+
+def _machine(about: str, *names: str, **more: Any) -> Any:
+    return _option("Machine", about, *names, **more)
+
+
+_PATTERNS = "Names like mnist_*_relu, between commas or again and again. Default: all."
+_GROUP = "How many neurons share FROWN's lines. Default: as in the paper."
+_COLD = "LP solves every program from nothing. Default: from the last solution."
+_BATCH = "Samples at a time, for CROWN and FROWN. Default: as memory allows."
+
+Networks = Annotated[list[str] | None, _what(_PATTERNS, metavar="PATTERN")]
+Norms = Annotated[str | None, _what("Some of inf, 1 and 2, between commas.")]
+Methods = Annotated[str | None, _what("Some of crown, frown and lp, between commas.")]
+SampleCount = Annotated[int, _what("For CROWN and FROWN.", "--samples", min=1)]
+LpSamples = Annotated[int, _what("For LP: the first of them.", min=1)]
+Group = Annotated[str | None, _what(_GROUP, metavar="K|layer")]
+Cold = Annotated[bool, _what(_COLD, "--cold")]
+Seed = Annotated[int, _what("Of the choice of samples and targets.", min=0)]
 Data = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        envvar="FROWN_SHARED",
-        help="Where the data sets are.",
-        rich_help_panel=_WHERE,
-    ),
+    Path | None, _where("Where the data sets are.", metavar="DIR", envvar="FROWN_SHARED")
 ]
-Nets = Annotated[
-    Path, typer.Option(metavar="DIR", help="Where the networks are.", rich_help_panel=_WHERE)
-]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where results go.", rich_help_panel=_WHERE)]
-Plots = Annotated[
-    bool, typer.Option("--plots/--no-plots", help="Draw pictures.", rich_help_panel=_WHERE)
-]
-Format = Annotated[
-    str, typer.Option("--format", help="Of the pictures: png or svg.", rich_help_panel=_WHERE)
-]
-Show = Annotated[
-    bool,
-    typer.Option("--show", help="Measure nothing, show what there is.", rich_help_panel=_WHERE),
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Measure again what there is.", rich_help_panel=_WHERE)
-]
-Cold = Annotated[
-    bool,
-    typer.Option(
-        "--cold",
-        help="LP solves every program from nothing. Default: from the last solution.",
-        rich_help_panel=_WHAT,
-    ),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(help="Seconds per sample, for LP.", rich_help_panel=_MACHINE),
-]
-Workers = Annotated[
-    int, typer.Option(min=1, help="Processes at a time, for LP.", rich_help_panel=_MACHINE)
-]
-Threads = Annotated[
-    int, typer.Option(min=1, help="CPU threads, for CROWN and FROWN.", rich_help_panel=_MACHINE)
-]
-Batch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Samples at a time, for CROWN and FROWN. Default: as memory allows.",
-        rich_help_panel=_MACHINE,
-    ),
-]
+Nets = Annotated[Path, _where("Where the networks are.", metavar="DIR")]
+Out = Annotated[Path, _where("Where results go.", metavar="DIR")]
+Plots = Annotated[bool, _where("Draw pictures.", "--plots/--no-plots")]
+Format = Annotated[str, _where("Of the pictures: png or svg.", "--format")]
+Show = Annotated[bool, _where("Measure nothing, show what there is.", "--show")]
+Force = Annotated[bool, _where("Measure again what there is.", "--force")]
+TimeLimit = Annotated[float | None, _machine("Seconds per sample, for LP.")]
+Workers = Annotated[int, _machine("Processes at a time, for LP.", min=1)]
+Threads = Annotated[int, _machine("CPU threads, for CROWN and FROWN.", min=1)]
+Batch = Annotated[int | None, _machine(_BATCH, min=1)]
 
 NETS, OUT = Path("frown-nets"), Path("frown-paper")
 
@@ -175,8 +131,7 @@ def _table(*names: str) -> Callable[..., None]:
         threads: Threads = 1,
         batch: Batch = None,
     ) -> None:
-        import torch
-
+        from benchmarks.paper import machine
         from benchmarks.paper.plots import FORMATS
         from benchmarks.paper.report import Output, run
         from benchmarks.paper.runner import Setup
@@ -186,7 +141,6 @@ def _table(*names: str) -> Callable[..., None]:
         if time_limit is not None and not time_limit > 0:
             raise InvalidInput(f"--time-limit {time_limit:g}: give a positive number of seconds")
         chosen = _selected(names, networks, norms, methods, group, cold)
-        torch.set_num_threads(threads)
         setup = Setup(
             nets=nets,
             data=_data(data),
@@ -219,7 +173,9 @@ def _table(*names: str) -> Callable[..., None]:
                 workers=workers if workers > 1 else None,
             ),
         )
-        if run(chosen, setup, output, _console(), _console(stderr=True)):
+        with machine.threads(threads):
+            failures = run(chosen, setup, output, _console(), _console(stderr=True))
+        if failures:
             raise typer.Exit(1)
 
     return table
@@ -239,15 +195,21 @@ def train(
     force: Annotated[bool, typer.Option("--force", help="Train again what there is.")] = False,
 ) -> None:
     from benchmarks.paper.networks import NETWORKS
-    from benchmarks.paper.progress import training
+    from benchmarks.paper.progress import Bar
     from benchmarks.paper.train import train_networks
 
     chosen = _networks(networks) or list(NETWORKS)
-    with training(_console(stderr=True), len(chosen)) as report:
+    with Bar(_console(stderr=True)) as bar:
         trained = train_networks(
-            chosen, _data(data), nets,
-            seed=seed, epochs=epochs, threads=threads, force=force, report=report,
-        )  # fmt: skip
+            chosen,
+            _data(data),
+            nets,
+            seed=seed,
+            epochs=epochs,
+            threads=threads,
+            force=force,
+            report=bar.epoch,
+        )
     out = _console()
     for one in trained:
         out.print(
@@ -275,15 +237,15 @@ def barrier(
     out: Out = OUT,
 ) -> None:
     from benchmarks.paper import barrier, barrier_tables
-    from benchmarks.paper.progress import counting
+    from benchmarks.paper.progress import Bar
 
     ways = _methods(methods) or []
     names = None if networks is None else _split(networks)
     where = _data(data)
     screen = _console()
-    with counting(_console(stderr=True)) as report:
+    with Bar(_console(stderr=True)) as bar:
         if errors is None:
-            radii = barrier.run_barrier(where, methods=ways, networks=names, report=report)
+            radii = barrier.run_barrier(where, methods=ways, networks=names, report=bar.image)
             table = barrier_tables.barrier_table(radii, screen.width)
             written = barrier_tables.write_barrier(radii, out)
         else:
@@ -291,7 +253,7 @@ def barrier(
                 row
                 for way in ways
                 for row in barrier.run_error(
-                    where, count=errors, method=way, networks=names, report=report
+                    where, count=errors, method=way, networks=names, report=bar.image
                 )
             ]
             table = barrier_tables.error_table(shares, screen.width)

@@ -17,7 +17,7 @@ Activation = Literal["relu", "sigmoid", "tanh"]
 FEATURES: dict[DataName, int] = {"drive": 48, "mnist": 784, "cifar": 3072}
 CLASSES: dict[DataName, int] = {"drive": 11, "mnist": 10, "cifar": 10}
 
-_TITLES = {"drive": "Sensorless Drive", "mnist": "MNIST", "cifar": "CIFAR-10", "relu": "ReLU"}
+DATA: dict[str, str] = {"drive": "Sensorless Drive", "mnist": "MNIST", "cifar": "CIFAR-10"}
 _NAME = re.compile(
     r"(?P<data>[a-z]+)_(?P<layers>\d{1,4})x(?P<width>\d{1,6})_(?P<activation>[a-z]+)"
 )
@@ -61,7 +61,8 @@ class Network:
 
     @property
     def title(self) -> str:
-        return " ".join(_TITLES.get(w, w) for w in (self.data, self.size, self.activation))
+        activation = "ReLU" if self.activation == "relu" else self.activation
+        return f"{DATA[self.data]} {self.size} {activation}"
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.paper.figures import FIGURES, GROUP_FIGURES, GROUP_NETWORK
+from benchmarks.paper.networks import DATA
 from benchmarks.paper.summary import Summary, gain
-from benchmarks.paper.tables import DATA
 from frown.errors import InvalidInput, OutputError
 
 if TYPE_CHECKING:

@@ -1,102 +1,51 @@
-"""How far the measuring has come, on a terminal or in lines."""
+"""How far the work has come: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
 from statistics import mean
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from benchmarks.paper.cells import Cell
-from benchmarks.paper.pace import Pace, duration
-from benchmarks.paper.runner import Task
-from benchmarks.paper.store import Result
+if TYPE_CHECKING:
+    from benchmarks.paper.barrier import BarrierEvent
+    from benchmarks.paper.results import Result
+    from benchmarks.paper.runner import Task
+    from benchmarks.paper.train import TrainEvent
 
-
-class _Teller:
-    """Counts, and what both ways of telling share."""
-
-    def __init__(
-        self, err: Console, limit: float | None, known: Mapping[Cell, float] | None = None
-    ) -> None:
-        self.err, self.limit, self.known = err, limit, known
-        self.pace = Pace((), limit)
-        self.total = self.done = 0
-        self.results: list[Result] = []  # of the cell under way
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to undo."""
-
-    def begin(self, tasks: Sequence[Task]) -> None:
-        self.pace = Pace(tasks, self.limit, self.known)
-        self.total = sum(len(task.todo) for task in tasks)
-
-    def start(self, task: Task) -> None:
-        self.results = []
-
-    def measured(self, task: Task, results: Sequence[Result]) -> None:
-        self.results += results
-        self.done += len(results)
-        self.pace.measured(task.cell, len(results), sum(r.seconds for r in results))
-
-    def finish(self, task: Task) -> None:
-        self.done += len(task.todo) - len(self.results)  # a cell given up counts as done
-        self.pace.finish(task.cell)
-
-    def left(self) -> str:
-        return f"about {duration(self.pace.seconds_left())} left"
+_MEMORY = 3600.0  # seconds of work that the time left is estimated from
 
 
-class Lines(_Teller):
-    """A line per cell, for files and pipes."""
+class Bar:
+    """A bar with the time left on a terminal; elsewhere lines, for files and pipes."""
 
-    def finish(self, task: Task) -> None:
-        super().finish(task)
-        complete = [r for r in self.results if r.complete]
-        if complete:
-            counted = "1 sample" if len(complete) == 1 else f"{len(complete)} samples"
-            radius, each = mean(r.radius for r in complete), mean(r.seconds for r in complete)
-            what = f"{counted}, mean radius {radius:.4g}, {each:.3g} s each"
-        else:
-            what = "not measured"
-        if any(not r.complete for r in self.results):
-            what += ", given up at the time limit"
-        left = f"; {self.left()}" if self.done < self.total else ""
-        self.err.print(
-            f"[{self.done}/{self.total}] {task.cell}: {what}{left}", markup=False, soft_wrap=True
-        )
-
-
-class Bar(_Teller):
-    """A bar on a terminal."""
-
-    def __init__(
-        self, err: Console, limit: float | None, known: Mapping[Cell, float] | None = None
-    ) -> None:
-        super().__init__(err, limit, known)
+    def __init__(self, err: Console) -> None:
+        self._err = err
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TimeRemainingColumn(),
             console=err,
             transient=True,
             expand=True,
+            speed_estimate_period=_MEMORY,
+            disable=not err.is_terminal,
         )
-        self._task = self._bar.add_task("reading networks", total=None, left="")
+        self._task = self._bar.add_task("reading networks", total=None)
+        self._done = 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -110,90 +59,82 @@ class Bar(_Teller):
     ) -> None:
         self._bar.stop()
 
-    def begin(self, tasks: Sequence[Task]) -> None:
-        super().begin(tasks)
-        self._bar.update(self._task, total=self.total)
+    def show(self, text: str, done: int, total: int) -> None:
+        """Move the bar, which begins anew where `done` does."""
+        if done < self._done:
+            self._bar.reset(self._task)
+        self._done = done
+        self._bar.update(self._task, description=text, completed=done, total=total)
 
-    def start(self, task: Task) -> None:
-        super().start(task)
-        self._show(task)
+    def line(self, text: str) -> None:
+        """Print a line where there is no bar."""
+        if not self._err.is_terminal:
+            self._err.print(text, markup=False, soft_wrap=True)
 
-    def measured(self, task: Task, results: Sequence[Result]) -> None:
-        super().measured(task, results)
-        self._show(task)
+    def image(self, event: BarrierEvent) -> None:
+        """Tell of an image that is through."""
+        text = f"{event.network}, {event.method}"
+        self.show(text, event.done, event.total)
+        if event.done == event.total:
+            self.line(f"{text}: {event.total} images")
 
-    def finish(self, task: Task) -> None:
-        super().finish(task)
-        self._show(task)
-
-    def _show(self, task: Task) -> None:
-        self._bar.update(
-            self._task, completed=self.done, description=str(task.cell), left=self.left()
-        )
-
-
-def teller(
-    err: Console, limit: float | None, known: Mapping[Cell, float] | None = None
-) -> Lines | Bar:
-    """A bar on a terminal, lines elsewhere; `known` are seconds per sample of other cells."""
-    return Bar(err, limit, known) if err.is_terminal else Lines(err, limit, known)
-
-
-# -- training and the barrier's images --------------------------------------------------
-
-
-@contextmanager
-def counting(err: Console) -> Iterator[Callable[[Any], None]]:
-    """Tells how many images are through: a changing line on a terminal, else a line at the end."""
-    if not err.is_terminal:
-
-        def line(event: Any) -> None:
-            if event.done == event.total:
-                err.print(
-                    f"{event.network}, {event.method}: {event.total} images",
-                    markup=False,
-                    soft_wrap=True,
-                )
-
-        yield line
-        return
-    with err.status("reading networks") as status:
-        yield lambda e: status.update(f"{e.network}, {e.method}: {e.done} of {e.total} images")
-
-
-@contextmanager
-def training(err: Console, count: int) -> Iterator[Callable[[Any], None]]:
-    """Tells of every epoch: a bar on a terminal, elsewhere a line per network."""
-    if not err.is_terminal:
-
-        def line(event: Any) -> None:
-            if event.epoch == event.epochs:
-                err.print(
-                    f"{event.network.name}: {event.epochs} epochs in {event.seconds:.0f} s, "
-                    f"{100 * event.accuracy:.2f}% of the test samples right",
-                    markup=False,
-                    soft_wrap=True,
-                )
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("epochs {task.fields[right]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(f"{count} networks", total=None, right="")
-
-        def show(event: Any) -> None:
-            bar.update(
-                task,
-                description=event.network.name,
-                total=event.epochs,
-                completed=event.epoch,
-                right=f"{100 * event.accuracy:.1f}% right",
+    def epoch(self, event: TrainEvent) -> None:
+        """Tell of an epoch of training."""
+        right = 100 * event.accuracy
+        self.show(f"{event.network.name}, {right:.1f}% right", event.epoch, event.epochs)
+        if event.epoch == event.epochs:
+            self.line(
+                f"{event.network.name}: {event.epochs} epochs in {event.seconds:.0f} s, "
+                f"{right:.2f}% of the test samples right"
             )
 
-        yield show
+
+class CellWatch:
+    """Tells a bar of cells: every sample moves it, every cell is a line."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar, self._began = bar, 0.0
+        self._total = self._done = 0
+        self._results: list[Result] = []  # of the cell under way
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        self._total = sum(len(task.todo) for task in tasks)
+        self._began = time.monotonic()
+
+    def start(self, task: Task) -> None:
+        self._results = []
+        self._bar.show(str(task.cell), self._done, self._total)
+
+    def kept(self, task: Task, rows: Sequence[Result]) -> None:
+        self._results += rows
+        self._done += len(rows)
+        self._bar.show(str(task.cell), self._done, self._total)
+
+    def finish(self, task: Task) -> None:
+        self._done += len(task.todo) - len(self._results)  # a cell given up counts as done
+        self._bar.show(str(task.cell), self._done, self._total)
+        complete = [r for r in self._results if r.complete]
+        what = "not measured"
+        if complete:
+            counted = "1 sample" if len(complete) == 1 else f"{len(complete)} samples"
+            radius, each = mean(r.radius for r in complete), mean(r.seconds for r in complete)
+            what = f"{counted}, mean radius {radius:.4g}, {each:.3g} s each"
+        if len(complete) < len(self._results):
+            what += ", given up at the time limit"
+        self._bar.line(f"[{self._done}/{self._total}] {task.cell}: {what}{self._left()}")
+
+    def _left(self) -> str:
+        """The time left if the samples to come take as long as those done."""
+        todo = self._total - self._done
+        if not todo:
+            return ""
+        return f"; about {duration((time.monotonic() - self._began) * todo / self._done)} left"
+
+
+def duration(seconds: float) -> str:
+    """A rough time: 40 s, 12 min, 3 h 20 min."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours else f"{minutes} min"

@@ -12,7 +12,6 @@ from benchmarks.paper.cells import network_file
 from benchmarks.paper.experiments import Experiment
 from benchmarks.paper.experiments import experiments as all_tables
 from benchmarks.paper.invocation import invocation
-from benchmarks.paper.pace import known_seconds
 from benchmarks.paper.plots import (
     gain_picture,
     group_picture,
@@ -20,12 +19,12 @@ from benchmarks.paper.plots import (
     seconds_picture,
     write_picture,
 )
-from benchmarks.paper.progress import teller
-from benchmarks.paper.runner import Failure, Problems, Setup, measure, tasks_for
-from benchmarks.paper.store import Store
+from benchmarks.paper.progress import Bar, CellWatch
+from benchmarks.paper.results import Results, open_results, stored_results
+from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
 from benchmarks.paper.summary import Summary, notes, summaries
-from benchmarks.paper.tables import WIDE, csv_text, grid, markdown, rich_table
-from frown.errors import OutputError
+from benchmarks.paper.tables import WIDE, csv_text, grid, markdown, rich_table, write_texts
+from frown.jobs.runner import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ Table = tuple[Experiment, tuple[Summary, ...]]
 
 def run(
     experiments: Sequence[Experiment], setup: Setup, output: Output, out: Console, err: Console
-) -> list[Failure]:
+) -> list[Failure[Task]]:
     """Measure the cells of all tables, each once, and show and write the tables.
 
     Returns the cells that could not be measured. What was measured is on disk also when
@@ -53,14 +52,17 @@ def run(
     """
     if output.picture is not None:
         require_matplotlib()
-    problems, store = Problems(setup), Store(output.folder)
+    problems = Problems(setup)
     if output.show:
         experiments = _present(experiments, setup, err)
     problems.require(dict.fromkeys(line.network for e in experiments for line in e.lines))
-    failures: list[Failure] = []
-    if not output.show:
-        failures = _measure(experiments, problems, store, output, err)
-    tables = [(e, summaries(e, problems, store)) for e in experiments]
+    failures: list[Failure[Task]] = []
+    if output.show:
+        results = stored_results(output.folder)
+    else:
+        with open_results(output.folder) as results:
+            failures = _measure(experiments, problems, results, output, err)
+    tables = [(e, summaries(e, problems, results)) for e in experiments]
     for experiment, lines in tables:
         show(experiment, lines, out)
     written = write(tables, output)
@@ -86,27 +88,29 @@ def _present(experiments: Sequence[Experiment], setup: Setup, err: Console) -> l
 def _measure(
     experiments: Sequence[Experiment],
     problems: Problems,
-    store: Store,
+    results: Results,
     output: Output,
     err: Console,
-) -> list[Failure]:
+) -> list[Failure[Task]]:
     cells = dict.fromkeys(cell for e in experiments for cell in e.cells())
-    before = len(store)
-    with teller(err, problems.setup.time_limit, known_seconds(store)) as watch:
+    before = len(results)
+    with Bar(err) as bar:
         try:
-            tasks = tasks_for(cells, problems, store)
-            failures = measure(tasks, problems, store, watch)
+            tasks = tasks_for(cells, problems, results)
+            failures = measure(tasks, problems, results, CellWatch(bar))
         except KeyboardInterrupt:
             again = [word for word in output.command if word != "--force"]
             hint = f"; to go on: {invocation(*again)}" if again else ""
             err.print(
-                f"{len(store) - before} new results are in {store.path}{hint}",
+                f"{len(results) - before} new results are in {results.path}{hint}",
                 markup=False,
                 soft_wrap=True,
             )
             raise
     for failure in failures:
-        err.print(f"not measured: {failure.cell}: {failure.error}", markup=False, soft_wrap=True)
+        err.print(
+            f"not measured: {failure.task.cell}: {failure.error}", markup=False, soft_wrap=True
+        )
     return failures
 
 
@@ -122,7 +126,7 @@ def show(experiment: Experiment, lines: Sequence[Summary], out: Console) -> None
 
 def write(tables: Sequence[Table], output: Output) -> list[Path]:
     """CSV and Markdown of every table, and the pictures they give."""
-    written = []
+    written: list[Path] = []
     for experiment, lines in tables:
         text = markdown(
             experiment.title,
@@ -130,11 +134,8 @@ def write(tables: Sequence[Table], output: Output) -> list[Path]:
             notes(lines),
             command(experiment, lines, output),
         )
-        for path, content in (
-            (output.folder / f"{experiment.file}.csv", csv_text(lines)),
-            (output.folder / f"{experiment.file}.md", text),
-        ):
-            written.append(write_text(path, content))
+        texts = {f"{experiment.file}.csv": csv_text(lines), f"{experiment.file}.md": text}
+        written += write_texts(texts, output.folder)
     if output.picture is None:
         return written
     plain = [t for t in tables if not t[0].by_group]
@@ -165,13 +166,3 @@ def command(experiment: Experiment, lines: Sequence[Summary], output: Output) ->
         if limits:
             words += ["--time-limit", f"{max(limits):g}"]
     return invocation(*words)
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Returns the path; raises OutputError where it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
-    return path

@@ -1,4 +1,4 @@
-"""Measures cells: whatever the store does not hold yet."""
+"""Measures cells: whatever is not on disk yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,11 @@ from benchmarks.paper.cells import Cell, Method, Samples, choose, network_file
 from benchmarks.paper.data import Dataset, load_data
 from benchmarks.paper.invocation import invocation
 from benchmarks.paper.networks import Network
-from benchmarks.paper.store import Key, Result, Store, key_of
+from benchmarks.paper.results import Key, Result, Results, sample_key
 from frown import api
-from frown.errors import FrownError, InvalidInput
+from frown.errors import InvalidInput
 from frown.frontends.model import Model
+from frown.jobs.runner import Failure, Watch, run
 from frown.results import Row
 from frown.version import __version__
 
@@ -73,9 +74,9 @@ class Problems:
         return self._problem(network)[1]
 
     def key(self, cell: Cell, n: int) -> Key:
-        """Of the n-th sample."""
+        """The key of the n-th sample."""
         digest, samples = self._problem(cell.network)
-        return key_of(digest, cell, samples, n)
+        return sample_key(digest, cell, samples, n)
 
     def _problem(self, network: Network) -> tuple[str, Samples]:
         if network not in self._samples:
@@ -95,44 +96,20 @@ class Task:
     todo: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A cell that could not be measured."""
-
-    cell: Cell
-    error: str
-
-
-class Watch(Protocol):
-    """Who is told how the measuring goes."""
-
-    def begin(self, tasks: Sequence[Task]) -> None:
-        """All that is to be done."""
-
-    def start(self, task: Task) -> None:
-        """This cell is next."""
-
-    def measured(self, task: Task, results: Sequence[Result]) -> None:
-        """These samples are finished, and in the store."""
-
-    def finish(self, task: Task) -> None:
-        """The cell is finished, perhaps before all of its samples."""
-
-
-def tasks_for(cells: Iterable[Cell], problems: Problems, store: Store) -> list[Task]:
-    """What is to be measured: networks in the order given, linear programs last."""
-    tasks = [Task(cell, _todo(cell, problems, store)) for cell in cells]
+def tasks_for(cells: Iterable[Cell], problems: Problems, results: Results) -> list[Task]:
+    """Tasks that are left: networks in the order given, linear programs last."""
+    tasks = [Task(cell, _todo(cell, problems, results)) for cell in cells]
     return sorted((t for t in tasks if t.todo), key=lambda t: not t.cell.method.batched)
 
 
-def _todo(cell: Cell, problems: Problems, store: Store) -> tuple[int, ...]:
+def _todo(cell: Cell, problems: Problems, results: Results) -> tuple[int, ...]:
     setup = problems.setup
     every = range(setup.count(cell.method))
     if setup.force:
         return tuple(every)
     todo: list[int] = []
     for n in every:
-        result = store.get(problems.key(cell, n))
+        result = results.get(problems.key(cell, n))
         if result is None or not result.settles(setup.time_limit):
             todo.append(n)
         elif not result.complete:
@@ -140,32 +117,27 @@ def _todo(cell: Cell, problems: Problems, store: Store) -> tuple[int, ...]:
     return tuple(todo)
 
 
-def measure(tasks: Sequence[Task], problems: Problems, store: Store, watch: Watch) -> list[Failure]:
-    """Measure all tasks; every result is in the store as soon as it is known.
+Keep = Callable[[Sequence[Result]], None]
+
+
+def measure(
+    tasks: Sequence[Task], problems: Problems, results: Results, watch: Watch[Task, Result]
+) -> list[Failure[Task]]:
+    """Measure all tasks; every result is on disk as soon as it is known.
 
     A cell that cannot be measured is left out and returned, and the others go on.
     """
-    failures = []
-    watch.begin(tasks)
-    for task in tasks:
-        watch.start(task)
 
-        def keep(results: Sequence[Result], task: Task = task) -> None:
-            store.append(results)
-            watch.measured(task, results)
+    def work(task: Task, keep: Keep) -> None:
+        if task.cell.method.batched:
+            _together(task, problems, keep)
+        else:
+            _one_by_one(task, problems, keep)
 
-        try:
-            if task.cell.method.batched:
-                _together(task, problems, keep)
-            else:
-                _one_by_one(task, problems, keep)
-        except FrownError as error:
-            failures.append(Failure(task.cell, str(error)))
-        watch.finish(task)
-    return failures
+    return run(tasks, work, results.append, watch)
 
 
-def _together(task: Task, problems: Problems, keep: Callable[[Sequence[Result]], None]) -> None:
+def _together(task: Task, problems: Problems, keep: Keep) -> None:
     samples, todo = problems.samples(task.cell.network), np.array(task.todo)
     at = {int(samples.index[n]): n for n in task.todo}
     began = process_time()
@@ -182,7 +154,7 @@ def _together(task: Task, problems: Problems, keep: Callable[[Sequence[Result]],
     _certify(task.cell, problems, todo, batch=problems.setup.batch, on_rows=on_rows)
 
 
-def _one_by_one(task: Task, problems: Problems, keep: Callable[[Sequence[Result]], None]) -> None:
+def _one_by_one(task: Task, problems: Problems, keep: Keep) -> None:
     setup = problems.setup
     for n in task.todo:
         began = process_time()

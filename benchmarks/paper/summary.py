@@ -9,8 +9,8 @@ from statistics import mean
 from benchmarks.paper.cells import COLD_LP, LP, Cell
 from benchmarks.paper.experiments import Experiment, Line
 from benchmarks.paper.figures import FIGURES, Figure
+from benchmarks.paper.results import Result, Results
 from benchmarks.paper.runner import Problems
-from benchmarks.paper.store import Result, Store
 
 _BUSY = 1.5  # seconds per CPU second from which on times are doubtful
 
@@ -139,8 +139,8 @@ class Summary:
         return (own, other) if self.cold else (other, own)
 
 
-def summaries(experiment: Experiment, problems: Problems, store: Store) -> tuple[Summary, ...]:
-    """All lines of a table, from what the store holds of the samples asked for."""
+def summaries(experiment: Experiment, problems: Problems, results: Results) -> tuple[Summary, ...]:
+    """All lines of a table, from what is known of the samples asked for."""
     found = []
     for line in experiment.lines:
         cells = experiment.cells_of(line)
@@ -148,18 +148,18 @@ def summaries(experiment: Experiment, problems: Problems, store: Store) -> tuple
         found.append(
             Summary(
                 line,
-                {c.method.name: _measured(c, problems, store) for c in cells},
+                {c.method.name: _measured(c, problems, results) for c in cells},
                 FIGURES.get((line.network.name, line.norm)),
                 experiment.cold,
-                _measured(other, problems, store) if "lp" in experiment.methods else Measured(),
+                _measured(other, problems, results) if "lp" in experiment.methods else Measured(),
             )
         )
     return tuple(found)
 
 
-def _measured(cell: Cell, problems: Problems, store: Store) -> Measured:
+def _measured(cell: Cell, problems: Problems, results: Results) -> Measured:
     keys = (problems.key(cell, n) for n in range(problems.setup.count(cell.method)))
-    found = (store.get(key) for key in keys)
+    found = (results.get(key) for key in keys)
     return Measured(tuple(result for result in found if result is not None))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -13,12 +14,12 @@ from rich.text import Text
 from benchmarks.paper.cells import norm_text
 from benchmarks.paper.experiments import Experiment, Line
 from benchmarks.paper.figures import GROUP_FIGURES, GROUP_NETWORK, Figure, GroupFigure
-from benchmarks.paper.networks import Network
+from benchmarks.paper.networks import DATA, Network
 from benchmarks.paper.summary import Gain, Summary, gain
+from frown.errors import OutputError
 
 WIDE = 110  # columns of a terminal from which on everything is shown
 NONE = "-"
-DATA = {"drive": "Sensorless Drive", "mnist": "MNIST", "cifar": "CIFAR-10"}
 
 
 def number(value: float | None, digits: int) -> str:
@@ -217,9 +218,9 @@ def _paper_group(f: GroupFigure, digits: int) -> tuple[str, ...]:
 # -- forms -------------------------------------------------------------------------------
 
 
-def rich_table(content: Grid) -> Table:
-    """For the terminal; the paper's lines are dim."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+def rich_table(content: Grid, gap: int = 1) -> Table:
+    """For the terminal, columns so far apart; the paper's lines are dim."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for head, numeric in zip(content.heads, content.numeric):
         table.add_column(head, justify="right" if numeric else "left", no_wrap=True)
     for row in content.rows:
@@ -244,6 +245,17 @@ def markdown(title: str, content: Grid, notes: Sequence[str], command: str = "")
 
 def _bar(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def write_texts(texts: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write texts by file name, and return their paths; OutputError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    return [folder / name for name in texts]
 
 
 def csv_text(lines: Sequence[Summary]) -> str:

@@ -7,8 +7,7 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from benchmarks.paper import machine
 from benchmarks.paper.data import Dataset, Floats, load_data
 from benchmarks.paper.networks import Activation, Network
 from frown.errors import InvalidInput, OutputError
@@ -120,7 +120,7 @@ def train_networks(
         raise OutputError(f"cannot write networks to {out}: {error.strerror}") from error
     done: list[Trained] = []
     dataset: Dataset | None = None
-    with _threads(threads):
+    with machine.threads(threads):
         for network in names:
             if dataset is None or dataset.name != network.data:
                 dataset = None  # two of them need not fit into memory
@@ -345,13 +345,3 @@ def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 def _double(x: Tensor) -> NDArray[np.float64]:
     array: NDArray[np.float64] = x.detach().double().numpy()
     return array
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -25,9 +25,8 @@ from benchmarks.paper.cells import (
 from benchmarks.paper.data import load_data
 from benchmarks.paper.experiments import METHODS, experiments, matching
 from benchmarks.paper.networks import NETWORKS, parse
-from benchmarks.paper.pace import Pace, duration, foretell, known_seconds
+from benchmarks.paper.results import Result, open_results, stored_results
 from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
-from benchmarks.paper.store import Result, Store
 from frown import api
 from frown.errors import InvalidInput
 from frown.results import Certification, Row
@@ -49,8 +48,8 @@ class Silent:
     def start(self, task: Task) -> None:
         pass
 
-    def measured(self, task: Task, results: Sequence[Result]) -> None:
-        self.results += results
+    def kept(self, task: Task, rows: Sequence[Result]) -> None:
+        self.results += rows
 
     def finish(self, task: Task) -> None:
         self.finished.append(task.cell)
@@ -61,8 +60,9 @@ def setup(world: World, **changes: Any) -> Setup:
 
 
 def run(problems: Problems, folder: Path, *cells: Cell) -> Silent:
-    store, watch = Store(folder), Silent()
-    measure(tasks_for(cells, problems, store), problems, store, watch)
+    watch = Silent()
+    with open_results(folder) as results:
+        measure(tasks_for(cells, problems, results), problems, results, watch)
     return watch
 
 
@@ -200,16 +200,16 @@ def test_nothing_is_measured_twice(world: World, tmp_path: Path) -> None:
 def test_an_interrupt_loses_no_finished_batch(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problems, store, cell = Problems(setup(world, batch=2)), Store(tmp_path), Cell(RELU, inf, CROWN)
+    problems, cell = Problems(setup(world, batch=2)), Cell(RELU, inf, CROWN)
 
     class Interrupting(Silent):
-        def measured(self, task: Task, results: Sequence[Result]) -> None:
-            super().measured(task, results)
+        def kept(self, task: Task, rows: Sequence[Result]) -> None:
+            super().kept(task, rows)
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        measure(tasks_for([cell], problems, store), problems, store, Interrupting())
-    (task,) = tasks_for([cell], problems, Store(tmp_path))
+    with pytest.raises(KeyboardInterrupt), open_results(tmp_path) as results:
+        measure(tasks_for([cell], problems, results), problems, results, Interrupting())
+    (task,) = tasks_for([cell], problems, stored_results(tmp_path))
     assert task.todo == (2, 3, 4, 5)
 
 
@@ -280,7 +280,7 @@ def test_cold_programs_are_kept_apart_from_hot_ones(
     assert all(c["hot"] is False for c in calls[3:])
     assert run(problems, tmp_path, hot, cold).results == []
     assert str(hot) == "drive_4x20_relu p=inf lp" and str(cold) == f"{hot} cold"
-    store = Store(tmp_path)
+    store = stored_results(tmp_path)
     first, second = store.get(problems.key(hot, 0)), store.get(problems.key(cold, 0))
     assert first is not None and second is not None and first.key != second.key
 
@@ -291,94 +291,19 @@ def test_a_cell_that_fails_does_not_stop_the_others(
     def certify(*args: Any, **options: Any) -> Certification:
         raise InvalidInput("no solver")
 
-    problems, store = Problems(setup(world)), Store(tmp_path)
+    problems = Problems(setup(world))
     cells = [Cell(RELU, inf, LP), Cell(RELU, inf, CROWN)]
-    tasks = tasks_for(cells, problems, store)
-    assert [t.cell.method.name for t in tasks] == ["crown", "lp"]  # linear programs last
-    measure(tasks[:1], problems, store, Silent())
-    monkeypatch.setattr(runner.api, "certify", certify)
-    (failure,) = measure(tasks[1:], problems, store, Silent())
-    assert failure.cell == cells[0] and failure.error == "no solver"
-    assert len(store) == 6
+    with open_results(tmp_path) as results:
+        tasks = tasks_for(cells, problems, results)
+        assert [t.cell.method.name for t in tasks] == ["crown", "lp"]  # linear programs last
+        measure(tasks[:1], problems, results, Silent())
+        monkeypatch.setattr(runner.api, "certify", certify)
+        (failure,) = measure(tasks[1:], problems, results, Silent())
+    assert failure.task.cell == cells[0] and failure.error == "no solver"
+    assert len(stored_results(tmp_path)) == 6
 
 
 def test_missing_networks_name_the_command_that_trains_them(world: World, tmp_path: Path) -> None:
     problems = Problems(replace(setup(world), nets=tmp_path))
     with pytest.raises(InvalidInput, match=r"make paper ARGS=.train .*--networks drive_4x20_relu"):
         problems.require([RELU])
-
-
-# -- time left ---------------------------------------------------------------------------
-
-
-def test_the_time_left_follows_what_was_measured() -> None:
-    small, large = (Cell(parse(f"mnist_{m}x100_relu"), inf, frown_method()) for m in (3, 7))
-    pace = Pace([Task(small, tuple(range(10))), Task(large, tuple(range(10)))])
-    pace.measured(small, 5, 10.0)
-    half_done = pace.seconds_left()
-    assert half_done > 10.0 + 20.0  # five small ones more, and ten larger ones
-    pace.measured(small, 5, 10.0)
-    assert pace.seconds_left() == pytest.approx(half_done - 10.0)
-    pace.finish(large)
-    assert pace.seconds_left() == 0
-
-
-def test_the_time_left_learns_how_time_grows_with_a_network() -> None:
-    """Seconds that grow more slowly than is believed at first, on a slow machine."""
-    sizes = ["drive_4x20", "drive_8x20", "mnist_5x20", "mnist_10x20", "mnist_3x100", "mnist_5x100"]
-    slow, wide = 30.0, Cell(parse("cifar_4x2048_relu"), inf, frown_method())
-
-    def truth(cell: Cell) -> float:
-        believed = foretell([cell], {})[cell]
-        return slow * believed**0.8
-
-    known = {c: truth(c) for c in (Cell(parse(f"{s}_relu"), inf, frown_method()) for s in sizes)}
-    new = Cell(parse("mnist_7x100_relu"), inf, frown_method())
-    assert foretell([new], known)[new] == pytest.approx(truth(new), rel=0.3)
-    before, after = foretell([wide], {})[wide], foretell([wide], known)[wide]
-    assert abs(np.log(after / truth(wide))) < abs(np.log(before / truth(wide)))
-    other = Cell(new.network, 2.0, LP)  # CROWN and FROWN tell nothing of linear programs
-    assert foretell([other], known) == foretell([other], {})
-
-
-def test_groups_are_expected_to_be_faster_and_cold_programs_slower() -> None:
-    network = parse("mnist_4x1024_relu")
-    alone, shared, layer = (Cell(network, inf, frown_method(g)) for g in (1, 8, 0))
-    each = foretell([alone, shared, layer], {alone: 100.0})
-    assert each[layer] < each[shared] < each[alone]
-    hot, cold = Cell(RELU, inf, LP), Cell(RELU, inf, COLD_LP)
-    assert foretell([cold], {hot: 5.0})[cold] > 5.0
-
-
-def test_crown_tells_of_frown_on_the_same_network() -> None:
-    network = parse("cifar_4x2048_relu")
-    frown, crown = Cell(network, inf, frown_method(8)), Cell(network, inf, CROWN)
-    first, usual = foretell([frown], {})[frown], foretell([crown], {})[crown]
-    assert foretell([frown], {crown: usual})[frown] == pytest.approx(first)
-    assert foretell([frown], {crown: usual / 10})[frown] < first / 3
-
-
-def test_the_store_tells_of_earlier_runs(world: World, tmp_path: Path) -> None:
-    cell = Cell(RELU, inf, CROWN)
-    run(Problems(setup(world)), tmp_path, cell)
-    known = known_seconds(Store(tmp_path))
-    assert list(known) == [cell] and known[cell] > 0
-    pace = Pace([Task(cell, (6, 7))], known={cell: 3.0})
-    assert pace.seconds_left() == 6.0
-    pace.measured(cell, 1, 1.0)  # this run's own pace counts for more
-    assert pace.seconds_left() == 1.0
-
-
-def test_lp_beyond_the_limit_is_expected_to_be_given_up() -> None:
-    cell = Cell(parse("mnist_7x100_relu"), inf, LP)
-    pace = Pace([Task(cell, tuple(range(5)))], limit=7.0)
-    other = Cell(parse("mnist_5x100_relu"), inf, LP)
-    pace.measured(other, 1, 6.9)
-    assert pace.seconds_left() == 7.0  # one sample, then no more
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "1 s"), (42.3, "42 s"), (600, "10 min"), (8100, "2 h 15 min")]
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

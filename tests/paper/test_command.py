@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 from benchmarks.paper import runner
 from benchmarks.paper.command import app
 from benchmarks.paper.experiments import Experiment
+from frown.jobs.folder import LOCK
+from frown.jobs.store import MANIFEST, ROWS
 from paper.conftest import World
 
 SAMPLES = 4
@@ -31,7 +33,7 @@ def table4(world: World, out: Path, *more: object) -> Result:
 
 
 def stored(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (out / ROWS).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def test_a_table_is_shown_and_written(world: World, done: tuple[Path, Result]) -
     assert "Table 4: Sensorless Drive" in result.stdout
     assert "4x[20] sigmoid" in result.stdout and "CROWN 4, FROWN 4" in result.stdout
     assert {p.name for p in out.iterdir()} == {
-        "results.jsonl", "table4.csv", "table4.md", "table4-gain.png",
+        ROWS, MANIFEST, LOCK, "table4.csv", "table4.md", "table4-gain.png",
     }  # fmt: skip
     text = (out / "table4.md").read_text()
     networks = "--networks drive_4x20_relu,drive_4x20_sigmoid --norms inf"
@@ -101,7 +103,7 @@ def test_the_same_command_measures_nothing_again(
 def test_show_measures_nothing(world: World, tmp_path: Path) -> None:
     result = table4(world, tmp_path, "--show", "--no-plots")
     assert result.exit_code == 0, result.output
-    assert not (tmp_path / "results.jsonl").exists()
+    assert not (tmp_path / ROWS).exists()
     assert "4x[20] relu" in result.stdout and " - " in result.stdout
 
 
@@ -153,7 +155,7 @@ def test_the_experiments_of_the_main_text_have_names_of_their_own(
 
     asked = []
 
-    def run(experiments: list[Experiment], *rest: object) -> list[runner.Failure]:
+    def run(experiments: list[Experiment], *rest: object) -> list[object]:
         asked.append(experiments)
         return []
 

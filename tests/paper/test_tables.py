@@ -24,7 +24,7 @@ from benchmarks.paper.plots import (
     write_picture,
 )
 from benchmarks.paper.report import Output, command, show, write
-from benchmarks.paper.store import Key, Result
+from benchmarks.paper.results import Key, Result
 from benchmarks.paper.summary import Measured, Summary, gain, notes
 from benchmarks.paper.tables import WIDE, csv_text, grid, markdown, number, percent
 from frown.errors import InvalidInput
