@@ -20,7 +20,7 @@ SECONDS ?= 600
 nightly: $(VENV)/.fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
-	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
 
 # The paper's experiments (docs/bench.md): make paper ARGS="table4 --methods crown,frown --data DIR"
 ARGS ?= --help

@@ -87,6 +87,14 @@ def test_imports_point_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_package_knows_nothing_of_its_benchmarks() -> None:
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert "benchmarks" not in {name.split(".")[0] for name in names}, path
+
+
 def test_every_module_has_a_layer() -> None:
     names = {p.stem if p.is_file() else p.name for p in ROOT.iterdir()}
     names -= {"__init__", "__pycache__", "py"}
