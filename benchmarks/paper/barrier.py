@@ -148,12 +148,12 @@ class ErrorRow:
 
     @property
     def lower(self) -> float:
-        """Of the adversarial error: what the attack achieved."""
+        """A lower bound of the adversarial error: what the attack achieved."""
         return (self.wrong + self.broken) / self.count
 
     @property
     def upper(self) -> float:
-        """Of the adversarial error: what was not proved."""
+        """An upper bound of the adversarial error: what was not proved."""
         return (self.wrong + self.broken + self.unproved) / self.count
 
     def deviation(self, share: float) -> float:

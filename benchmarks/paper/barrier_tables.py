@@ -86,7 +86,7 @@ def error_markdown(rows: Sequence[ErrorRow]) -> str:
 def _command(
     methods: Sequence[str], names: Sequence[str], known: Sequence[str], errors: int | None = None
 ) -> str:
-    """What makes the table again, without folders."""
+    """The command that makes the table again, without folders."""
     words = ["barrier", "--methods", ",".join(methods)]
     if set(names) != set(known):
         words += ["--networks", ",".join(dict.fromkeys(names))]

@@ -116,7 +116,7 @@ def choose(model: Model, data: Dataset, count: int, seed: int) -> Samples:
 
 
 def network_file(nets: Path, network: Network) -> Path | None:
-    """Where a network lies: under its own name, or as the authors' release (`frown_...`)."""
+    """The file of a network: under its own name, or as the authors' release (`frown_...`)."""
     for name in (network.file, f"frown_{network.file}"):
         if (nets / name).is_file():
             return nets / name

@@ -194,7 +194,7 @@ def _cifar(base: Path) -> _Format:
 
 
 def _missing(folder: Path, name: DataName) -> str:
-    """What was looked for and where, and which files of a set are there without the others."""
+    """Say what was looked for and where, and which files of a set are there without the others."""
     lines = [f"no {name} data in {folder}" + ("" if folder.is_dir() else ", which is no folder")]
     lines.append("looked for, there and in its subfolder data:")
     match name:

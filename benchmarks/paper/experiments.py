@@ -48,14 +48,14 @@ class Experiment:
 
     @property
     def file(self) -> str:
-        """Of its tables and pictures, without the ending."""
+        """The name of its tables and pictures, without the ending."""
         return f"{self.name}-cold" if self.cold else self.name
 
     def cells_of(self, line: Line) -> tuple[Cell, ...]:
         return line.cells(self.methods, self.cold)
 
     def cells(self) -> tuple[Cell, ...]:
-        """All that must be measured, each once."""
+        """Cells that must be measured, each once."""
         return tuple(dict.fromkeys(c for line in self.lines for c in self.cells_of(line)))
 
     def only(

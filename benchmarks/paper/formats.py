@@ -35,7 +35,7 @@ MD5 = {
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
     "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
 }
-"""Of the archives as their authors published them."""
+"""Checksums of the archives as their authors published them."""
 
 
 class DataWarning(UserWarning):

@@ -105,7 +105,7 @@ _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5}
 def _figure_legend(
     picture: Picture, kinds: Sequence[tuple[str, Mapping[str, Any]]], ncols: int = 4
 ) -> None:
-    """What colours and lines mean, below all panels; as many side by side as the width takes."""
+    """Explain colours and lines below all panels; as many side by side as the width takes."""
     from matplotlib.lines import Line2D
 
     ncols = min(ncols, max(1, int(picture.get_figwidth() / 2)))

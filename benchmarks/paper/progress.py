@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import mean
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 _MEMORY = 3600.0  # seconds of work that the time left is estimated from
 
 
-class Bar:
+class Bar(Progress):
     """A bar with the time left on a terminal; elsewhere lines, for files and pipes."""
 
     def __init__(self, err: Console) -> None:
         self._err = err
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -44,27 +43,15 @@ class Bar:
             speed_estimate_period=_MEMORY,
             disable=not err.is_terminal,
         )
-        self._task = self._bar.add_task("reading networks", total=None)
+        self._task = self.add_task("reading networks", total=None)
         self._done = 0
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def show(self, text: str, done: int, total: int) -> None:
         """Move the bar, which begins anew where `done` does."""
         if done < self._done:
-            self._bar.reset(self._task)
+            self.reset(self._task)
         self._done = done
-        self._bar.update(self._task, description=text, completed=done, total=total)
+        self.update(self._task, description=text, completed=done, total=total)
 
     def line(self, text: str) -> None:
         """Print a line where there is no bar."""

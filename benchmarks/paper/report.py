@@ -29,7 +29,7 @@ from frown.jobs.runner import Failure
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where results go, and in which form."""
+    """The folder that results go to, and their form."""
 
     folder: Path
     picture: str | None = "png"  # None: no pictures
@@ -156,7 +156,7 @@ def write(tables: Sequence[Table], output: Output) -> list[Path]:
 
 
 def command(experiment: Experiment, lines: Sequence[Summary], output: Output) -> str:
-    """What makes the table again, without folders; the time limit is that of its results."""
+    """The command that makes the table again, without folders, with its results' time limit."""
     words = [experiment.name, *output.options]
     if experiment.methods != all_tables()[experiment.name].methods:
         words += ["--methods", ",".join(experiment.methods)]

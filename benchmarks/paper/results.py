@@ -20,7 +20,7 @@ SETTINGS = {"job": "the paper's experiments"}
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """All that a result depends on."""
+    """Everything that a result depends on."""
 
     digest: str  # SHA-256 of the network's file
     norm: float
@@ -37,7 +37,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a method proved of one sample, and how long it took."""
+    """The radius that a method proved for one sample, and the time it took."""
 
     key: Key
     network: str

@@ -26,7 +26,7 @@ from frown.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How cells are measured, and where things lie."""
+    """Settings of the measuring, and the folders that it needs."""
 
     nets: Path
     data: Path
@@ -40,7 +40,7 @@ class Setup:
     force: bool = False
 
     def count(self, method: Method) -> int:
-        """How many samples a method is measured on."""
+        """The number of samples that a method is measured on."""
         return self.samples if method.batched else min(self.samples, self.lp_samples)
 
 

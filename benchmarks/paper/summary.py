@@ -82,7 +82,7 @@ def gain(new: Measured, old: Measured) -> Gain | None:
 
 @dataclass(frozen=True, slots=True)
 class SpeedUp:
-    """How many times as long LP takes; `at_least` where it was given up."""
+    """The factor by which LP takes longer; `at_least` where it was given up."""
 
     value: float
     at_least: bool = False
@@ -125,7 +125,7 @@ class Summary:
 
     @property
     def cold_over_hot(self) -> SpeedUp | None:
-        """How many times as long LP takes cold, over the samples that were solved both ways."""
+        """The factor by which LP takes longer cold, over the samples that were solved both ways."""
         mine, other = ({r.sample: r.seconds for r in m.results if r.complete} for m in self._lps)
         shared = mine.keys() & other.keys()
         if not shared:
@@ -164,7 +164,7 @@ def _measured(cell: Cell, problems: Problems, results: Results) -> Measured:
 
 
 def notes(lines: Sequence[Summary]) -> list[str]:
-    """What one must know to read the figures."""
+    """Notes that one needs to read the figures."""
     text = []
     counts = {
         who: [n for s in lines if (n := len(s[who].radii))] for who in ("crown", "frown", "lp")

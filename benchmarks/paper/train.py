@@ -41,7 +41,7 @@ Layers = list[tuple[NDArray[np.float64], NDArray[np.float64]]]  # weight (out, i
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that decides a network's weights; the same recipe is not trained twice.
+    """Everything that decides a network's weights; the same recipe is not trained twice.
 
     Adam with decoupled weight decay and one cycle of the learning rate, cross entropy;
     `noise` is the deviation of Gaussian noise on the inputs, `flips` mirrors half the images.

@@ -71,7 +71,7 @@ def test_a_terminal_has_a_bar_and_no_lines() -> None:
         watch.begin([SMALL])
         watch.start(SMALL)
         watch.kept(SMALL, [RESULT, RESULT])
-        bar._bar.refresh()
+        bar.refresh()
         shown = stream.getvalue()
         watch.finish(SMALL)
     assert "mnist_3x100_relu p=inf lp" in shown and "2/3" in shown
@@ -85,10 +85,10 @@ def test_the_bar_begins_anew_with_every_network() -> None:
         for name in ("mlp_2_100_nor", "cnn_small_nor"):
             for n in (1, 2):
                 bar.image(BarrierEvent(name, "frown", n, 10))
-        bar._bar.refresh()
+        bar.refresh()
         assert "cnn_small_nor, frown" in stream.getvalue() and "2/10" in stream.getvalue()
         bar.epoch(TrainEvent(network, 1, 3, 0.5, 0.914, 1.0))
-        bar._bar.refresh()
+        bar.refresh()
         assert "drive_4x20_relu, 91.4% right" in stream.getvalue()
 
 

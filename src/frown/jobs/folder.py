@@ -13,8 +13,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from frown.errors import OutputError
 
@@ -132,17 +130,6 @@ class Lock:
             _close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
     def __del__(self) -> None:
         self.release()
 
@@ -165,7 +152,7 @@ def _close(fd: int) -> None:
 
 
 def _holder(fd: int) -> str:
-    """Who has the lock, as far as its file tells."""
+    """The process that has the lock, as far as its file tells."""
     try:
         told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
         process, host, since = int(told["process"]), str(told["host"]), float(told["since"])

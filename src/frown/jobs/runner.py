@@ -26,7 +26,7 @@ class Watch(Protocol[T_contra, R_contra]):
     """Someone who is told how a job goes."""
 
     def begin(self, tasks: Sequence[T_contra]) -> None:
-        """All that is to be done."""
+        """These tasks are to be done."""
 
     def start(self, task: T_contra) -> None:
         """This task is next."""

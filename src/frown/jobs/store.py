@@ -55,7 +55,7 @@ def key_of(parts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a folder holds, at the moment it was read."""
+    """The content of a store, at the moment it was read."""
 
     settings: Mapping[str, Any]
     about: Mapping[str, Any]
@@ -132,7 +132,7 @@ class Store(Mapping[str, Row]):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the manifest says of the job beside its settings."""
+        """Words of the manifest about the job, beside its settings."""
         return self._about
 
     def describe(self, about: Mapping[str, Any]) -> None:
