@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint nightly clean
+.PHONY: demo test lint nightly paper clean
 
 demo: $(VENV)/.frown
 	$(BIN)/frown demo --out frown-demo
@@ -23,6 +23,11 @@ nightly: $(VENV)/.fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python tests/operators_campaign.py --models $(MODELS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
+
+# The paper's experiments (docs/bench.md): make paper ARGS="table4 --methods crown,frown --data DIR"
+ARGS ?= --help
+paper: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.paper $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

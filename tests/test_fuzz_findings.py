@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 import frown
+from benchmarks.paper import formats
 from check.writer import draft
-from frown.bench import formats
 from frown.errors import InvalidInput, InvalidModel, UnsupportedModel
 from frown.run.data import read_data
 from frown_check import check

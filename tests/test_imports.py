@@ -14,8 +14,8 @@ ROOT = Path(frown.__file__).parent
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("demo", "bench"),
-    ("run", "report"),
+    ("demo",),
+    ("run", "jobs", "report"),
     ("api",),
     ("batches",),
     ("prover",),
@@ -85,6 +85,14 @@ def test_imports_point_one_way() -> None:
         if height(there) < height(here) or (here, there) in FORBIDDEN:
             wrong.append(f"{module} imports {target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_knows_nothing_of_its_benchmarks() -> None:
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert "benchmarks" not in {name.split(".")[0] for name in names}, path
 
 
 def test_every_module_has_a_layer() -> None:

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from frown.bench.command import bench_app
 from frown.errors import FrownError
 from frown.version import __version__
 
@@ -395,6 +394,3 @@ def report(
         from frown.report.page import report_from_files
 
         typer.echo(f"wrote {report_from_files(directories, out)}")
-
-
-app.add_typer(bench_app(reported), name="bench")

@@ -22,8 +22,8 @@ from google.protobuf.message import DecodeError
 
 import frown
 import frown_check
+from benchmarks.paper import formats
 from check.writer import draft
-from frown.bench import formats
 from frown.errors import FrownError, InvalidInput, InvalidModel
 from frown.report.read import read_any
 from frown.run.data import read_classes, read_data
