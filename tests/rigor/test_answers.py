@@ -137,7 +137,7 @@ def test_merged_weights_that_are_flushed_are_charged(tmp_path: Path) -> None:
     """2^-70 2^-70 is 0 if weights below 2^-126 are, however large what it multiplies is."""
     loaded = frown.load(factors(2.0**-70, 2.0**-70, 2.0**100, tmp_path))
     least, most = proved(loaded, np.array([2.0**40]), 1.0)
-    assert least <= 1 and 2 <= most  # as it is flushed, and as it is not
+    assert least <= 1 and most >= 2  # as it is flushed, and as it is not
 
 
 def test_a_margin_within_what_execution_may_stray_is_not_certified(
