@@ -16,6 +16,7 @@ from torch import nn
 import frown
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
+from frown.errors import InvalidModel
 from frown.frontends.model import Model
 from frown.graph.simplify import tidy
 from frown.query.region import Region
@@ -235,7 +236,12 @@ def tried(rng: np.random.Generator, folder: Path) -> Tried:
     runs: list[Run]
     if rng.random() < 0.7:
         proto = onnx_network(rng)
-        loaded = frown.load(saved(proto, folder))
+        try:
+            loaded = frown.load(saved(proto, folder))
+        except InvalidModel as refused:
+            if "NaN or infinity" not in str(refused):
+                raise
+            return Tried(0, [], 0, np.inf)  # it overflows everywhere, and is refused
         calls = [session(proto, optimised) for optimised in (True, False)]
         runs = [lambda x, call=call: call({"x": x})[0] for call in calls]  # type: ignore[misc]
         name = " ".join(n.op_type for n in proto.graph.node)
@@ -263,5 +269,6 @@ def tried(rng: np.random.Generator, folder: Path) -> Tried:
             useful += len(x)
             if not ((least <= gap) & (gap <= most)).all():
                 false.append(f"{name}: {gap.min()} to {gap.max()}, not {least} to {most}")
-            closest = min(closest, (gap.min() - least) / (most - least))
+            if most > least:
+                closest = min(closest, (gap.min() - least) / (most - least))
     return Tried(statements, false, useful, float(closest))

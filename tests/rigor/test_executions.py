@@ -12,9 +12,9 @@ from rigor.executions import tried
 
 
 def test_executed_answers_lie_within_what_is_proved(tmp_path: Path) -> None:
-    found = [tried(np.random.default_rng((0, k)), tmp_path) for k in range(30)]
+    found = [tried(np.random.default_rng((0, k)), tmp_path) for k in range(16)]
     assert [line for one in found for line in one.false] == []
-    assert sum(one.useful for one in found) > 10_000
+    assert sum(one.useful for one in found) > 5_000
 
 
 def test_answers_beside_what_is_proved_are_noticed(
