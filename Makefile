@@ -13,18 +13,21 @@ test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Long campaigns against the proofs, the checker and the readers; an hour or so. Shorter ones:
-# make nightly REGIONS=2000 MODELS=500 TRIALS=500 SECONDS=30
+# make nightly REGIONS=2000 MODELS=500 TRIALS=500 SECONDS=30 EVERY=65537 NETWORKS=50
 REGIONS ?= 100000
 MODELS ?= 10000
 TRIALS ?= 10000
 SECONDS ?= 600
+EVERY ?= 257
+NETWORKS ?= 2000
 nightly: $(VENV)/.fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/operators_campaign.py --models $(MODELS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/execution_campaign.py --every $(EVERY) --networks $(NETWORKS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
 
-# The paper's experiments (docs/bench.md): make paper ARGS="table4 --methods crown,frown --data DIR"
+# The paper's experiments (docs/paper.md): make paper ARGS="table4 --methods crown,frown --data DIR"
 ARGS ?= --help
 paper: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.paper $(ARGS)

@@ -26,7 +26,7 @@ from frown.rigor.guided import Guide, fixed_rule
 from frown.rigor.guides import optimised, programmed
 from frown.rigor.region import farthest
 from frown.rigor.replay import Walk
-from frown.rigor.rounding import LONGEST, keeps_small_numbers
+from frown.rigor.rounding import LONGEST, arithmetic_fault
 
 LEVELS = ("estimate", "rigorous", "checked")
 ESTIMATES = ("milp",)  # methods whose bounds are plain floating point
@@ -117,21 +117,21 @@ class Prover:
         if reason is None:
             try:
                 with torch.inference_mode():
-                    self._prove(batch, eps)
-                return
+                    reason = self._prove(batch, eps)
+                if reason is None:
+                    return
             except NoProof as missing:
                 reason = f"no rigorous lines for {missing}"
         for n in batch.right.tolist():
             batch.say(n, reason)
 
     def _unproven(self) -> str | None:
-        if not keeps_small_numbers():
-            return "denormal numbers are flushed to 0 here (torch.set_flush_denormal)"
         if max(node.size for node in self.plan.graph.nodes) > LONGEST:
             return f"sums of more than {LONGEST} terms, whose rounding is not accounted for"
-        return None
+        return arithmetic_fault()
 
-    def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
+    def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> str | None:
+        """Proofs for the batch, or why there are none after all."""
         radius = batch.bracket.proved.double().cpu()
         if eps is not None:
             radius = radius.minimum(torch.from_numpy(eps[batch.right]))
@@ -157,9 +157,14 @@ class Prover:
             self._points(batch, eps[batch.right] == 0, margins)
         if self.certificates:
             self._economise(batch, proved, margins, eps is not None)
+        fault = arithmetic_fault()  # whatever ran in between may have set another mode
+        if fault is not None:
+            batch.certificate.clear()
+            return fault
         batch.rigorous, batch.deployed = (proved, margins), self.deployed
         region = batch.query.take(batch.right).region(self.plan.graph)
         batch.covered = proved >= farthest(region)
+        return None
 
     def _fall_back(self, batch: Batch, radius: Tensor, proved: Tensor, margins: Tensor) -> None:
         """Where less is left than CROWN had proved, CROWN's own lines at CROWN's radius."""

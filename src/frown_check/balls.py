@@ -154,11 +154,19 @@ def enclosed(values: list[arb], shape: tuple[int, ...]) -> Ball:
 
 
 def require_ieee() -> None:
-    """Refuse to work where subnormal numbers are flushed to zero."""
+    """Refuse to work where subnormal numbers are flushed to zero, or floats are not rounded to
+    nearest, in this thread or in those of numpy's matrix products."""
     small = np.full((2, 2), 2**44, dtype=np.int64).view(np.float64)  # 2^(44 - 1074)
     half = np.full((2, 2), 0.5)
     # Compared as bits: a processor that takes subnormal numbers for 0 finds all of them equal.
     results = (small * half, (small @ half) * half, (small + small) * 0.25, small - small * half)
     kept = all((r.view(np.int64) == 2**43).all() for r in results)
-    if not (kept and 1.0 + U == 1.0 and 1.0 + 2 * U + U > 1.0 + 2 * U):
+    # U is half a step beyond 1 and 1 + 2 U, whose even neighbours are 1 and 1 + 4 U.
+    nearest = True
+    for start, end in ((1.0, 1.0), (1.0 + 2 * U, 1.0 + 4 * U)):
+        terms = np.zeros((128, 128))  # large enough for several threads
+        terms[:, 0], terms[:, 1] = start, U
+        sums = terms.sum(1), terms @ np.ones((128, 128)), -(-terms[:, 0] - U)
+        nearest = nearest and start + U == end and all((s == end).all() for s in sums)
+    if not (kept and nearest):
         raise Refused("this process does not compute with IEEE 754 double precision")

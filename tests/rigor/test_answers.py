@@ -99,25 +99,45 @@ def test_answers_of_onnxruntime_lie_within_what_is_proved(name: str, tmp_path: P
         assert most - least < 0.2 + 2000 * radius
 
 
-def test_numbers_too_large_for_single_precision_prove_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1e30 1e10 x is infinite where it is executed, and its products with 0 are no numbers."""
+def factors(first: float, second: float, last: float, folder: Path) -> Path:
+    """x times three matrices of one number each, the last beside a constant -1."""
     known = {
-        "w": np.full((1, 1), 1e30, np.float32),
-        "v": np.full((1, 1), 1e10, np.float32),
-        "u": np.array([[1e-38, 0.0]], np.float32),
+        "w": np.full((1, 1), first, np.float32),
+        "v": np.full((1, 1), second, np.float32),
+        "u": np.array([[last, 0.0]], np.float32),
         "b": np.array([0.0, -1.0], np.float32),
     }
     nodes = [node("MatMul", "x w", "p"), node("MatMul", "p v", "q"), node("Gemm", "q u b", "y")]
-    path = saved(model(nodes, ("N", 1), known), tmp_path)
+    return saved(model(nodes, ("N", 1), known), folder)
+
+
+def test_numbers_too_large_for_single_precision_prove_nothing(tmp_path: Path) -> None:
+    """1e30 1e7 x is infinite where it is executed, and its products with 0 are no numbers."""
     with pytest.raises(InvalidModel, match="NaN or infinity"):
-        frown.load(path)
-    monkeypatch.setattr(Model, "check", lambda _: None)
-    loaded = frown.load(path)
-    small, large = np.array([1e-3]), np.array([1.0])
+        frown.load(factors(1e30, 1e10, 1e-38, tmp_path))
+    loaded = frown.load(factors(1e30, 1e7, 1e-37, tmp_path))
+    small, large = np.array([1e-3]), np.array([1e3])
     assert np.isfinite(proved(loaded, small, 1e-4)).all()
     assert not np.isfinite(proved(loaded, large, 0.1)).any()
+
+
+def test_merged_weights_that_overflow_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """x 1e-30 is small, but a runtime may multiply 1e30 1e30 first."""
+    monkeypatch.setattr(Model, "check", lambda _: None)
+    x = np.array([1.0])
+    for matrices in ((1e-30, 1e30, 1e30), (1e30, 1e30, 1e-38)):
+        loaded = frown.load(factors(*matrices, tmp_path))
+        assert not np.isfinite(proved(loaded, x * 1e-28, 1e-30)).any()
+    assert np.isfinite(proved(frown.load(factors(1e-30, 1e30, 1.0, tmp_path)), x, 1e-3)).all()
+
+
+def test_merged_weights_that_are_flushed_are_charged(tmp_path: Path) -> None:
+    """2^-70 2^-70 is 0 if weights below 2^-126 are, however large what it multiplies is."""
+    loaded = frown.load(factors(2.0**-70, 2.0**-70, 2.0**100, tmp_path))
+    least, most = proved(loaded, np.array([2.0**40]), 1.0)
+    assert least <= 1 and most >= 2  # as it is flushed, and as it is not
 
 
 def test_a_margin_within_what_execution_may_stray_is_not_certified(

@@ -12,6 +12,10 @@ and powers with scalar constants are multiplied out to polynomials in t, and the
 coefficients compared, so nothing is taken for an activation by its look alone. That is done in
 rational arithmetic, where nothing vanishes. Constants
 are stored in float32 and only near those above; what is put in is a GELU with the file's.
+
+What executes an expression must not be far from what it says: where coefficients cancel, are very
+large or very small on the way, or are rounded too often, it stays written out, and is bounded as
+such.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ _DEGREE = 3
 _DEPTH = 8  # of an expression that is read
 _ROUNDING = Fraction(1, 10**6)  # constants are stored in float32
 _LEAST, _MOST = Fraction(2) ** -1000, Fraction(2) ** 1000  # of a factor
+_SMALL, _LARGE = Fraction(2) ** -20, Fraction(2) ** 20  # of a coefficient on the way
+_MULTIPLES = 4  # behind an activation that are taken into one
 _TANH = sqrt(2 / pi)
 WRITTEN_GELU = "frown::Gelu"
 
@@ -75,7 +81,8 @@ class _Reader:
             return None
         terms = [self.polynomial(i, base, depth + 1) for i in node.inputs]
         known = [t for t in terms if t is not None]
-        return _evaluate(node.op, known) if len(known) == len(terms) else None
+        found = _evaluate(node.op, known) if len(known) == len(terms) else None
+        return found if found is not None and _moderate(found) else None
 
 
 def _evaluate(op: str, terms: list[Polynomial]) -> Polynomial | None:
@@ -98,8 +105,15 @@ def _evaluate(op: str, terms: list[Polynomial]) -> Polynomial | None:
     return None
 
 
-def _sum(x: Polynomial, y: Polynomial, sign: int) -> Polynomial:
+def _moderate(x: Polynomial) -> bool:
+    return all(v == 0 or _SMALL <= abs(v) <= _LARGE for v in x.values())
+
+
+def _sum(x: Polynomial, y: Polynomial, sign: int) -> Polynomial | None:
+    """None where coefficients cancel."""
     none = Fraction(0)
+    if any(x[k] * y[k] * sign < 0 for k in x.keys() & y.keys()):
+        return None
     return {k: x.get(k, none) + sign * y.get(k, none) for k in x.keys() | y.keys()}
 
 
@@ -211,12 +225,14 @@ def _absorbed(
     output: str,
 ) -> tuple[OnnxNode, Fraction]:
     """The last of the scalar multiples that follow `node`, with their product."""
-    while node.outputs[0] != output:
+    for _ in range(_MULTIPLES):
+        if node.outputs[0] == output:
+            break
         after = readers.get(node.outputs[0], [])
         if len(after) != 1:
             break
         scaled = reader.polynomial(after[0].outputs[0], node.outputs[0])
-        if scaled is None or set(scaled) != {1}:
+        if scaled is None or set(scaled) != {1} or not _moderate({0: factor * scaled[1]}):
             break
         node, factor = after[0], factor * scaled[1]
     return node, factor

@@ -113,8 +113,10 @@ def prelu(b: Builder, x: Value, weight: Operand) -> Value:
 @handles("softplus")
 def softplus(b: Builder, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     # torch continues with the identity where beta x > threshold; the gap is at most
-    # log(1 + e^-threshold) / beta, 2.1e-9 for the defaults.
-    if not beta > 0 or math.log1p(math.exp(-threshold)) / beta > 2.1e-9:
+    # log(1 + e^-threshold) / beta, 2.1e-9 for the defaults. Before it is divided by beta it is to
+    # be small beside the rounding of a threshold in single precision, too.
+    gap = math.log1p(math.exp(-threshold))
+    if not beta > 0 or gap / beta > 2.1e-9 or gap > 1e-6:
         raise Unsupported(f"beta {beta} with threshold {threshold}; raise the threshold")
     if beta == 1:
         return applied(b, Softplus(), x)

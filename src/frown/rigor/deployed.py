@@ -27,6 +27,7 @@ from frown.graph.box import Box
 from frown.graph.op import Affine, Selection
 from frown.graph.selection import Concat
 from frown.query.region import Region
+from frown.relax.product import Product
 from frown.relax.relaxation import Relaxation
 from frown.rigor.forms import terms_of
 from frown.rigor.region import extremes
@@ -56,6 +57,9 @@ class _Run:
     tilt: Tensor
     error: Tensor  # in units of UNIT32, to first order
     lost: Tensor  # what may be flushed to 0
+    gain: Tensor  # (1, ...) at least the sum of |weights|, however many operators are merged
+    most: Tensor  # (N,) the largest of what was read so far
+    paths: int  # of what was read so far, into one entry
     rounded: int  # how often a term has been rounded
     mixed: bool  # whether entries have been added up already
 
@@ -64,7 +68,14 @@ class _Run:
         size = box.lower.abs().maximum(box.upper.abs())
         up, down = box.upper.clamp(min=0), (-box.lower).clamp(min=0)
         zero = torch.zeros_like(size)
-        return cls(size, (up + down) * LOOSE, up - down, zero, zero, 0, False)
+        most = _largest(size)
+        one = torch.ones_like(size[:1])
+        return cls(size, (up + down) * LOOSE, up - down, zero, zero, one, most, 1, 0, False)
+
+    @property
+    def reach(self) -> Tensor:
+        """(N,) the largest of all numbers up to here."""
+        return self.most.maximum(_largest(self.terms))
 
     @property
     def bound(self) -> Tensor:
@@ -93,12 +104,28 @@ class Execution:
         self._centres[node] = _Run.begin(Box(below(centre, error), above(centre, error)))
         return error
 
-    def nonlinear(self, node: int, op: Relaxation, argument: Tensor, value: Tensor) -> Tensor:
-        """A nonlinear operator with an argument and a value of these sizes."""
+    def nonlinear(self, node: int, op: Relaxation, argument: Box, value: Tensor) -> Tensor:
+        """A nonlinear operator with its argument in a box and a value of this size."""
         error = own_error(op, argument, value)
-        read = argument if argument.dim() == value.dim() else argument.amax(-1)
+        size = argument.lower.abs().maximum(argument.upper.abs())
+        read = size if size.dim() == value.dim() else size.amax(-1)
+        if isinstance(op, Product):
+            error = error + self._regrouped(node, value)
         self.error[node] = _finite(read + value, error * LOOSE)
         return self.error[node]
+
+    def _regrouped(self, node: int, value: Tensor) -> Tensor:
+        """What a product may lose where a runtime multiplies the terms of its factors instead
+        ((1 - z) n + z h for n + z (h - n)), or moves their weights behind it: products of what
+        the factors are made of must not overflow, and may be flushed to 0."""
+        (source,) = self.plan.graph.nodes[node].inputs
+        run = self._runs.get(source)
+        if run is None:
+            return torch.zeros_like(value)
+        most = run.reach**2
+        gain = run.gain.amax().clamp(min=1) ** 2
+        lost = _finite(most * gain, torch.full_like(most, 8 * TINY32) * gain)
+        return torch.zeros_like(value) + lost.view(-1, *([1] * (value.dim() - 1)))
 
     def affine(self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Box]) -> Tensor:
         """An affine operator that reads values in these boxes."""
@@ -153,15 +180,19 @@ def _after(op: Affine, runs: list[_Run]) -> _Run:
 
     An addition is off by UNIT32 of its result, which is a sum of some of the terms; products,
     weights and factors by so much of a term. Where two operators that mix entries are merged, so
-    are the additions behind each weight. Runs that join may be added up in one.
+    are the additions behind each weight. Runs that join may be added up in one. Merged weights
+    that overflow are infinite, whatever they multiply, and those below TINY32 may be 0.
     """
+    gain = op.spread(*(run.gain.clamp(min=1) for run in runs)) * LOOSE
     terms = terms_of(op, [run.terms for run in runs])
-    terms = _finite(terms, terms)
+    terms = _finite(terms.maximum(gain), terms)
     width = terms_of(op, [run.width for run in runs])
     tilt = op.apply(*(run.tilt for run in runs))
     rounded, mixed = sum(run.rounded for run in runs), any(run.mixed for run in runs)
     error = op.spread(*(run.error for run in runs))
     lost = op.spread(*(run.lost for run in runs))
+    most = torch.stack([run.reach for run in runs]).amax(0)
+    paths = max(1, fan(op)) * max(run.paths for run in runs)
     if not isinstance(op, Selection | Concat):
         # The slack is more than double precision makes of the tilt.
         largest = ((width + tilt.abs()) / 2 + width * 1e-6).minimum(terms)
@@ -170,11 +201,15 @@ def _after(op: Affine, runs: list[_Run]) -> _Run:
         rounded += fan(op) + factors(op)
         # What it reads may be flushed to 0, and its weights, products, sums and bias.
         lost = op.spread(*(run.lost + TINY32 for run in runs))
-        most = torch.stack([run.terms.flatten(1).amax(1) for run in runs]).amax(0)
-        flushed = (2 * fan(op) + 2) * TINY32 * (1 + most)
+        flushed = (2.0 * paths + 2) * TINY32 * (1 + most)
         lost = lost + flushed.view(-1, *([1] * (lost.dim() - 1)))
         mixed = mixed or mixes(op)
-    return _Run(terms, width, tilt, error * LOOSE, lost * LOOSE, rounded, mixed)
+    sums = terms, width, tilt, error * LOOSE, lost * LOOSE
+    return _Run(*sums, gain, most, paths, rounded, mixed)
+
+
+def _largest(size: Tensor) -> Tensor:
+    return size.reshape(len(size), -1).amax(1)
 
 
 def _finite(size: Tensor, error: Tensor) -> Tensor:

@@ -166,8 +166,7 @@ class Walk:
         self.fixed[i] = Rule.of(op, lines, self.weights.value[source])
         self._set(i, proven.image())
         if self.execution is not None:
-            size = box.lower.abs().maximum(box.upper.abs())
-            self._widen(i, self.execution.nonlinear(i, op, size, self.weights.value[i]))
+            self._widen(i, self.execution.nonlinear(i, op, box, self.weights.value[i]))
 
     def _carry_on(self, source: int, reader: int) -> None:
         """The nodes between a tightened source and its reader only move entries."""

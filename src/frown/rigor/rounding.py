@@ -1,19 +1,23 @@
 """What IEEE double precision promises, and how errors add up.
 
-Trusted: +, -, *, / and sqrt round to nearest, and sums (matrix products included) add their terms
-in some order. Then a sum of n products is off by at most gamma(n) times the sum of their sizes,
-plus what underflow loses.
+Trusted: +, -, *, / and sqrt round to nearest (`arithmetic_fault` tests that), and sums (matrix
+products included) add their terms in some order. Then a sum of n products is off by at most
+gamma(n) times the sum of their sizes, plus what underflow loses.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 UNIT = 2.0**-53  # half the distance from 1 to the next number
 TINY = 2.0**-1022  # more than an operation can lose by underflow
 LOOSE = 1 + 1e-9  # covers the rounding of sums of so many terms >= 0:
 LONGEST = 4_000_000
+_GRAIN = 2**15  # entries for one of torch's threads
+_BLOCK = 128  # rows and columns of matrices that libraries multiply in several threads
 
 
 def gamma(terms: int) -> float:
@@ -21,11 +25,49 @@ def gamma(terms: int) -> float:
     return 1.001 * (terms + 2) * UNIT
 
 
-def keeps_small_numbers() -> bool:
+def arithmetic_fault() -> str | None:
+    """What keeps floats from proving anything here; None if they are as trusted above.
+
+    A processor rounds and flushes as the thread at hand has set it to, and libraries compute in
+    threads of their own: arrays are long enough to wake them.
+    """
+    if not _keeps_small_numbers():
+        return "denormal numbers are flushed to 0 here (torch.set_flush_denormal)"
+    if not _rounds_to_nearest():
+        return "floats are not rounded to nearest here (fesetround)"
+    return None
+
+
+def _keeps_small_numbers() -> bool:
     """Whether numbers below 2^-1022 are kept as the standard has it, and not flushed to 0."""
-    small = torch.full((64,), 2.0**-1060, dtype=torch.float64)
-    kept = (small * 0.5 == 2.0**-1061).all() and (small * 2.0**1000 == 2.0**-60).all()
-    return bool(kept)
+    (long, short), few = _filled(0.0), slice(None, None, 512)  # small numbers are slow
+    long[few], short[few] = 2.0**-1060, 2.0**-1060
+    return all(
+        bool(((x * 0.5)[few] == 2.0**-1061).all() and ((x * 2.0**1000)[few] == 2.0**-60).all())
+        for x in (long, short)
+    )
+
+
+def _rounds_to_nearest() -> bool:
+    """Whether sums and matrix products round to nearest: UNIT is half a step from 1 and from
+    1 + 2 UNIT, and the even neighbour is below the one and above the other."""
+    start, end = np.array([1.0, 1.0 + 2 * UNIT]), np.array([1.0, 1.0 + 4 * UNIT])
+    for sign in (1.0, -1.0):
+        for a, z in zip((sign * start).tolist(), (sign * end).tolist(), strict=True):
+            if not all(bool((x + sign * UNIT == z).all()) for x in _filled(a)):
+                return False
+    size = 2 if torch.get_num_threads() == 1 else _BLOCK
+    terms = torch.zeros(size, size, dtype=torch.float64)
+    terms[:, 0], terms[:, 1] = torch.from_numpy(start).repeat(size // 2), UNIT
+    sums = terms @ torch.ones_like(terms)
+    return bool((sums == torch.from_numpy(end).repeat(size // 2)[:, None]).all())
+
+
+def _filled(value: float) -> tuple[Tensor, NDArray[np.float64]]:
+    """A number many times: in torch, so that all of its threads take part, and in numpy."""
+    threads = torch.get_num_threads()
+    count = 1024 if threads == 1 else min(_GRAIN * threads, 2**20)
+    return torch.full((count,), value, dtype=torch.float64), np.full(1024, value)
 
 
 def below(x: Tensor, slack: Tensor | float = 0.0) -> Tensor:
