@@ -10,11 +10,12 @@ import pytest
 
 import frown
 from frown.errors import InvalidInput
-from frown.report.frames import Shades, means, moving
+from frown.report.frames import Shades, means
 from frown.report.page import report_from_files, write_report
 from frown.report.read import read_any, read_results
 from frown.results import Row
 from frown.run.table_frames import ACROSS, frames_tables
+from frown.statement import moving
 from onnx_models import model as onnx_model
 from onnx_models import node, saved, weights
 from programs.tools import command

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from frown.bench.command import bench_app
 from frown.errors import FrownError
+from frown.plain import plain, plain_lines
 from frown.version import __version__
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.
@@ -57,9 +58,9 @@ def reported() -> Iterator[None]:
         if os.environ.get("FROWN_DEBUG", "0") not in ("", "0"):
             raise
         if isinstance(error, FrownError):
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {plain_lines(error)}", err=True)
             raise typer.Exit(error.exit_code) from None
-        text = " ".join(str(error).split())
+        text = plain(" ".join(str(error).split()))
         typer.echo(
             f"error: unexpected {type(error).__name__}: {text} (a bug in frown: please report "
             "it with the traceback that FROWN_DEBUG=1 shows)",
@@ -394,7 +395,10 @@ def report(
     with reported():
         from frown.report.page import report_from_files
 
-        typer.echo(f"wrote {report_from_files(directories, out)}")
+        def tell(notice: str) -> None:
+            typer.echo(plain(notice), err=True)
+
+        typer.echo(f"wrote {plain(report_from_files(directories, out, tell))}")
 
 
 app.add_typer(bench_app(reported), name="bench")

@@ -234,8 +234,8 @@ def info_table(about: dict[str, Any]) -> Table:
 def info_summary(about: dict[str, Any]) -> list[str]:
     return [
         f"{plain(about['model'])}: input {_shape(about['input_shape'])}, "
-        f"{about['classes']} outputs, {about['parameters']:,} parameters, {about['neurons']:,} neurons in "
-        f"{about['nonlinear']} nonlinear layers",
+        f"{about['classes']} outputs, {about['parameters']:,} parameters, "
+        f"{about['neurons']:,} neurons in {about['nonlinear']} nonlinear layers",
         f"sha256 {about['digest']}",
         "every operator can be bounded",
     ]
