@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from frown.bench.command import bench_app
-from frown.errors import FrownError
+from frown.errors import FrownError, InvalidInput
 from frown.plain import plain, plain_lines
 from frown.version import __version__
 
@@ -359,13 +359,23 @@ def check(
         typer.Argument(metavar="CERT...", help="Files made by certify, or folders of them."),
     ],
     model: Annotated[Path, typer.Option(metavar="MODEL", help="The ONNX file they are about.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The inputs: name each one's row, or end with 1."),
+    ] = None,
+    divide: Annotated[float, typer.Option(help="Divide the inputs first, as in certify.")] = 1.0,
     json: Json = False,
 ) -> None:
     """Check certificates with a program of its own, which shares no code with the prover."""
     with reported():
         from frown_check.__main__ import run
+        from frown_check.errors import Refused
 
-        if not run(certificates, model, json):
+        try:
+            accepted = run(certificates, model, json, data, divide)
+        except Refused as reason:
+            raise InvalidInput(str(reason)) from None
+        if not accepted:
             raise typer.Exit(1)
 
 

@@ -205,16 +205,16 @@ class Statement:
         return f" (from {self.lower}, up to {self.upper})"
 
     def _size(self, radius: str) -> str:
-        by, each = "", ""
+        far, each = radius, ""
         if self.scaled and self.scale is not None:
             if self.scale.single:
-                by, each = f"{self.scale} times ", f", each divided by {self.scale},"
+                far, each = f"{self.scale} times {radius}", f", each divided by {self.scale},"
             else:
                 extent = f" ({self.scale})" if self.scale.known else ""
-                by = f"its own scale{extent} times "
-                each = f", each divided by the own scale{extent} of its number,"
+                far = f"{radius} times its own scale{extent}"
+                each = f", each divided by the scale of its number{extent},"
         if isinf(self.norm):
-            return f"no single number of the input changes by more than {by}{radius}"
+            return f"no single number of the input changes by more than {far}"
         if self.norm == 1:
             return f"all changes together{each or ','} added up, are no larger than {radius}"
         if self.norm == 2:
