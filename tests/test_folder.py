@@ -99,7 +99,7 @@ def test_a_killed_run_says_so_and_its_folder_can_be_taken_again(
     wanted = f"interrupted: {stored:,} of 3,000 inputs; level: rigorous ("
     page = tmp_path / "page.html"
     report = start("report", out, "--out", page)
-    shown, message = report.communicate(timeout=60)
+    _, message = report.communicate(timeout=60)
     assert report.returncode == 0 and wanted in message, message
     text = page.read_text(encoding="utf-8")
     assert wanted in text and text.index('class="banner"') < text.index("<h1>")

@@ -49,7 +49,7 @@ def read_data(path: Path, divide: float = 1.0) -> Data:
         else:
             found = np.load(BytesIO(held), allow_pickle=False)
             x, y = (found, None) if isinstance(found, np.ndarray) else _arrays(found)
-        if x.dtype.kind not in "fiub" or x.ndim < 2:
+        if x.dtype.kind not in "fiub" or x.ndim < 2 or not len(x):
             raise ValueError(f"inputs of type {x.dtype} and shape {x.shape}")
     except Exception as error:  # of numpy, zipfile, zlib, tokenize: no list of them is complete
         raise Refused(f"{path} holds no inputs: {type(error).__name__}: {error}") from None
@@ -64,8 +64,12 @@ def _arrays(found: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _table(text: str) -> tuple[Array, Array | None]:
     lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError("the file is empty")
     names = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
     headed = any(name[:1].isalpha() or name[:1] == "_" for name in names if not _number(name))
+    if len(lines) == headed:
+        raise ValueError("there is a header and no line below it")
     table = np.loadtxt(lines[headed:], delimiter=",", ndmin=2, comments=None, quotechar='"')
     if not headed:
         return table, None

@@ -29,6 +29,12 @@ def plain(text: object) -> str:
     )
 
 
+def name_of(path: Path) -> str:
+    """A path to begin a line with; in quotes where it reads like more than a name."""
+    shown = plain(path)
+    return f"'{shown}'" if ": " in shown else shown
+
+
 def exact(number: float) -> str:
     """The shortest decimal that is this very double; 2 and not 2.0."""
     number = float(number)
@@ -53,13 +59,13 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     """The verdict in a line and, if accepted, the claim below it; `other` is a `mismatch`."""
     claim = verdict.claim
     if not verdict.accepted or claim is None:
-        return f"{plain(path)}: REFUSED: {plain(verdict.reason)}"
+        return f"{name_of(path)}: REFUSED: {plain(verdict.reason)}"
     found = _numbers(claim)
     others = ", ".join(map(str, claim.others))
     # Never "accepted" where the certificate is not about what was asked.
     word = f"ANOTHER INPUT: {plain(other)}; it proves" if other else "accepted"
     lines = [
-        f"{plain(path)}: {word}: class {claim.label} beats {others} for all x of the region; "
+        f"{name_of(path)}: {word}: class {claim.label} beats {others} for all x of the region; "
         f"margins > {verdict.margin:.4g}; {seconds:.2f} s"
     ]
     scale = found["scale"]
@@ -145,7 +151,7 @@ def _above(number: float | None) -> str:
     """Six digits, none below the number."""
     if number is None:
         return "any amount"
-    value = Decimal(number)
+    value = Decimal(repr(number))
     shown = value.quantize(Decimal(1).scaleb(value.adjusted() - 5), ROUND_CEILING)
     return f"{float(shown):.6g}" if number else "0"
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from frown.bench.barrier import BARRIER, ERRORS, BarrierRow, ErrorRow
 from frown.bench.tables import Grid, GridRow, markdown
 from frown.errors import OutputError
+from frown.folder import write_whole
 
 Cells = list[list[str]]  # the heads, then the lines
 _GAP = 2  # between columns
@@ -191,7 +192,7 @@ def _written(texts: Mapping[str, str], folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_whole(folder / name, text.encode("utf-8"))
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error}") from None
     return [folder / name for name in texts]

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from frown.errors import InvalidInput
+from frown.plain import plain
 
 if TYPE_CHECKING:
     from frown.bench.experiments import Experiment
@@ -251,7 +252,8 @@ def train(
     out = _console()
     for one in trained:
         out.print(
-            f"{one.network.name}: {100 * one.accuracy:.2f}% of the test samples right, {one.path}",
+            f"{one.network.name}: {100 * one.accuracy:.2f}% of the test samples right, "
+            f"{plain(one.path)}",
             markup=False,
             soft_wrap=True,
         )
@@ -297,7 +299,7 @@ def barrier(
             table = barrier_tables.error_table(shares, screen.width)
             written = barrier_tables.write_error(shares, out)
     screen.print(table)
-    screen.print(f"wrote {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+    screen.print(f"wrote {', '.join(map(plain, written))}", markup=False, soft_wrap=True)
 
 
 # -- options -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from frown.bench.cells import Cell
 from frown.bench.pace import Pace, duration
 from frown.bench.runner import Task
 from frown.bench.store import Result
+from frown.plain import plain
 
 
 class _Teller:
@@ -75,7 +76,9 @@ class Lines(_Teller):
             what += ", given up at the time limit"
         left = f"; {self.left()}" if self.done < self.total else ""
         self.err.print(
-            f"[{self.done}/{self.total}] {task.cell}: {what}{left}", markup=False, soft_wrap=True
+            plain(f"[{self.done}/{self.total}] {task.cell}: {what}{left}"),
+            markup=False,
+            soft_wrap=True,
         )
 
 
@@ -150,7 +153,7 @@ def counting(err: Console) -> Iterator[Callable[[Any], None]]:
         def line(event: Any) -> None:
             if event.done == event.total:
                 err.print(
-                    f"{event.network}, {event.method}: {event.total} images",
+                    plain(f"{event.network}, {event.method}: {event.total} images"),
                     markup=False,
                     soft_wrap=True,
                 )

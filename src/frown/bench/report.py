@@ -26,6 +26,8 @@ from frown.bench.store import Store
 from frown.bench.summary import Summary, notes, summaries
 from frown.bench.tables import WIDE, csv_text, grid, markdown, rich_table
 from frown.errors import OutputError
+from frown.folder import write_whole
+from frown.plain import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def run(
     for experiment, lines in tables:
         show(experiment, lines, out)
     written = write(tables, output)
-    out.print(f"wrote {', '.join(str(p) for p in written)}", markup=False, soft_wrap=True)
+    out.print(plain(f"wrote {', '.join(str(p) for p in written)}"), markup=False, soft_wrap=True)
     return failures
 
 
@@ -75,7 +77,7 @@ def _present(experiments: Sequence[Experiment], setup: Setup, err: Console) -> l
     if not missing or len(missing) == len(networks):
         return list(experiments)
     names = ", ".join(n.name for n in missing)
-    err.print(f"left out: {setup.nets} does not hold {names}", markup=False, soft_wrap=True)
+    err.print(plain(f"left out: {setup.nets} does not hold {names}"), markup=False, soft_wrap=True)
     kept = [
         replace(e, lines=tuple(line for line in e.lines if line.network not in missing))
         for e in experiments
@@ -100,13 +102,14 @@ def _measure(
             again = shlex.join(a for a in output.command if a != "--force")
             hint = f"; to go on: {again}" if again else ""
             err.print(
-                f"{len(store) - before} new results are in {store.path}{hint}",
+                plain(f"{len(store) - before} new results are in {store.path}{hint}"),
                 markup=False,
                 soft_wrap=True,
             )
             raise
     for failure in failures:
-        err.print(f"not measured: {failure.cell}: {failure.error}", markup=False, soft_wrap=True)
+        text = plain(f"not measured: {failure.cell}: {failure.error}")
+        err.print(text, markup=False, soft_wrap=True)
     return failures
 
 
@@ -116,7 +119,7 @@ def show(experiment: Experiment, lines: Sequence[Summary], out: Console) -> None
     out.print(experiment.title, style="bold", markup=False)
     out.print(rich_table(content))
     for note in notes(lines):
-        out.print(note, style="dim", markup=False)
+        out.print(plain(note), style="dim", markup=False)
     out.print()
 
 
@@ -171,7 +174,7 @@ def write_text(path: Path, text: str) -> Path:
     """Returns the path; raises OutputError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode("utf-8"))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
     return path
