@@ -264,8 +264,8 @@ def _accuracy(comparison: Comparison) -> str:
     stay = f"proved not to be overtaken by {said.rival()}" if said.targeted else "proved to stay so"
     return (
         f"<section><h2>Certified accuracy{markup(said.against())}</h2><p>How many of the inputs are"
-        f" classified correctly <em>and</em> {markup(stay)}, as the radius grows; within a radius,"
-        f" {markup(said.allowed('it'))}. {markup(said.asked())}{between}</p>"
+        f" classified correctly <em>and</em> {markup(stay)}, as the radius grows; within a radius"
+        f" r, {markup(said.allowed('r'))}. {markup(said.asked())}{between}</p>"
         f'<div class="panel">{legend(comparison, "not broken by the attack")}'
         f"{accuracy_chart(comparison, WIDE)}{accuracy_chart(comparison, NARROW)}</div></section>"
     )
@@ -306,8 +306,8 @@ def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, i
         ' <i class="key bar"></i>broken</p>'
     )
     return (
-        f"<section><h2>The images</h2><p>{shown}{beside}. Within a radius,"
-        f" {markup(said.allowed('it'))}. {markup(said.caveat())}</p>{keys}"
+        f"<section><h2>The images</h2><p>{shown}{beside}. Within a radius r,"
+        f" {markup(said.allowed('r'))}. {markup(said.caveat())}</p>{keys}"
         f"{gallery(comparison, pictures, answers)}</section>"
     )
 
@@ -331,8 +331,8 @@ def _table(comparison: Comparison) -> str:
     star = "; <em>*</em>: ended early, a larger radius may be provable" if early else ""
     return (
         f"<section><h2>All results{markup(said.against())}</h2><p>The radius proved by each method,"
-        f" the radius broken, and {markup(display_name(comparison.main))}’s time. Within a radius,"
-        f" {markup(said.allowed('it'))}. Click a column to sort by it.</p>"
+        f" the radius broken, and {markup(display_name(comparison.main))}’s time. Within a radius"
+        f" r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>"
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
         f'<tbody>{body}</tbody></table></div><p class="note">{meanings}{star}.</p></section>'
     )
