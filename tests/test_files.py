@@ -12,6 +12,7 @@ import pytest
 from frown.results import Row
 from frown.run.files import Origin, ResultFiles, dumps, record
 from frown.run.table import bracket, results_table, round_radii, summary
+from frown.statement import Statement
 
 ROW = Row(0, 1, 1, None, math.inf, "crown", "certified", 0.5, None, math.inf, {0: math.nan}, 0.1)
 
@@ -36,7 +37,8 @@ def test_every_batch_is_on_disk_when_append_returns(tmp_path: Path):
 
 def test_summary_counts_and_averages():
     wrong = Row(1, 1, 0, None, 2.0, "crown", "misclassified", 0.0, 0.0, 0.0, {}, 0.1)
-    first, radius, level, accuracy = summary([ROW, wrong], 3.0)
+    first, radius, meaning, level, accuracy = summary([ROW, wrong], 3.0, Statement(math.inf))
+    assert meaning == "radius r: no single number of the input changes by more than r"
     assert level.startswith("level: estimate (bounds in plain floating point")
     assert first == "2 inputs in 3 s: 1 certified, 1 misclassified"
     assert "mean 0.5, median 0.5" in radius

@@ -10,11 +10,12 @@ import pytest
 
 import frown
 from frown.errors import InvalidInput
-from frown.report.frames import Shades, means, moving
+from frown.report.frames import Shades, means
 from frown.report.page import report_from_files, write_report
 from frown.report.read import read_any, read_results
 from frown.results import Row
 from frown.run.table_frames import ACROSS, frames_tables
+from frown.statement import moving
 from onnx_models import model as onnx_model
 from onnx_models import node, saved, weights
 from programs.tools import command
@@ -129,7 +130,7 @@ def test_many_frames_go_into_several_tables() -> None:
         for i in range(2)
         for f in range(ACROSS + 2)
     ]
-    tables = list(frames_tables(rows, None, None))
+    tables = list(frames_tables(rows, False, None))
     assert [len(t.columns) for t in tables] == [2 + ACROSS, 4]
 
 
@@ -139,7 +140,7 @@ def test_one_input_has_its_counterexamples_below_and_several_have_means() -> Non
         for i in range(2)
         for f in range(3)
     ]
-    one, two = (next(frames_tables(r, None, None)) for r in (rows[:3], rows))
+    one, two = (next(frames_tables(r, False, None)) for r in (rows[:3], rows))
     assert list(map(str, one.columns[0].cells)) == ["0", "broken"]
     assert list(map(str, two.columns[0].cells)) == ["0", "1", "mean proved", "mean broken"]
     assert str(list(one.columns[3].cells)[1]) == "0.2"

@@ -27,7 +27,9 @@ LAYERS = (
     ("frontends",),
     ("relax", "query"),
     ("graph",),
-    ("errors", "results", "memory", "version", "assets"),
+    ("statement",),
+    ("folder",),
+    ("errors", "results", "memory", "plain", "version", "assets"),
 )
 # The engines know nothing of where a network came from; a front end nothing of queries.
 FORBIDDEN = (

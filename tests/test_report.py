@@ -38,7 +38,7 @@ SHARE = {"interval": 0.2, "fastlin": 0.7, "crown": 0.8, "frown": 0.9}
 
 def row(index: int, method: str, radius: float, broken: float | None, **fields) -> Row:
     base = Row(index, 3, 3, None, inf, method, "certified", radius, None, broken, {}, 0.25)
-    return replace(base, **fields)
+    return replace(base, **{"input": f"{index:064x}", **fields})
 
 
 def results(count: int, methods=METHODS, wrong=(), **fields) -> dict[str, Certification]:
@@ -214,13 +214,20 @@ def test_the_gallery_shows_the_counterexample_and_its_class(tmp_path):
     assert re.search(r"read as\s+9", " ".join(page.text))
 
 
-def test_methods_with_different_inputs_are_joined_by_index():
+def test_methods_with_different_inputs_are_compared_on_the_common_ones(tmp_path):
     made = {"crown": results(4)["crown"], "frown": results(2)["frown"]}
     joined = Comparison.of(made)
-    assert [e.index for e in joined.entries] == [0, 1, 2, 3]
-    assert joined.entries[3].radius("frown") is None
-    assert joined.entries[3].main.method == "crown"
+    assert [e.index for e in joined.entries] == [0, 1]
     assert joined.gain("frown", "crown") == pytest.approx(0.125)
+    assert joined.mean("crown") == pytest.approx(0.8 * 0.015)
+    assert joined.seconds("crown") == pytest.approx(0.5)
+    text = " ".join(written(tmp_path, made).text)
+    assert "CROWN 4, FROWN 2" in text and "the 2 that all of them have" in text
+    apart = replace(
+        made["frown"], rows=tuple(replace(r, index=r.index + 9) for r in made["frown"].rows)
+    )
+    with pytest.raises(InvalidInput, match="none in common"):
+        Comparison.of({"crown": made["crown"], "frown": apart})
 
 
 @pytest.mark.parametrize("change", [{"norm": 2.0}, {"target": 1}])

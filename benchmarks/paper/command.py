@@ -14,6 +14,7 @@ from rich.console import Console
 
 from frown.cli import reported
 from frown.errors import InvalidInput
+from frown.plain import plain
 
 if TYPE_CHECKING:
     from benchmarks.paper.experiments import Experiment
@@ -213,7 +214,8 @@ def train(
     out = _console()
     for one in trained:
         out.print(
-            f"{one.network.name}: {100 * one.accuracy:.2f}% of the test samples right, {one.path}",
+            f"{one.network.name}: {100 * one.accuracy:.2f}% of the test samples right, "
+            f"{plain(one.path)}",
             markup=False,
             soft_wrap=True,
         )
@@ -259,7 +261,7 @@ def barrier(
             table = barrier_tables.error_table(shares, screen.width)
             written = barrier_tables.write_error(shares, out)
     screen.print(table)
-    screen.print(f"wrote {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+    screen.print(f"wrote {', '.join(map(plain, written))}", markup=False, soft_wrap=True)
 
 
 # -- options -----------------------------------------------------------------------------

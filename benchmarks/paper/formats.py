@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
+from frown.plain import plain
 
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -128,7 +129,8 @@ def check_md5(path: Path) -> None:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != published:
         warnings.warn(
-            f"{path} has MD5 {found}, the published file {published}: it may hold other data",
+            f"{plain(path)} has MD5 {found}, the published file {published}: it may hold other "
+            "data",
             DataWarning,
             stacklevel=2,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from benchmarks.paper import machine
 from benchmarks.paper.data import Dataset, Floats, load_data
 from benchmarks.paper.networks import Activation, Network
 from frown.errors import InvalidInput, OutputError
+from frown.folder import write_whole
 from frown.version import __version__
 
 OPSET = 13
@@ -280,12 +280,9 @@ def save(path: Path, network: Network, layers: Layers, recipe: Recipe, dataset: 
     accuracy = runtime_accuracy(content, dataset.test_x, dataset.test_y)
     metadata = {RECIPE: recipe.dumps(), ACCURACY: repr(accuracy)}
     content = onnx_model(network, layers, metadata).SerializeToString()
-    part = path.with_suffix(f".{os.getpid()}.part")
     try:
-        part.write_bytes(content)
-        part.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
     return accuracy
 

@@ -20,7 +20,7 @@ from frown.errors import InvalidInput
 from frown.frontends.model import Model
 from frown.graph.graph import Graph
 from frown.graph.simplify import simplify, without_batch_axis
-from frown.query.frames import apart_of, frames_of
+from frown.query.frames import Frames, apart_of, frames_of
 from frown.query.inputs import (
     indices_of,
     inputs_of,
@@ -34,12 +34,22 @@ from frown.query.inputs import (
 from frown.query.query import Query
 from frown.relax.fuse import fuse
 from frown.results import Certification, Row, Sensitivity
+from frown.statement import GIVEN, KEY, Spread, Statement
 from frown.version import __version__
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Progress", "Search", "bound", "certify", "load", "plan_for", "sensitivity"]
+__all__ = [
+    "Progress",
+    "Search",
+    "bound",
+    "certify",
+    "load",
+    "plan_for",
+    "sensitivity",
+    "statement",
+]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -154,6 +164,7 @@ def certify(
     plan = plan_for(model, dtype, device, search.proved(model))
     run, options = answered(model, plan, question, search, progress, on_rows)
     options["scale"] = None if scale is None else "given"
+    options[KEY] = _statement(model, question, target, deployed).facts()
     return Certification(
         tuple(run.rows), run.counterexamples, model.name, model.digest, options, __version__
     )
@@ -227,6 +238,7 @@ def sensitivity(
     run, settings = answered(model, plan, question, search, progress, finished)
     settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
     settings["scale"] = None if scale is None else "given"
+    settings[KEY] = _statement(model, asked, target, search.deployed, chosen).facts()
     return Sensitivity(
         tuple(named(run.rows)),
         chosen.chosen,
@@ -235,6 +247,81 @@ def sensitivity(
         model.digest,
         settings,
         __version__,
+    )
+
+
+def statement(
+    model: Model,
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    norm: str | float = "inf",
+    target: object = None,
+    bounds: object = None,
+    eps: ArrayLike | None = None,
+    scale: object = None,
+    frames: object = "all",
+    frame_axis: int = 0,
+    deployed: str | None = None,
+    sensitivity: bool = False,
+    indices: ArrayLike | None = None,
+) -> Statement:
+    """What the rows of `certify`, or of `sensitivity`, with these arguments are going to say.
+
+    Raises InvalidInput for all that they refuse of these arguments.
+    """
+    apart = apart_of(frames, frame_axis, model.input_shape) if sensitivity else None
+    where = ("all", 0) if sensitivity else (frames, frame_axis)
+    question = _question(model, x, y, norm, target, bounds, eps, scale, *where, indices)
+    return _statement(model, question, target, deployed, apart)
+
+
+def _statement(
+    model: Model,
+    question: Question,
+    target: object,
+    deployed: str | None,
+    apart: Frames | None = None,
+) -> Statement:
+    query, shape = question.query, model.input_shape
+    frames = apart or query.frames
+    mask = None if frames is None else frames.mask(shape)
+    moving = np.ones(shape, bool) if mask is None else mask[0] > 0
+    factors = np.ones(shape) if query.scale is None else np.broadcast_to(query.scale[0], shape)
+    scale = None
+    if query.scale is not None:
+        free = factors[moving & (factors > 0)]
+        scale = replace(
+            Spread.of(factors, shape), least=float(free.min()), largest=float(free.max())
+        )
+    valid = query.range
+    # Several normalisations are one: (x - mean) / std of the whole.
+    mean, std = np.zeros(shape), np.ones(shape)
+    for inner_mean, inner_std in model.normalisation:
+        mean, std = mean + std * inner_mean, std * inner_std
+    eps = None
+    if question.radii is not None:
+        same = (question.radii == question.radii[0]).all()
+        eps = repr(float(question.radii[0])) if same else "one per input"
+    kind = "all"
+    if query.target is not None:
+        named = isinstance(target, str) or np.ndim(target) == 0  # type: ignore[arg-type]
+        kind = str(target).strip() if named else GIVEN
+    return Statement(
+        norm=query.p,
+        frames="all" if frames is None else frames.name,
+        frame_axis=0 if frames is None else frames.axis,
+        sensitivity=apart is not None,
+        scale=scale,
+        fixed=int((moving & (factors == 0)).sum()),
+        features=int(moving.sum()),
+        lower=None if valid is None else Spread.of(valid.lower[0], shape),
+        upper=None if valid is None else Spread.of(valid.upper[0], shape),
+        mean=Spread.of(mean, shape) if model.normalisation else None,
+        std=Spread.of(std, shape) if model.normalisation else None,
+        target=kind,
+        eps=eps,
+        deployed=deployed or "",
     )
 
 

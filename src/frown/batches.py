@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -23,6 +23,7 @@ from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput, OutputError
+from frown.folder import CERTIFICATES_LOCK, Lock, require_writable, write_whole
 from frown.frontends.model import Model
 from frown.graph.graph import Graph
 from frown.graph.simplify import tidy
@@ -33,6 +34,7 @@ from frown.query.query import Query
 from frown.relax.fuse import GATES
 from frown.results import Row
 from frown.rigor.single import PRECISIONS, check_execution
+from frown.statement import input_digest
 
 if TYPE_CHECKING:
     from frown_check.checker import Claim
@@ -158,10 +160,11 @@ def answered(
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)
-    shelf = Shelf.open(model, search, question)
     clock = Clock.lasting(search.time_limit)
     size = search.batch or batch_size(plan, settings, len(query))
-    with torch.no_grad(), crew_of(settings) as crew:
+    shelf = Shelf.open(model, search, question)
+    taken = nullcontext() if shelf is None else shelf.lock
+    with taken, torch.no_grad(), crew_of(settings) as crew:
         certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
         prover = None
         if search.level != "estimate":
@@ -202,10 +205,11 @@ class Shelf:
     folder: Path
     check: bool
     name: Callable[[int], str]
+    lock: Lock
 
     @classmethod
     def open(cls, model: Model, search: Search, question: Question) -> Shelf | None:
-        """Make sure that certificates can be written, before any work."""
+        """Make sure that certificates can be written, before any work, and by no other run."""
         if search.certificates is None:
             return None
         if search.level == "estimate":
@@ -221,25 +225,23 @@ class Shelf:
             twice = numbers[times.argmax()]
             raise InvalidInput(f"certificates are named by indices: several inputs have {twice}")
         try:
-            search.certificates.mkdir(parents=True, exist_ok=True)
-            probe = search.certificates / f".frown-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
+            require_writable(search.certificates)
+            lock = Lock.take(search.certificates, CERTIFICATES_LOCK, "certificates")
         except OSError as error:
             raise OutputError(
                 f"cannot write certificates to {search.certificates}: {error.strerror}; choose "
                 "another folder (--certificates)"
             ) from None
-        return cls(model, search.certificates, search.level == "checked", question.certificate)
+        return cls(
+            model, search.certificates, search.level == "checked", question.certificate, lock
+        )
 
     def keep(self, batch: Batch) -> None:
         """Write the batch's certificates and, if asked to, have each checked."""
         for n, content in list(batch.certificate.items()):
             file = self.folder / self.name(int(batch.index[n]))
-            fresh = file.with_suffix(".new")
             try:
-                fresh.write_bytes(content)
-                fresh.replace(file)
+                write_whole(file, content)
             except OSError as error:
                 raise OutputError(f"{file} cannot be written: {error.strerror}") from None
             batch.certificate_file[n] = file.name
@@ -393,7 +395,12 @@ class Batches:
 
     def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
         method, outputs = self.certifier.settings.method, self.certifier.plan.graph.output_size
-        rows = answers(batch, method, outputs, self._eps(part))
+        rows = [
+            replace(row, input=input_digest(x))
+            for row, x in zip(
+                answers(batch, method, outputs, self._eps(part)), batch.query.x, strict=True
+            )
+        ]
         found = {int(batch.index[n]): point for n, point in batch.counterexample.items()}
         self.rows += rows
         self.counterexamples |= found

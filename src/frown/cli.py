@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from frown.errors import FrownError
+from frown.errors import FrownError, InvalidInput
+from frown.plain import plain, plain_lines
 from frown.version import __version__
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.
@@ -56,9 +57,9 @@ def reported() -> Iterator[None]:
         if os.environ.get("FROWN_DEBUG", "0") not in ("", "0"):
             raise
         if isinstance(error, FrownError):
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {plain_lines(error)}", err=True)
             raise typer.Exit(error.exit_code) from None
-        text = " ".join(str(error).split())
+        text = plain(" ".join(str(error).split()))
         typer.echo(
             f"error: unexpected {type(error).__name__}: {text} (a bug in frown: please report "
             "it with the traceback that FROWN_DEBUG=1 shows)",
@@ -357,13 +358,23 @@ def check(
         typer.Argument(metavar="CERT...", help="Files made by certify, or folders of them."),
     ],
     model: Annotated[Path, typer.Option(metavar="MODEL", help="The ONNX file they are about.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The inputs: name each one's row, or end with 1."),
+    ] = None,
+    divide: Annotated[float, typer.Option(help="Divide the inputs first, as in certify.")] = 1.0,
     json: Json = False,
 ) -> None:
     """Check certificates with a program of its own, which shares no code with the prover."""
     with reported():
         from frown_check.__main__ import run
+        from frown_check.errors import Refused
 
-        if not run(certificates, model, json):
+        try:
+            accepted = run(certificates, model, json, data, divide)
+        except Refused as reason:
+            raise InvalidInput(str(reason)) from None
+        if not accepted:
             raise typer.Exit(1)
 
 
@@ -393,4 +404,7 @@ def report(
     with reported():
         from frown.report.page import report_from_files
 
-        typer.echo(f"wrote {report_from_files(directories, out)}")
+        def tell(notice: str) -> None:
+            typer.echo(plain(notice), err=True)
+
+        typer.echo(f"wrote {plain(report_from_files(directories, out, tell))}")

@@ -17,6 +17,8 @@ from rich.table import Table
 
 from frown import api
 from frown.errors import InvalidInput, OutputError
+from frown.folder import write_whole
+from frown.plain import plain
 from frown.report.comparison import Comparison, display_name
 from frown.report.gallery import counterexample
 from frown.report.page import write_report
@@ -86,7 +88,8 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
         f"Then try another norm:\n  {following}",
         "or your own model and data in place of these two files.",
     ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        text = "\n  ".join(map(plain, line.split("\n  ")))
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -127,7 +130,7 @@ def _unpack(out: Path) -> tuple[Path, Path]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in (MODEL, DATA):
-            (out / name).write_bytes(assets.joinpath(name).read_bytes())
+            write_whole(out / name, assets.joinpath(name).read_bytes())
     except OSError as error:
         raise OutputError(
             f"cannot write to {out}: {error.strerror or error}; choose another --out"

@@ -71,6 +71,7 @@ class Row:
     remark: str = ""  # what else a reader must know, as of a solver that gave up
     deployed: str = ""  # a precision: it is proved for the network as executed in that, too
     frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")
+    input: str = ""  # SHA-256 of the input as little-endian doubles
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ in docs/checker.md. Modules import only what stands before them:
     container                                                                 the certificate's file
     model                                                                     the ONNX file
     replay, checker                                                           the verdict
+    data, shown                                                               what is printed
 
 `model` alone knows ONNX, and `checker` alone calls it. It returns a `Network`: nodes of five kinds
 with their numbers. The proof is about that network, for any choices a certificate makes. It

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import floor, isfinite, log10
 
+from frown.plain import markup
 from frown.report.comparison import Comparison, Entry, display_name
 from frown.results import cut, digits
 
@@ -92,13 +92,13 @@ class Plane:
         parts = [
             f'<line class="grid" x1="{left}" x2="{right}" y1="{self.y(v):.1f}" '
             f'y2="{self.y(v):.1f}"/><text x="{left - 8}" y="{self.y(v) + 4:.1f}" '
-            f'text-anchor="end">{escape(label)}</text>'
+            f'text-anchor="end">{markup(label)}</text>'
             for v, label in zip(values, labels, strict=True)
         ]
         middle = (self.y(0) + self.y(self.top)) / 2
         parts.append(
             f'<text class="axis" text-anchor="middle" '
-            f'transform="translate(13 {middle:.1f}) rotate(-90)">{escape(title)}</text>'
+            f'transform="translate(13 {middle:.1f}) rotate(-90)">{markup(title)}</text>'
         )
         return "".join(parts)
 
@@ -112,22 +112,23 @@ class Plane:
         parts += [
             f'<line class="base" x1="{self.x(v):.1f}" x2="{self.x(v):.1f}" y1="{base:.1f}" '
             f'y2="{base + 5:.1f}"/><text x="{self.x(v):.1f}" y="{base + 19:.1f}" '
-            f'text-anchor="middle">{escape(label)}</text>'
+            f'text-anchor="middle">{markup(label)}</text>'
             for v, label in zip(values, labels, strict=True)
         ]
         middle = (self.x(0) + self.x(self.right)) / 2
         parts.append(
             f'<text class="axis" text-anchor="middle" x="{middle:.1f}"'
-            f' y="{self.height - 8}">{escape(title)}</text>'
+            f' y="{self.height - 8}">{markup(title)}</text>'
         )
         return "".join(parts)
 
     def hover(self, left: float, right: float, text: str) -> str:
         """An invisible strip of the drawing that shows `text` under the pointer."""
         top, base = self.margin_top, self.y(0)
+        tip = "\n".join(map(markup, text.split("\n")))
         return (
             f'<g class="hover"><rect x="{left:.1f}" y="{top}" width="{max(right - left, 1):.1f}" '
-            f'height="{base - top:.1f}"/><title>{escape(text)}</title></g>'
+            f'height="{base - top:.1f}"/><title>{tip}</title></g>'
         )
 
 
@@ -151,7 +152,7 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         f'<path class="area {method_class(comparison, main)}" '
         f'd="{main_steps} V{plane.y(0):.1f} H{plane.x(0):.1f} Z"/>',
         plane.horizontal(up, [f"{100 * v:.0f} %" for v in up], "share of the inputs"),
-        plane.vertical(along, tick_labels(along), radius_title(comparison.norm)),
+        plane.vertical(along, tick_labels(along), comparison.statement.radius_title()),
     ]
     if comparison.attacked:
         limits = [e.limit for e in comparison.entries if e.correct]
@@ -163,7 +164,7 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         path = _steps(_proved(comparison, method), len(comparison.entries), plane)
         parts.append(
             f'<path class="line {method_class(comparison, method)}" d="{path}">'
-            f"<title>{escape(display_name(method))}: share of the inputs proved</title></path>"
+            f"<title>{markup(display_name(method))}: share of the inputs proved</title></path>"
         )
     for i in range(_SLICES):
         here = plane.right * (i + 0.5) / _SLICES
@@ -188,7 +189,7 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
     up = ticks(plane.top, 6 if height > 350 else 5)
     slot = plane.x(1) - plane.x(0)
     parts = [
-        plane.horizontal(up, tick_labels(up), "radius"),
+        plane.horizontal(up, tick_labels(up), comparison.statement.radius_title()),
         plane.vertical(
             [0.5, count - 0.5] if count > 1 else [0.5],
             ["least robust", "most robust"] if count > 1 else [f"input {entries[0].index}"],
@@ -230,20 +231,12 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
 def legend(comparison: Comparison, attack: str) -> str:
     """Names and colours; `attack` says what the attack's mark means in this chart."""
     items = [
-        f'<li><i class="key {method_class(comparison, m)}"></i>{escape(display_name(m))}</li>'
+        f'<li><i class="key {method_class(comparison, m)}"></i>{markup(display_name(m))}</li>'
         for m in comparison.methods
     ]
     if comparison.attacked:
-        items.append(f'<li><i class="key attack"></i>{escape(attack)}</li>')
+        items.append(f'<li><i class="key attack"></i>{markup(attack)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def radius_title(norm: float) -> str:
-    return f"radius ({norm_name(norm)} norm)"
-
-
-def norm_name(norm: float) -> str:
-    return "l∞" if not isfinite(norm) else f"l{norm:g}".translate(str.maketrans("12", "₁₂"))
 
 
 def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
@@ -279,5 +272,5 @@ def _svg(size: tuple[int, int], title: str, parts: Iterable[str]) -> str:
     kind = "wide" if size == WIDE else "narrow"
     return (
         f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg>'
+        f'aria-label="{markup(title)}">{"".join(parts)}</svg>'
     )

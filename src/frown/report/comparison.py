@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
+from typing import NoReturn
 
 from frown.errors import InvalidInput
-from frown.results import Certification, Row
+from frown.results import Certification, Row, Sensitivity
+from frown.statement import Statement
 
 # From the loosest method to the tightest, with the names people know them by.
 NAMES = {
@@ -54,30 +56,43 @@ class Entry:
 class Comparison:
     """Methods from the loosest to the tightest, inputs by index."""
 
-    results: Mapping[str, Certification]  # by method, in the order of `methods`
+    results: Mapping[str, Certification]  # by method, in the order of `methods`; common rows
     entries: tuple[Entry, ...]
+    statement: Statement  # what all rows say
+    counts: Mapping[str, int]  # rows of each method before the common ones were taken
 
     @classmethod
     def of(cls, results: Mapping[str, Certification]) -> Comparison:
-        """Join results by input index.
+        """Join results by input index, over the inputs that all of them have.
 
-        Raises InvalidInput where they belong to different models, norms or targets: their
-        radii cannot be compared.
+        Raises InvalidInput where they differ in model, units, region or property, or in what
+        lies at an index: their radii cannot be compared.
         """
         if not any(len(result) for result in results.values()):
             raise InvalidInput("no rows to report: the results are empty")
-        _require_one(results, "models", lambda c: [c.digest or c.model])
-        _require_one(results, "norms", lambda c: [f"{r.norm:g}" for r in c.rows])
-        _require_one(results, "frames that move", lambda c: [r.frames for r in c.rows])
-        _require_one(results, "kinds of target", lambda c: [_target_kind(r) for r in c.rows])
+        require_comparable(results)
         methods = sorted(results, key=_rank)
         rows = {m: {row.index: row for row in results[m].rows} for m in methods}
-        indices = sorted({i for by_index in rows.values() for i in by_index})
-        entries = tuple(
-            _entry(i, {m: by_index[i] for m, by_index in rows.items() if i in by_index})
-            for i in indices
+        common = sorted(set.intersection(*(set(by_index) for by_index in rows.values())))
+        if not common:
+            _refuse("inputs, and none in common", {m: _indices(rows[m]) for m in methods})
+        entries = tuple(_entry(i, {m: rows[m][i] for m in methods}) for i in common)
+        kept = {
+            m: replace(results[m], rows=tuple(r for r in results[m].rows if r.index in set(common)))
+            for m in methods
+        }
+        counts = {m: len(rows[m]) for m in methods}
+        return cls(kept, entries, Statement.of(results[methods[-1]]), counts)
+
+    def left_out(self) -> str:
+        """That some results have inputs which others have not; empty where all have the same."""
+        if all(count == len(self.entries) for count in self.counts.values()):
+            return ""
+        held = ", ".join(f"{display_name(m)} {n:,}" for m, n in self.counts.items())
+        return (
+            f"the results have different inputs ({held}): means, curves and tables are about the "
+            f"{len(self.entries):,} that all of them have"
         )
-        return cls({m: results[m] for m in methods}, entries)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -91,11 +106,6 @@ class Comparison:
     @property
     def norm(self) -> float:
         return self.entries[0].main.norm
-
-    @property
-    def frames(self) -> str:
-        """What moves, as rows say it."""
-        return self.entries[0].main.frames
 
     @property
     def accuracy(self) -> float:
@@ -169,19 +179,50 @@ def _mean(numbers: Iterable[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _target_kind(row: Row) -> str:
-    return "every other class" if row.target is None else "one class"
+Result = Certification | Sensitivity
 
 
-def _require_one(
-    results: Mapping[str, Certification],
-    what: str,
-    kinds: Callable[[Certification], Iterable[str]],
-) -> None:
-    found = {m: sorted(set(kinds(c))) for m, c in results.items()}
-    if len({k for kind in found.values() for k in kind}) > 1:
-        raise InvalidInput(
-            f"these results cannot be compared on one page: they have different {what}\n"
-            + "\n".join(f"  {m}: {', '.join(kind)}" for m, kind in found.items())
-            + "\nwrite one report for each"
-        )
+def require_comparable(results: Mapping[str, Result], *, frames: bool = True) -> None:
+    """Raise InvalidInput where results differ in model, units, region or property, or in an
+    input, label or target of one index; without `frames`, whatever frames move."""
+    if len(results) < 2:
+        return
+    _require_one("models", {m: r.digest or r.model for m, r in results.items()})
+    said = {m: Statement.of(r).aspects() for m, r in results.items()}
+    for what in next(iter(said.values())):
+        if frames or what != "frames that move":
+            _require_one(what, {m: aspects[what] for m, aspects in said.items()})
+    seen: dict[int, tuple[str, Row]] = {}
+    for method, result in results.items():
+        for row in result.rows:
+            if not row.input:
+                raise InvalidInput(
+                    f"these results cannot be compared on one page: the rows of {method} do not "
+                    "say which inputs they are about; write them again with frown certify"
+                )
+            first, other = seen.setdefault(row.index, (method, row))
+            for what, mine, yours in (
+                ("data", row.input, other.input),
+                ("labels", row.label, other.label),
+                ("targets", row.target, other.target),
+            ):
+                if mine != yours:
+                    shown = {first: yours, method: mine}
+                    _refuse(what, {m: f"input {row.index}: {v}" for m, v in shown.items()})
+
+
+def _require_one(what: str, found: Mapping[str, str]) -> None:
+    if len(set(found.values())) > 1:
+        _refuse(what, found)
+
+
+def _refuse(what: str, found: Mapping[str, str]) -> NoReturn:
+    raise InvalidInput(
+        f"these results cannot be compared on one page: they have different {what}\n"
+        + "\n".join(f"  {m}: {text}" for m, text in found.items())
+        + "\nwrite one report for each"
+    )
+
+
+def _indices(rows: Mapping[int, Row]) -> str:
+    return f"{len(rows):,} from {min(rows)} to {max(rows)}" if rows else "none"

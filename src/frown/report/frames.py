@@ -6,19 +6,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import isfinite, isnan, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
-from frown.report.charts import norm_name, number, percent
-from frown.report.comparison import display_name
-from frown.report.parts import document, duration, reproduce, tile
+from frown.plain import markup
+from frown.report.charts import number, percent
+from frown.report.comparison import display_name, require_comparable
+from frown.report.parts import banner, document, duration, proved_how, reproduce, tile
 from frown.report.png import data_uri
 from frown.report.read import FLAT
 from frown.results import Certification, Row, Sensitivity
+from frown.statement import Statement
 
 MOST = 60  # inputs
 _TALL = 64  # pixels of the highest bar
@@ -44,32 +45,21 @@ class Shades:
         return _DEEPEST * log(self.most / radius) / log(self.most / self.least)
 
 
-def moving(frames: str) -> str:
-    """What a row's `frames` allow to change, to begin a clause on how far."""
-    if frames == "all":
-        return ""
-    which = frames.removeprefix("each of ") if frames != "each" else ""
-    single = which.isdigit()
-    only = f"only frame{'' if single else 's'} {which} may change, and " if which else ""
-    own = "in each of them by itself " if which else "in every frame by itself "
-    return only + (own if frames.startswith("each") else "")
-
-
 def frames_sections(
     frames: Mapping[str, Sensitivity],
     results: Mapping[str, Certification],
     sequences: NDArray[np.floating] | None,
 ) -> list[str]:
-    """One section per method; raises InvalidInput where models differ, or there are no rows."""
-    models = {found.digest or found.model for found in frames.values()}
-    models |= {result.digest or result.model for result in results.values()}
-    if len(models) > 1:
-        raise InvalidInput(
-            "these results cannot stand on one page: they belong to different models; write one "
-            "report for each"
-        )
+    """One section per method.
+
+    Raises InvalidInput where models, data, units, regions or properties differ, those of
+    `results` included, or where there are no rows.
+    """
     if not all(found.rows for found in frames.values()):
         raise InvalidInput("no rows to report: the results of frames are empty")
+    require_comparable(frames)
+    alone = {f"{method}, frames alone": found for method, found in frames.items()}
+    require_comparable({**results, **alone}, frames=False)
     first = next(iter(frames.values())).index
     return [
         frames_section(method, found, sequences if found.index == first else None)
@@ -90,7 +80,7 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
     ghosts = ", grey for counterexamples" if np.isfinite(found.broken).any() else ""
     kept = f" The first {MOST} of {len(index)} inputs." if len(index) > MOST else ""
     above = " Above each number stands what the frame holds." if pictures is not None else ""
-    norm = norm_name(found.rows[0].norm)
+    said = Statement.of(found)
     attack = (
         " Below it stands the distance of the nearest counterexample that the attack found by"
         " changing that frame."
@@ -98,11 +88,14 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         else ""
     )
     return (
-        f"<section><h2>Frames, one at a time{_by(method)}</h2><p>Only one frame may change, all"
-        f" others stay as they are. Each number is the radius ({norm} norm) that"
-        f" {escape(display_name(method))} proved for that frame alone; the smaller it is, the"
-        f" deeper its colour.{attack} A large radius is proof that the answer does not hang on a"
-        f" frame; a small one may only mean that no better proof was found.{above}{kept}</p>"
+        f"<section><h2>Frames, one at a time{_by(method)}{markup(said.against())}</h2><p>Only one"
+        f" frame may change, all others stay as they are. Each number is the"
+        f" {markup(said.radius_title())} that {markup(display_name(method))} proved for that frame"
+        f" alone: no change within it {markup(said.altering())}. Within a radius r,"
+        f" {markup(said.allowed('r'))}. {markup(said.caveat())} {markup(said.asked())} The smaller"
+        f" a radius is, the deeper its colour.{attack} A large radius is proof that the answer does"
+        f" not hang on a frame; a small one may only mean that no better proof was"
+        f" found.{above}{kept}</p>"
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
         "</table></div>"
@@ -112,7 +105,11 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
 
 
 def frames_page(
-    frames: Mapping[str, Sensitivity], strips: Sequence[str], title: str, command: str | None
+    frames: Mapping[str, Sensitivity],
+    strips: Sequence[str],
+    title: str,
+    command: str | None,
+    notices: Sequence[str] = (),
 ) -> str:
     """A page on frames alone."""
     method, main = list(frames.items())[-1]
@@ -120,7 +117,8 @@ def frames_page(
     tiles = [tile(name, value, below) for name, value, below in _tiles(method, main)]
     tiles.append(tile("Time", duration(seconds), ""))
     sections = [
-        _opening(title),
+        banner(notices),
+        _opening(title, main),
         f'<section class="tiles">{"".join(tiles)}</section>',
         *strips,
         reproduce(main, frames, command or ""),
@@ -128,13 +126,17 @@ def frames_page(
     return document(sections, title)
 
 
-def _opening(title: str) -> str:
+def _opening(title: str, found: Sensitivity) -> str:
+    said = Statement.of(found)
+    more = " ".join(t for t in (said.caveat(), said.asked(), proved_how(found.rows)) if t)
     return (
-        f'<p class="eyebrow">frown robustness report</p>\n<h1>{escape(title)}</h1>\n'
+        f'<p class="eyebrow">frown robustness report</p>\n<h1>{markup(title)}</h1>\n'
         '<p class="lead">A sequence is read frame by frame. For every frame of every input below,'
         " frown computed a <em>radius</em> and proved that no change of this frame within it,"
-        " while all others stay as they are, alters the network’s answer. Frames with a small"
+        f" while all others stay as they are, {markup(said.altering())}, as long as"
+        f" {markup(said.allowed())}. Frames with a small"
         " radius may be those that the answer hangs on; frames with a large one are not.</p>"
+        f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
     )
 
 
@@ -184,7 +186,7 @@ def _line(
             continue
         said, kind = _said(row)
         depth = shades.depth(row.radius) if kind == "" else 0.0
-        tip = escape(f"input {index}, frame {frame}: {_told(row)}")
+        tip = markup(f"input {index}, frame {frame}: {_told(row)}")
         cells.append(
             f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span>'
             f"{_broken(row)}</td>"
@@ -260,7 +262,7 @@ def _meanings(found: Sensitivity) -> str:
 
 
 def _by(method: str) -> str:
-    return "" if method == "frown" else f", by {escape(display_name(method))}"
+    return "" if method == "frown" else f", by {markup(display_name(method))}"
 
 
 def _limited(row: Row) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
+from frown.plain import markup
 from frown.report.charts import number
 from frown.report.comparison import Comparison, Entry
 from frown.report.png import data_uri
@@ -106,8 +106,11 @@ def _card(
     found = counterexample(comparison, entry) if entry.correct else None
     uri = None if found is None else pictures.uri_like(entry.index, found)
     if uri is not None:
-        answer = answers.get(entry.index, row.target)
-        said = f"read as <b>{answer}</b>" if answer is not None else "misread"
+        # Against a target, only that one is known to have overtaken the label.
+        answer = answers.get(entry.index)
+        said = f"read as <b>{answer}</b>" if answer is not None else f"{row.label} no longer ahead"
+        if row.target is not None:
+            said = f"{row.label} not above <b>{row.target}</b>"
         after = _figure(uri, f"counterexample to input {entry.index}", said, " wrong")
     else:
         said = "none found" if entry.correct else "wrong before any change"
@@ -123,7 +126,7 @@ def _card(
 
 def _figure(uri: str, alt: str, caption: str, kind: str) -> str:
     return (
-        f'<figure class="seen{kind}"><img src="{uri}" alt="{escape(alt)}">'
+        f'<figure class="seen{kind}"><img src="{uri}" alt="{markup(alt)}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )
 
@@ -136,9 +139,9 @@ def _bracket(comparison: Comparison, entry: Entry) -> str:
     upper = "not broken" if entry.limit == inf else number(entry.limit, 1)
     text = f"proved {number(entry.proved, -1)}, broken {upper}"
     return (
-        f'<div class="bar" title="{escape(text)}">'
+        f'<div class="bar" title="{markup(text)}">'
         f'<i class="open" style="width:{100 * broken:.1f}%"></i>'
         f'<i class="proved" style="width:{100 * proved:.1f}%"></i></div>'
         f'<p class="bracket"><span>{number(entry.proved, -1)}</span>'
-        f"<span>{escape(upper)}</span></p>"
+        f"<span>{markup(upper)}</span></p>"
     )

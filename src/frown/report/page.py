@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.errors import OutputError
+from frown.errors import InvalidInput, OutputError
+from frown.folder import write_whole
+from frown.plain import markup
 from frown.report.charts import (
     NARROW,
     WIDE,
@@ -20,30 +21,28 @@ from frown.report.charts import (
     aligned,
     legend,
     method_class,
-    norm_name,
     number,
     percent,
     radius_chart,
 )
 from frown.report.comparison import Comparison, Entry, display_name
-from frown.report.frames import frames_page, frames_sections, moving
+from frown.report.frames import frames_page, frames_sections
 from frown.report.gallery import MOST, Pictures, gallery
-from frown.report.parts import document, duration, reproduce, tile
-from frown.report.read import read_any, read_command, read_images, read_sequences
-from frown.results import Certification, Sensitivity
+from frown.report.parts import banner, document, duration, proved_how, reproduce, tile
+from frown.report.read import (
+    read_any,
+    read_command,
+    read_images,
+    read_notices,
+    read_sequences,
+)
+from frown.results import STATUSES, Certification, Sensitivity
 
 Result = TypeVar("Result", Certification, Sensitivity)
 
-# What a radius in this norm allows to change, for someone who does not speak of norms.
-_NORMS = {
-    1.0: "all changes together, added up, are no larger than the radius",
-    2.0: "the changes have, as a vector, a Euclidean length of at most the radius",
-    float("inf"): "no single number of the input changes by more than the radius",
-}
-
 _STATUSES = {
     "certified": "proved at the radius shown",
-    "robust": "proved for every valid input: no change can alter the answer",
+    "robust": "proved for the whole valid range, at any radius",
     "misclassified": "wrong before any change",
     "falsified": "a counterexample lies within the radius asked about",
     "unknown": "nothing was proved",
@@ -60,6 +59,7 @@ def write_report(
     command: str | None = None,
     frames: Mapping[str, Sensitivity] | None = None,
     sequences: NDArray[Any] | None = None,
+    notices: Sequence[str] = (),
 ) -> Path:
     """Write the page on `results` (by method) to `out` and return `out`.
 
@@ -67,22 +67,23 @@ def write_report(
     the inputs are no images. `answers` holds the model's class of each counterexample by input
     index. `command` is the one that repeats the run. `frames` (by method) are the radii of
     frames alone, of the same model, and `sequences` (N, *input shape) the first of them's inputs
-    in the order of its rows; with them `results` may be empty. Raises InvalidInput where the
+    in the order of its rows; with them `results` may be empty. `notices` stand on top, as that a
+    run was interrupted. Raises InvalidInput where the
     results cannot stand on one page, OutputError where the file cannot be written.
     """
     strips = [] if not frames else frames_sections(frames, results, sequences)
     if strips and frames and not results:
-        page = frames_page(frames, strips, title, command)
+        page = frames_page(frames, strips, title, command, notices)
     else:
         comparison = Comparison.of(results)
         pictures = None
         if images is not None:
             pictures = Pictures.of(np.asarray(images), tuple(e.index for e in comparison.entries))
         command = command or _command(comparison)
-        page = _page(comparison, pictures, answers or {}, strips, title, command)
+        page = _page(comparison, pictures, answers or {}, strips, title, command, notices)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page, encoding="utf-8")
+        write_whole(out, page.encode("utf-8"))
     except OSError as error:
         raise OutputError(
             f"cannot write the report to {out}: {error.strerror or error}; choose another file"
@@ -90,37 +91,57 @@ def write_report(
     return out
 
 
-def report_from_files(directories: Sequence[Path], out: Path) -> Path:
+def report_from_files(
+    directories: Sequence[Path], out: Path, tell: Callable[[str], None] = lambda notice: None
+) -> Path:
     """Write the page on the result directories of earlier runs, one method each, to `out`.
 
+    What the page says on top (runs that were interrupted, inputs left out) goes to `tell`, too.
     Where two directories hold the same method, both appear under their directories' names.
     Inputs that are images are shown if their data file is still there and unchanged.
     """
+    _require_distinct(directories)
     read = [(directory, read_any(directory)) for directory in directories]
     whole = [(d, r) for d, r in read if isinstance(r, Certification)]
     alone = [(d, r) for d, r in read if isinstance(r, Sensitivity)]
     names = sorted({result.model for _, result in read if result.model})
     about = " and ".join(Path(name).name for name in names) or "a network"
-    indices = sorted({row.index for _, result in whole for row in result.rows})
+    results = _by_method(whole)
+    notices = [f"{d}: {notice}" for d, result in read for notice in read_notices(d, result)]
+    indices = [e.index for e in Comparison.of(results).entries] if whole else []
+    for notice in notices:
+        tell(notice)
+    if results and (left_out := Comparison.of(results).left_out()):
+        tell(left_out)
     commands = [command for directory in directories if (command := read_command(directory))]
     title = f"How robust is {about}?" if whole else f"Which frames does {about} hang on?"
     return write_report(
-        _by_method(whole),
+        results,
         read_images(whole[0][0], indices) if whole else None,
         out,
         title,
         command="\n".join(commands) or None,
         frames=_by_method(alone),
         sequences=read_sequences(alone[0][0], alone[0][1].index) if alone else None,
+        notices=notices,
     )
+
+
+def _require_distinct(directories: Sequence[Path]) -> None:
+    places = [directory.resolve() for directory in directories]
+    for directory, place in zip(directories, places, strict=True):
+        if places.count(place) > 1:
+            raise InvalidInput(f"{directory} is named twice; name every folder of results once")
 
 
 def _by_method(read: Sequence[tuple[Path, Result]]) -> dict[str, Result]:
     methods = [result.rows[0].method if result.rows else "" for _, result in read]
-    return {
-        method if methods.count(method) == 1 else f"{method} ({directory.name})": result
-        for method, (directory, result) in zip(methods, read, strict=True)
-    }
+    places = [directory.resolve().name for directory, _ in read]
+    named: dict[str, Result] = {}
+    for method, place, (directory, result) in zip(methods, places, read, strict=True):
+        apart = place if places.count(place) == 1 else str(directory)
+        named[method if methods.count(method) == 1 else f"{method} ({apart})"] = result
+    return named
 
 
 def _page(
@@ -130,8 +151,11 @@ def _page(
     strips: Sequence[str],
     title: str,
     command: str,
+    notices: Sequence[str],
 ) -> str:
+    left_out = comparison.left_out()
     sections = [
+        banner([*notices, *([left_out[0].upper() + left_out[1:]] if left_out else [])]),
         _opening(comparison, title),
         _tiles(comparison),
         _accuracy(comparison),
@@ -145,21 +169,24 @@ def _page(
 
 
 def _opening(comparison: Comparison, title: str) -> str:
-    other = f"the changes have an {norm_name(comparison.norm)} norm of at most the radius"
-    meaning = escape(moving(comparison.frames) + _NORMS.get(comparison.norm, other))
+    said = comparison.statement
     attack = (
-        " From the other side, an attack searches for the smallest change that does fool the"
-        " network. The true distance lies between the two: at least the radius <em>proved</em>, at"
+        " From the other side, an attack searches for the smallest such change that does. The true"
+        " distance lies between the two: at least the radius <em>proved</em>, at"
         " most the radius <em>broken</em>."
         if comparison.attacked
         else ""
     )
+    rows = comparison.results[comparison.main].rows
+    more = " ".join(text for text in (said.caveat(), said.asked(), proved_how(rows)) if text)
     return (
-        f'<p class="eyebrow">frown robustness report</p>\n<h1>{escape(title)}</h1>\n'
+        f'<p class="eyebrow">frown robustness report</p>\n<h1>{markup(title)}</h1>\n'
         '<p class="lead">A classifier can be right about an input and yet change its mind when the'
         " input is altered by an amount nobody would notice. For every input below, frown computed"
-        " a <em>radius</em> and proved that no change within it alters the network’s answer: not"
-        f" just the changes somebody tried, but all of them, as long as {meaning}.{attack}</p>"
+        f" a <em>radius</em> and proved that no change within it {markup(said.altering())}: not"
+        f" just the changes somebody tried, but all of them, as long as"
+        f" {markup(said.allowed())}.{attack}</p>"
+        f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
     )
 
 
@@ -173,11 +200,16 @@ def _tiles(comparison: Comparison) -> str:
     main = display_name(comparison.main)
     model = Path(comparison.results[comparison.main].model).name
     tiles = [
-        tile("Inputs", f"{count:,}", escape(model)),
+        tile("Inputs", f"{count:,}", markup(model)),
         tile("Classified correctly", percent(comparison.accuracy), f"{right:,} of {count:,}"),
     ]
     gain = comparison.gain("frown", "crown")
-    if gain is not None:
+    if comparison.statement.eps is not None:
+        # Radii are the one asked about or 0, so that their means say nothing.
+        proved = sum(e.main.status in ("certified", "robust") for e in comparison.entries)
+        name = f"Proved by {main} at the radius asked about"
+        tiles.append(tile(name, percent(proved / count), f"{proved:,} of {count:,}", accent=True))
+    elif gain is not None:
         larger = sum(
             (e.radius("frown") or 0) > (e.radius("crown") or 0) for e in comparison.entries
         )
@@ -192,8 +224,9 @@ def _tiles(comparison: Comparison) -> str:
     else:
         mean = comparison.mean(comparison.main)
         tiles.append(tile(f"Mean radius proved by {main}", number(mean), "", accent=True))
-    tiles.append(tile("Time", duration(total), escape(each)))
-    return f'<section class="tiles">{"".join(tiles)}{_means(comparison)}</section>'
+    tiles.append(tile("Time", duration(total), markup(each)))
+    means = "" if comparison.statement.eps is not None else _means(comparison)
+    return f'<section class="tiles">{"".join(tiles)}{means}</section>'
 
 
 def _means(comparison: Comparison) -> str:
@@ -206,7 +239,7 @@ def _means(comparison: Comparison) -> str:
         bars.append(("Attack", "attack", comparison.mean_broken()))
     top = max((v for _, _, v in bars if v is not None), default=0.0) or 1.0
     rows = "".join(
-        f'<dt class="{kind} text">{escape(name)}</dt><dd class="track {kind}">'
+        f'<dt class="{kind} text">{markup(name)}</dt><dd class="track {kind}">'
         f'<i style="width:{100 * (value or 0) / top:.1f}%"></i></dd>'
         f'<dd class="{kind} text">{number(value)}</dd>'
         for name, kind, value in bars
@@ -227,9 +260,12 @@ def _accuracy(comparison: Comparison) -> str:
         if comparison.attacked
         else ""
     )
+    said = comparison.statement
+    stay = f"proved not to be overtaken by {said.rival()}" if said.targeted else "proved to stay so"
     return (
-        "<section><h2>Certified accuracy</h2><p>How many of the inputs are classified correctly"
-        f" <em>and</em> proved to stay so, as the radius grows.{between}</p>"
+        f"<section><h2>Certified accuracy{markup(said.against())}</h2><p>How many of the inputs are"
+        f" classified correctly <em>and</em> {markup(stay)}, as the radius grows; within a radius"
+        f" r, {markup(said.allowed('r'))}. {markup(said.asked())}{between}</p>"
         f'<div class="panel">{legend(comparison, "not broken by the attack")}'
         f"{accuracy_chart(comparison, WIDE)}{accuracy_chart(comparison, NARROW)}</div></section>"
     )
@@ -241,9 +277,11 @@ def _radii(comparison: Comparison) -> str:
         if comparison.attacked
         else ""
     )
+    said = comparison.statement
     return (
-        "<section><h2>Radius of every input</h2><p>One column per input, one dot per method; the"
-        f" higher the dot, the larger the change that is ruled out.{bar}</p>"
+        f"<section><h2>Radius of every input{markup(said.against())}</h2><p>One column per input,"
+        " one dot per method; the higher the dot, the larger the change that is ruled out."
+        f" {markup(said.asked())}{bar}</p>"
         f'<div class="panel dots">{legend(comparison, "nearest counterexample")}'
         f"{radius_chart(comparison, WIDE)}{radius_chart(comparison, NARROW)}</div></section>"
     )
@@ -261,12 +299,15 @@ def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, i
         if comparison.attacked
         else ""
     )
+    said = comparison.statement
     keys = (
-        '<p class="note"><i class="key bar k-proved"></i>proved: no change this small alters the'
-        ' answer <i class="key bar k-open"></i>not known <i class="key bar"></i>broken</p>'
+        '<p class="note"><i class="key bar k-proved"></i>proved: no change within this radius'
+        f' {markup(said.altering())} <i class="key bar k-open"></i>not known'
+        ' <i class="key bar"></i>broken</p>'
     )
     return (
-        f"<section><h2>The images</h2><p>{shown}{beside}.</p>{keys}"
+        f"<section><h2>The images</h2><p>{shown}{beside}. Within a radius r,"
+        f" {markup(said.allowed('r'))}. {markup(said.caveat())}</p>{keys}"
         f"{gallery(comparison, pictures, answers)}</section>"
     )
 
@@ -278,17 +319,20 @@ def _table(comparison: Comparison) -> str:
     heads += [("status", "text"), *((display_name(m), "") for m in comparison.methods)]
     heads += [("broken", ""), ("seconds", "")]
     head = "".join(
-        f'<th class="{kind}" scope="col"><button type="button">{escape(name)}</button></th>'
+        f'<th class="{kind}" scope="col"><button type="button">{markup(name)}</button></th>'
         for name, kind in heads
     )
     body = "".join(_table_row(comparison, e, targeted) for e in comparison.entries)
     early = any(not r.complete for e in comparison.entries for r in e.rows.values())
     seen = {e.main.status for e in comparison.entries}
-    meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in _STATUSES.items() if s in seen)
+    known = _STATUSES | {s: text for s, text in STATUSES.items() if s not in _STATUSES}
+    meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in known.items() if s in seen)
+    said = comparison.statement
     star = "; <em>*</em>: ended early, a larger radius may be provable" if early else ""
     return (
-        "<section><h2>All results</h2><p>The radius proved by each method, the radius broken, and"
-        f" {escape(display_name(comparison.main))}’s time. Click a column to sort by it.</p>"
+        f"<section><h2>All results{markup(said.against())}</h2><p>The radius proved by each method,"
+        f" the radius broken, and {markup(display_name(comparison.main))}’s time. Within a radius"
+        f" r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>"
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
         f'<tbody>{body}</tbody></table></div><p class="note">{meanings}{star}.</p></section>'
     )
@@ -300,7 +344,7 @@ def _table_row(comparison: Comparison, entry: Entry, targeted: bool) -> str:
     cells = [f"<td>{entry.index}</td><td>{row.label}</td><td>{row.prediction}</td>"]
     if targeted:
         cells.append(f"<td>{'' if row.target is None else row.target}</td>")
-    cells.append(f'<td class="text {escape(row.status)}">{escape(row.status)}{star}</td>')
+    cells.append(f'<td class="text {markup(row.status)}">{markup(row.status)}{star}</td>')
     cells += [
         f'<td class="{method_class(comparison, m)}"{_sort_value(entry.radius(m))}>'
         f"{aligned(entry.radius(m), comparison.span, -1)}</td>"
@@ -321,7 +365,7 @@ def _sort_value(value: float | None) -> str:
 def _command(comparison: Comparison) -> str:
     """The command line that certifies with the main method again."""
     main = comparison.results[comparison.main]
-    norm = f"{comparison.norm:g}"
+    model = main.model if main.model.endswith(".onnx") else "MODEL.onnx"
     method = comparison.entries[0].main.method
-    model = shlex.quote(main.model) if main.model.endswith(".onnx") else "MODEL.onnx"
-    return f"frown certify {model} DATA.npz --norm {norm} --method {method} --out DIR"
+    options = [*comparison.statement.options(), "--method", method, "--out", "DIR"]
+    return shlex.join(["frown", "certify", model, "DATA.npz", *options])

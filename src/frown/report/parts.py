@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from frown.report.charts import norm_name
+from frown.plain import markup
 from frown.report.comparison import display_name
-from frown.results import LEVELS, Certification, Sensitivity
+from frown.results import LEVELS, Certification, Row, Sensitivity
+from frown.statement import KEY, SAID, Statement, levels_text
+
+# Settings that the statement tells in words, or that stand elsewhere.
+_TOLD = {"method", "norm", "level", KEY, *(name for names in SAID.values() for name in names)}
 
 
 def document(sections: Sequence[str], title: str) -> str:
@@ -22,7 +25,7 @@ def document(sections: Sequence[str], title: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{markup(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(s for s in sections if s)
         + f"\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
@@ -31,7 +34,7 @@ def document(sections: Sequence[str], title: str) -> str:
 def tile(name: str, value: str, below: str, *, accent: bool = False) -> str:
     kind = "tile accent" if accent else "tile"
     return (
-        f'<div class="{kind}"><h3>{escape(name)}</h3><strong>{escape(value)}</strong>'
+        f'<div class="{kind}"><h3>{markup(name)}</h3><strong>{markup(value)}</strong>'
         f"<small>{below}</small></div>"
     )
 
@@ -49,26 +52,50 @@ def reproduce(
         ("SHA-256", main.digest),
         ("frown", main.version),
         ("methods", ", ".join(display_name(m) for m in results)),
-        ("norm", norm_name(main.rows[0].norm)),
+        *Statement.of(main).facts_shown(),
         *(
             (key, _plain(value))
             for key, value in main.settings.items()
-            if key not in ("method", "norm", "level") and value is not None
+            if key not in _TOLD and value is not None
         ),
         ("level", _levels(results)),
         ("certificates", f"of {certified} of {len(everything)} rows" if certified else ""),
     ]
     rows = "".join(
-        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>"
+        f"<dt>{markup(name.replace('_', ' '))}</dt><dd>{markup(text)}</dd>"
         for name, text in facts
         if text
     )
-    pre = f"<pre>{escape(command)}</pre>" if command else ""
+    lines = "\n".join(map(markup, command.split("\n")))
+    pre = f"<pre>{lines}</pre>" if command else ""
     return (
         "<section><h2>How to reproduce this</h2>"
         f'<dl class="facts">{rows}</dl>{pre}</section>'
         "<footer>Written by frown. This page holds all its data and loads nothing.</footer>"
     )
+
+
+def banner(notices: Sequence[str]) -> str:
+    """What must be known before anything else on the page is read."""
+    lines = "".join(f"<p>{markup(notice)}</p>" for notice in notices)
+    return f'<div class="banner" role="alert">{lines}</div>' if notices else ""
+
+
+def proved_how(rows: Sequence[Row]) -> str:
+    """A sentence on the level of the radii, and one on execution where it is covered."""
+    proved = [row for row in rows if row.radius > 0]
+    if not proved:
+        return ""
+    levels = {row.level for row in proved}
+    text = f"Level of the proofs: {levels_text(proved)}."
+    if "estimate" in levels:
+        text += " An estimate is no proof: rounding may have gone the wrong way."
+    covered = sum(bool(row.deployed) for row in proved)
+    if covered:
+        which = sorted({row.deployed for row in proved if row.deployed})[0]
+        of = "" if covered == len(proved) else f" for {covered:,} of {len(proved):,} inputs"
+        text += f" Execution in {which} is covered{of}."
+    return text
 
 
 def _levels(results: Mapping[str, Certification | Sensitivity]) -> str:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
+from frown.folder import RESULTS_LOCK, holder
 from frown.results import Certification, Row, Sensitivity
 from frown.run.data import digest, read_data
 from frown.run.files import COUNTEREXAMPLES, ROWS_JSON, RUN
+from frown.statement import Statement, levels_text
 
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
 FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
@@ -37,20 +39,28 @@ def read_any(directory: Path) -> Certification | Sensitivity:
     Raises InvalidInput where the rows are missing or damaged. A run that was interrupted
     has all its finished rows; its other files may be missing.
     """
-    records = _records(directory / ROWS_JSON)
+    records, _ = _records(directory / ROWS_JSON)
     about = _about(directory / RUN)
     first = records[0] if records else {}
     try:
         rows = tuple(_row(record) for record in records)
-    except (KeyError, TypeError, ValueError) as error:
+        result = _result(directory, about, first, rows)
+        Statement.of(result)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidInput(
             f"{directory / ROWS_JSON} is not a result file of frown ({error!r}); "
             "write it again with frown certify"
         ) from error
+    return result
+
+
+def _result(
+    directory: Path, about: dict[str, Any], first: dict[str, Any], rows: tuple[Row, ...]
+) -> Certification | Sensitivity:
     origin: dict[str, Any] = {
         "model": _model_name(about),
         "digest": str(first.get("model", "")),
-        "settings": dict(first.get("settings") or {}),
+        "settings": dict(first.get("settings") or about.get("settings") or {}),
         "version": str(first.get("version", "")),
     }
     found = _counterexamples(directory / COUNTEREXAMPLES)
@@ -60,16 +70,52 @@ def read_any(directory: Path) -> Certification | Sensitivity:
     return Certification(rows, {i: x for (i, _), x in found.items()}, **origin)
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def read_notices(directory: Path, found: Certification | Sensitivity) -> list[str]:
+    """What a reader of the results in `directory` must know: that they are not whole."""
+    _, cut_off = _records(directory / ROWS_JSON)
+    about = _about(directory / RUN)
+    notices = []
+    rows, asked, state = found.rows, about.get("asked"), about.get("state")
+    whole = not isinstance(asked, int) or len(rows) == asked
+    if not about:
+        notices.append(f"{RUN} is missing: nobody knows how many inputs the run was about")
+    elif state != "finished" or not whole:
+        word = "interrupted" if state == "running" else str(state)
+        if state == "running" and (who := holder(directory, RESULTS_LOCK)) is not None:
+            word = f"still running ({who})"
+        word = "incomplete" if state == "finished" else word
+        what = "pairs of input and frame" if isinstance(found, Sensitivity) else "inputs"
+        of = f" of {asked:,}" if isinstance(asked, int) else ""
+        early = sum(not row.complete for row in rows)
+        ended = f"; {early:,} of them ended early" if early else ""
+        levels = levels_text(rows)
+        level = f"; level: {levels}" if levels else ""
+        notices.append(f"{word}: {len(rows):,}{of} {what}{ended}{level}")
+    if cut_off:
+        notices.append(f"the last line of {ROWS_JSON} is cut off, as by a full disk: left out")
+    return notices
+
+
+def _records(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The rows of a file, and whether its last line was cut off and is not among them."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
+        *lines, last = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise InvalidInput(
             f"{path.parent} holds no {path.name}; give a directory written by frown certify --out"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
+    try:
+        records = [json.loads(line) for line in lines if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+    if not last.strip():
+        return records, False
+    try:
+        return [*records, json.loads(last)], False
+    except (ValueError, RecursionError):
+        return records, True
 
 
 def _row(record: dict[str, Any]) -> Row:
@@ -79,14 +125,14 @@ def _row(record: dict[str, Any]) -> Row:
         index=int(record["index"]),
         label=int(record["label"]),
         prediction=int(record["prediction"]),
-        target=record["target"],
+        target=None if record["target"] is None else int(record["target"]),
         norm=float(record["norm"]),
         method=str(record["method"]),
         status=str(record["status"]),
         radius=endless if record["radius"] is None else float(record["radius"]),
-        failed=record["failed"],
-        broken=record["broken"],
-        margins={int(k): nan if v is None else v for k, v in record["margins"].items()},
+        failed=None if record["failed"] is None else float(record["failed"]),
+        broken=None if record["broken"] is None else float(record["broken"]),
+        margins={int(k): nan if v is None else float(v) for k, v in record["margins"].items()},
         seconds=float(record["seconds"]),
         level=str(record["level"]),
         certificate=str(record.get("certificate", "")),
@@ -94,6 +140,7 @@ def _row(record: dict[str, Any]) -> Row:
         remark=str(record.get("remark", "")),
         deployed=str(record.get("deployed", "")),
         frames=str(record.get("frames", "all")),
+        input=str(record.get("input", "")),
     )
 
 

@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import OutputError
+from frown.folder import RESULTS_LOCK, Lock, new_text_file, require_writable, write_whole
+from frown.plain import cell
 from frown.results import Row
 
 ROWS_JSON = "results.jsonl"
@@ -62,6 +65,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "remark": row.remark,
         "deployed": row.deployed,
         "frames": row.frames,
+        "input": row.input,
         "settings": strict(origin.settings),
         "version": origin.version,
         "model": origin.digest,
@@ -120,8 +124,9 @@ class ResultFiles:
     directory: Path
     about: dict[str, Any]  # for run.json
     origin: Origin
+    lock: Lock
     rows: int = 0
-    _streams: list[TextIO] = field(default_factory=list)
+    _streams: list[IO[str]] = field(default_factory=list)
     _labels: dict[int, int] = field(default_factory=dict)
     _examples: dict[Key, NDArray[np.floating]] = field(default_factory=dict)
     _written: float = field(default_factory=time.monotonic)
@@ -132,29 +137,32 @@ class ResultFiles:
     ) -> ResultFiles:
         """Make sure that results can be written, or raise OutputError.
 
-        `force` allows overwriting the results of an earlier run.
+        `force` allows overwriting the results of an earlier run. The folder is taken: another
+        run is refused until `release`.
         """
-        with _reported(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            held = [name for name in FILES if (directory / name).exists()]
-            if held and not force:
+        with writing(directory):
+            require_writable(directory)
+            lock = Lock.take(directory, RESULTS_LOCK, "results")
+        held = [name for name in FILES if os.path.lexists(directory / name)]
+        folders = [name for name in held if (directory / name).is_dir()]
+        if held and (folders or not force):
+            lock.release()
+            if folders:
                 raise OutputError(
-                    f"{directory} already holds results ({', '.join(held)}); "
-                    "choose another --out, or overwrite them with --force"
+                    f"cannot write results to {directory}: {', '.join(folders)} in it is a folder; "
+                    "choose another --out"
                 )
-            probe = directory / f".frown-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
-            for name in held:
-                with (directory / name).open("ab"):
-                    pass
-        return cls(directory, about, origin)
+            raise OutputError(
+                f"{directory} already holds results ({', '.join(held)}); "
+                "choose another --out, or overwrite them with --force"
+            )
+        return cls(directory, about, origin, lock)
 
     def append(
         self, rows: Sequence[Row], counterexamples: Mapping[Any, NDArray[np.floating]]
     ) -> None:
         """Add finished rows and their counterexamples (by `Key`), and flush."""
-        with _reported(self.directory):
+        with writing(self.directory):
             lines, table = self._open()
             writer = csv.writer(table, lineterminator="\n")
             for row in rows:
@@ -171,29 +179,30 @@ class ResultFiles:
 
     def close(self, outcome: Mapping[str, Any]) -> None:
         """Finish the files; `outcome` goes into run.json beside the settings."""
-        with _reported(self.directory):
+        with writing(self.directory):
             for stream in self._open():
                 stream.close()
             self._write_examples()
-            self._write_run(outcome)
+            self._write_run({"rows": self.rows, **outcome})
 
-    def _open(self) -> tuple[TextIO, TextIO]:
+    def release(self) -> None:
+        """Let other runs write to the folder."""
+        self.lock.release()
+
+    def _open(self) -> tuple[IO[str], IO[str]]:
         if not self._streams:
             for name in FILES:
                 (self.directory / name).unlink(missing_ok=True)
             for name in (ROWS_JSON, ROWS_CSV):
-                path = self.directory / name
-                self._streams.append(path.open("w", encoding="utf-8", newline=""))
+                self._streams.append(new_text_file(self.directory / name))
             csv.writer(self._streams[1], lineterminator="\n").writerow(COLUMNS)
+            # No number of rows: it would be wrong as soon as there is one more.
             self._write_run({"state": "running"})
         return self._streams[0], self._streams[1]
 
     def _write_run(self, outcome: Mapping[str, Any]) -> None:
-        path = self.directory / RUN
-        content = {**self.about, "rows": self.rows, **outcome}
-        fresh = path.with_suffix(".new")
-        fresh.write_text(dumps(content, indent=2) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        content = {**self.about, **outcome}
+        write_whole(self.directory / RUN, (dumps(content, indent=2) + "\n").encode())
 
     def _write_examples(self) -> None:
         """x, y and index: the file can be given to `frown certify` as data. And frame, where
@@ -204,31 +213,30 @@ class ResultFiles:
         examples = [np.asarray(self._examples[key]) for _, key in order]
         index, frame = np.array([place for place, _ in order], dtype=np.int64).reshape(-1, 2).T
         apart: dict[str, Any] = {"frame": frame} if (frame >= 0).any() else {}
-        fresh = self.directory / (COUNTEREXAMPLES + ".new")
-        with fresh.open("wb") as file:
-            np.savez(
-                file,
-                x=np.stack(examples) if examples else np.empty((0, 0)),
-                y=np.array([self._labels[int(i)] for i in index], dtype=np.int64),
-                index=index,
-                **apart,
-            )
-        fresh.replace(self.directory / COUNTEREXAMPLES)
+        file = BytesIO()
+        np.savez(
+            file,
+            x=np.stack(examples) if examples else np.empty((0, 0)),
+            y=np.array([self._labels[int(i)] for i in index], dtype=np.int64),
+            index=index,
+            **apart,
+        )
+        write_whole(self.directory / COUNTEREXAMPLES, file.getbuffer())
         self._written = time.monotonic()
 
 
 def _cell(value: Any) -> Any:
-    return dumps(value) if isinstance(value, dict) else value
+    return dumps(value) if isinstance(value, dict) else cell(value)
 
 
 @contextmanager
-def _reported(directory: Path) -> Iterator[None]:
+def writing(directory: Path, what: str = "results", option: str = "--out") -> Iterator[None]:
     """Turn the system's errors into one that names the directory."""
     try:
         yield
     except OSError as error:
-        what = f" ({error.filename})" if error.filename else ""
+        which = f" ({error.filename})" if error.filename else ""
         raise OutputError(
-            f"cannot write results to {directory}: {error.strerror or error}{what}; "
-            "choose another --out"
+            f"cannot write {what} to {directory}: {error.strerror or error}{which}; "
+            f"choose another {option}"
         ) from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,13 +21,14 @@ from numpy.typing import NDArray
 from frown import api
 from frown.batches import certificate_name
 from frown.errors import LevelNotReached, OutputError
+from frown.folder import CERTIFICATES_LOCK, Lock
 from frown.frontends.model import Model
 from frown.prover import ESTIMATES
 from frown.query.frames import apart_of
 from frown.query.inputs import inputs_of
 from frown.results import LEVELS, Row
 from frown.run.data import Dataset, digest, read_array, read_classes, read_data
-from frown.run.files import Origin, ResultFiles
+from frown.run.files import Origin, ResultFiles, writing
 from frown.run.interrupt import Interrupt
 from frown.run.options import (
     parse_group,
@@ -36,6 +39,7 @@ from frown.run.options import (
     per_feature,
 )
 from frown.run.screen import Screen
+from frown.statement import KEY
 from frown.version import __version__
 
 
@@ -92,8 +96,15 @@ def certify_files(request: Request, screen: Screen) -> bool:
     """Certify what `request` names; True when done, False when interrupted.
 
     Rows reach the files and the screen as each batch is finished. An interrupt keeps
-    them. Raises FrownError before any work where the request makes no sense.
+    them. Raises FrownError before any work where the request makes no sense, or where another
+    run is writing to its folders.
     """
+    with ExitStack() as taken:
+        return _certify(request, screen, taken)
+
+
+def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
+    """The same, with the folders that are `taken` until it ends."""
     options = _options(request)
     data, target = _data(request)
     if request.threads is not None:
@@ -110,18 +121,36 @@ def certify_files(request: Request, screen: Screen) -> bool:
             f"{request.data.name} holds whole numbers up to {data.x.max():g}, taken as they are; "
             "for a model of inputs in [0, 1] add --divide 255"
         )
-    origin = Origin(_settings(request, options), __version__, model.digest)
-    files = None
-    if request.out is not None:
-        files = ResultFiles.prepare(
-            request.out, _about(request, model, data, origin), origin, force=request.force
-        )
-
+    bounds, scale = _bounds(request, model), _scale(request, model)
+    said = replace(
+        api.statement(
+            model,
+            data.x,
+            y,
+            norm=request.norm,
+            target=target,
+            bounds=bounds,
+            eps=request.eps,
+            scale=scale,
+            frames=request.frames,
+            frame_axis=request.frame_axis,
+            deployed=request.deployed,
+            sensitivity=request.sensitivity,
+            indices=data.indices,
+        ),
+        divide=request.divide,
+    )
+    origin = Origin(_settings(request, options) | {KEY: said.facts()}, __version__, model.digest)
     pairs: Sequence[int | None] = (None,)
     if request.sensitivity:
         pairs = apart_of(request.frames, request.frame_axis, model.input_shape).chosen
     total = len(data) * len(pairs)
-    held = _held(request, data, pairs)
+    files = None
+    if request.out is not None:
+        about = _about(request, model, data, origin) | {"asked": total}
+        files = ResultFiles.prepare(request.out, about, origin, force=request.force)
+        taken.callback(files.release)
+    held = _held(request, data, pairs, taken)
     rows: list[Row] = []
 
     def finished(fresh: list[Row], counterexamples: Mapping[Any, NDArray[Any]]) -> None:
@@ -145,8 +174,8 @@ def certify_files(request: Request, screen: Screen) -> bool:
                 data.x,
                 y,
                 target=target,
-                bounds=_bounds(request, model),
-                scale=_scale(request, model),
+                bounds=bounds,
+                scale=scale,
                 indices=data.indices,
                 progress=progress,
                 on_rows=finished,
@@ -162,9 +191,9 @@ def certify_files(request: Request, screen: Screen) -> bool:
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
     if request.sensitivity:
-        screen.sensitivity(rows, seconds, request.eps, request.out)
+        screen.sensitivity(rows, seconds, said, request.out)
     else:
-        screen.results(rows, seconds, request.eps, request.out)
+        screen.results(rows, seconds, said, request.out)
     if request.certificates is not None:
         count = sum(bool(row.certificate) for row in rows)
         screen.certificates(count, request.certificates, request.model)
@@ -197,13 +226,18 @@ def _require_level(rows: list[Row], request: Request) -> None:
         )
 
 
-def _held(request: Request, data: Dataset, frames: Sequence[int | None]) -> dict[str, Path]:
+def _held(
+    request: Request, data: Dataset, frames: Sequence[int | None], taken: ExitStack
+) -> dict[str, Path]:
     """Certificates of an earlier run that this one would write again; OutputError without force."""
     folder = request.certificates
     if folder is None:
         return {}
+    if folder.is_dir():  # else nobody writes there yet
+        with writing(folder, "certificates", "--certificates"):
+            taken.enter_context(Lock.take(folder, CERTIFICATES_LOCK, "certificates"))
     names = [certificate_name(int(i), f) for i in data.indices for f in frames]
-    held = {name: folder / name for name in names if (folder / name).exists()}
+    held = {name: folder / name for name in names if os.path.lexists(folder / name)}
     if held and not request.force:
         more = f" and {len(held) - 1} more" if len(held) > 1 else ""
         raise OutputError(

@@ -15,10 +15,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from frown.plain import plain
 from frown.results import Row
 from frown.run.files import Origin, dumps, record
 from frown.run.table import MOST_ROWS, results_table, summary
 from frown.run.table_frames import frames_summary, frames_tables
+from frown.statement import Statement
 
 Report = Callable[[Any], None]  # takes a frown.api.Progress
 
@@ -36,7 +38,11 @@ class Screen(ABC):
 
     def warn(self, text: str) -> None:
         """Something that must be known."""
-        self.err.print(text, markup=False, soft_wrap=True)
+        self.err.print(plain(text), markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """A line of the results, whatever names it holds."""
+        self.out.print(plain(text), markup=False, soft_wrap=True)
 
     def working(self, total: int) -> AbstractContextManager[Report | None]:
         """A context in which progress is shown by calling what it gives."""
@@ -48,13 +54,13 @@ class Screen(ABC):
 
     @abstractmethod
     def results(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """All rows, at the end; they are in `out` too unless it is None."""
 
     @abstractmethod
     def sensitivity(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """All rows, one per input and frame, at the end."""
 
@@ -73,12 +79,12 @@ class QuietScreen(Screen):
         """Left out."""
 
     def results(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """Nothing: the files have it all."""
 
     def sensitivity(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """Nothing: the files have it all."""
 
@@ -98,12 +104,12 @@ class JsonScreen(Screen):
         self.out.file.flush()
 
     def results(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """Nothing more: the rows are out already."""
 
     def sensitivity(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """Nothing more: the rows are out already."""
 
@@ -143,39 +149,39 @@ class TableScreen(Screen):
             yield show
 
     def results(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         # Rows that no file keeps are all shown.
         most = None if out is None else MOST_ROWS
         if rows:
             self.out.print(results_table(rows, most))
             if most is not None and len(rows) > most:
-                self.out.print(f"... and {len(rows) - most} more in {out}", markup=False)
+                self.say(f"... and {len(rows) - most} more in {out}")
             self.out.print()
-            for line in summary(rows, seconds, eps):
-                self.out.print(line, markup=False, soft_wrap=True)
+            for line in summary(rows, seconds, said):
+                self.say(line)
         if out is not None and rows:
-            self.out.print(f"results in {out}", markup=False, soft_wrap=True)
+            self.say(f"results in {out}")
 
     def sensitivity(
-        self, rows: Sequence[Row], seconds: float, eps: float | None, out: Path | None
+        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         most = None if out is None else MOST_ROWS
         if rows:
-            for table in frames_tables(rows, eps, most):
+            for table in frames_tables(rows, said.eps is not None, most):
                 self.out.print(table)
                 self.out.print()
             inputs = len({row.index for row in rows})
             if most is not None and inputs > most:
-                self.out.print(f"... and {inputs - most} more inputs in {out}", markup=False)
-            for line in frames_summary(rows, seconds, eps):
-                self.out.print(line, markup=False, soft_wrap=True)
+                self.say(f"... and {inputs - most} more inputs in {out}")
+            for line in frames_summary(rows, seconds, said):
+                self.say(line)
         if out is not None and rows:
-            self.out.print(f"results in {out}", markup=False, soft_wrap=True)
+            self.say(f"results in {out}")
 
     def certificates(self, count: int, folder: Path, model: Path) -> None:
         text = "no certificates: no radius has a rigorous proof"
         if count:
             command = shlex.join(["frown", "check", str(folder), "--model", str(model)])
             text = f"{count} certificate{'s' * (count > 1)} in {folder} ({command})"
-        self.out.print(text, markup=False, soft_wrap=True)
+        self.say(text)

@@ -11,7 +11,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from frown.plain import plain
 from frown.results import LEVELS, Row, digits
+from frown.statement import Statement
 
 MOST_ROWS = 40
 
@@ -39,7 +41,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
             str(row.label),
             str(row.prediction),
             "all" if row.target is None else str(row.target),
-            Text(row.status + early, style=_STYLES.get(row.status, "")),
+            Text(plain(row.status) + early, style=_STYLES.get(row.status, "")),
             Text(bracket(row)),
             f"{row.seconds:.3g}",
         )
@@ -54,10 +56,12 @@ def bracket(row: Row) -> str:
     return f"[{digits(row.radius, 4, -1):.4g}, {top}]"
 
 
-def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> list[str]:
-    """Lines to print below the table."""
+def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
+    """Lines to print below the table; `said` is what the rows say."""
+    eps = None if said.eps is None else float(said.eps)
     counts = Counter(row.status for row in rows)
-    parts = ", ".join(f"{counts[s]} {s}" for s in _STYLES if counts[s])
+    order = [*_STYLES, *(status for status in counts if status not in _STYLES)]
+    parts = ", ".join(f"{counts[s]} {s}" for s in order if counts[s])
     lines = [f"{inputs(len(rows))} in {duration(seconds)}: {parts}"]
     right = [row.radius for row in rows if row.status != "misclassified"]
     finite = [r for r in right if math.isfinite(r)]
@@ -68,7 +72,7 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         lines.append(
             f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
         )
-    lines += levels(rows)
+    lines += said.lines() + levels(rows)
     if eps is not None:
         # The status decides: the radius may be eps rounded to another precision.
         shares = {eps: (counts["certified"] + counts["robust"]) / max(1, len(rows))}
@@ -76,8 +80,7 @@ def summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> li
         shares = {r: _accuracy(rows, r) for r in round_radii(max(finite, default=0.0))}
     if rows and shares:
         text = ", ".join(f"{share:.0%} at {r:g}" for r, share in shares.items())
-        against = "" if all(row.target is None for row in rows) else " against the targets"
-        lines.append(f"certified accuracy{against}: {text}")
+        lines.append(f"certified accuracy{said.against()}: {text}")
     if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
     return lines + all_wrong(rows) + remarks(rows)
@@ -215,8 +218,8 @@ def info_table(about: dict[str, Any]) -> Table:
     for node in about["nodes"]:
         table.add_row(
             str(node["node"]),
-            Text(node["name"] if len(node["name"]) <= _LONG else "…" + node["name"][1 - _LONG :]),
-            node["operator"],
+            Text(name if len(name := plain(node["name"])) <= _LONG else "…" + name[1 - _LONG :]),
+            Text(plain(node["operator"])),
             ",".join(map(str, node["inputs"])),
             _shape(node["shape"]),
             f"{node['parameters']:,}" if node["parameters"] else "",
@@ -230,9 +233,9 @@ def info_table(about: dict[str, Any]) -> Table:
 
 def info_summary(about: dict[str, Any]) -> list[str]:
     return [
-        f"{about['model']}: input {_shape(about['input_shape'])}, {about['classes']} outputs, "
-        f"{about['parameters']:,} parameters, {about['neurons']:,} neurons in "
-        f"{about['nonlinear']} nonlinear layers",
+        f"{plain(about['model'])}: input {_shape(about['input_shape'])}, "
+        f"{about['classes']} outputs, {about['parameters']:,} parameters, "
+        f"{about['neurons']:,} neurons in {about['nonlinear']} nonlinear layers",
         f"sha256 {about['digest']}",
         "every operator can be bounded",
     ]

@@ -12,33 +12,37 @@ from rich.text import Text
 
 from frown.results import Row, digits
 from frown.run.table import all_wrong, duration, ended_early, inputs, levels, remarks
+from frown.statement import Statement
 
 ACROSS = 7  # frames side by side; more go into further tables
 
 _CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
 
 
-def frames_tables(rows: Sequence[Row], eps: float | None, most: int | None) -> Iterator[Table]:
-    """One line per input, the first `most` of them, and the means below; a column per frame."""
+def frames_tables(rows: Sequence[Row], checked: bool, most: int | None) -> Iterator[Table]:
+    """One line per input, the first `most` of them, and the means below; a column per frame.
+
+    `checked`: at one radius, where none was searched for.
+    """
     frames, by_input = _frames(rows), _by_input(rows)
     for start in range(0, len(frames), ACROSS):
-        yield _table(by_input, frames[start : start + ACROSS], eps, most)
+        yield _table(by_input, frames[start : start + ACROSS], checked, most)
 
 
 def _table(
-    by_input: dict[int, dict[int, Row]], frames: Sequence[int], eps: float | None, most: int | None
+    by_input: dict[int, dict[int, Row]], frames: Sequence[int], checked: bool, most: int | None
 ) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("index", "label", f"frame {frames[0]}", *map(str, frames[1:])):
         table.add_column(name, justify="right", no_wrap=True)
     for index, held in list(by_input.items())[:most]:
-        worst = lowest(held, lambda row: row.radius) if eps is None else None
+        worst = lowest(held, lambda row: row.radius) if not checked else None
         cells = [
-            Text(_cell(held[f], eps) if f in held else "", "bold red" if f == worst else "")
+            Text(_cell(held[f], checked) if f in held else "", "bold red" if f == worst else "")
             for f in frames
         ]
         table.add_row(str(index), str(next(iter(held.values())).label), *cells)
-    if eps is None:
+    if not checked:
         limited = [
             {f: r for f, r in held.items() if r.status not in ("misclassified", "robust")}
             for held in by_input.values()
@@ -52,8 +56,9 @@ def _table(
     return table
 
 
-def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None) -> list[str]:
-    """Lines to print below the tables."""
+def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
+    """Lines to print below the tables; `said` is what the rows say."""
+    eps = None if said.eps is None else float(said.eps)
     held = _by_input(rows)
     what = "proved radii" if eps is None else f"checked at {eps:g}"
     lines = [
@@ -69,7 +74,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None
             found = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
             for frame, times in found.most_common(1):
                 lines.append(f"{what}: in frame {frame}, for {times} of {inputs(len(held))}")
-    lines += levels(rows)
+    lines += said.lines() + levels(rows)
     wrong = sum(next(iter(one.values())).status == "misclassified" for one in held.values())
     if wrong:
         lines.append(f"{inputs(wrong)} misclassified (wrong)")
@@ -87,11 +92,11 @@ def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | No
     return min(values, key=lambda f: values[f]) if values else None
 
 
-def _cell(row: Row, eps: float | None) -> str:
+def _cell(row: Row, checked: bool) -> str:
     if row.status == "misclassified":
         return "wrong"
-    if eps is not None:
-        return _CHECKED[row.status]
+    if checked:
+        return _CHECKED.get(row.status, row.status)
     if row.status == "robust":
         return "any"
     return f"{digits(row.radius, 4, -1):.4g}" + ("*" if ended_early(row) else "")

@@ -1,0 +1,86 @@
+"""Which row of a data file a certificate is about. Nothing is unpickled, and nothing executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frown_check.balls import Array
+from frown_check.errors import Refused
+from frown_check.files import content
+
+MOST_DATA = 2**33
+APART = ("y", "label", "target")  # columns and arrays that are no features
+
+
+@dataclass(frozen=True)
+class Data:
+    """The inputs of a file as doubles, flat, after division; and the labels beside them."""
+
+    name: str
+    x: Array  # (N, numbers of one line)
+    y: Array | None  # (N,)
+
+    def rows(self, centre: Array) -> list[int]:
+        """The rows that are this very input, number by number."""
+        flat, width = centre.ravel(), self.x.shape[1]
+        if width == flat.size:
+            parts = [self.x]
+        elif width == flat.size + 1:  # a label before or behind the features, without a name
+            parts = [self.x[:, 1:], self.x[:, :-1]]
+        else:
+            return []
+        return np.flatnonzero(np.any([(part == flat).all(1) for part in parts], 0)).tolist()
+
+
+def read_data(path: Path, divide: float = 1.0) -> Data:
+    """Inputs of an .npz (array x), .npy or .csv file, divided; Refused where that is none."""
+    if not (np.isfinite(divide) and divide > 0):
+        raise Refused(f"the inputs cannot be divided by {divide}")
+    held, kind = content(path, MOST_DATA), path.suffix.lower()
+    try:
+        if kind == ".csv":
+            x, y = _table(held.decode("utf-8-sig"))
+        else:
+            found = np.load(BytesIO(held), allow_pickle=False)
+            x, y = (found, None) if isinstance(found, np.ndarray) else _arrays(found)
+        if x.dtype.kind not in "fiub" or x.ndim < 2 or not len(x):
+            raise ValueError(f"inputs of type {x.dtype} and shape {x.shape}")
+    except Exception as error:  # of numpy, zipfile, zlib, tokenize: no list of them is complete
+        raise Refused(f"{path} holds no inputs: {type(error).__name__}: {error}") from None
+    labels = None if y is None or y.shape[:1] != x.shape[:1] else y.reshape(len(x), -1)[:, 0]
+    return Data(str(path), x.reshape(len(x), -1).astype(np.float64) / divide, labels)
+
+
+def _arrays(found: Mapping[str, Any]) -> tuple[Any, Any]:
+    y = found["y"] if "y" in found else None  # noqa: SIM401 (a file has no get)
+    return found["x"], y if y is not None and y.dtype.kind in "fiub" else None
+
+
+def _table(text: str) -> tuple[Array, Array | None]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError("the file is empty")
+    names = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
+    headed = any(name[:1].isalpha() or name[:1] == "_" for name in names if not _number(name))
+    if len(lines) == headed:
+        raise ValueError("there is a header and no line below it")
+    table = np.loadtxt(lines[headed:], delimiter=",", ndmin=2, comments=None, quotechar='"')
+    if not headed:
+        return table, None
+    features = [i for i, name in enumerate(names) if name not in APART]
+    label = [i for i, name in enumerate(names) if name in APART[:2]]
+    return table[:, features], table[:, label[0]] if label else None
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
