@@ -22,6 +22,7 @@ from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.table import Exp, Log, Power
 
 Array = NDArray[np.floating]
+_NUMBERS = 2**24  # of one tensor for all trials together
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +93,8 @@ class Model:
         powers or exponentials may on some inputs, where these leave their domain or overflow.
         """
         draws = normal_draws(seed)
+        largest = max(node.size for node in self.graph.nodes)
+        trials = max(1, min(trials, _NUMBERS // largest))
         compared = 0
         for scale in (0.1, 1.0, 3.0):
             x = scale * draws((trials, *self.input_shape))

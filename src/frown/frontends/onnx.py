@@ -25,7 +25,7 @@ from frown.frontends.onnx_runtime import OnnxRuntime, Port
 from frown.graph.op import MOST_ENTRIES, Shape
 
 OLDEST_OPSET = 8
-MOST_NUMBERS = 2**28  # in one tensor with the batch that a file fixes
+MOST_NUMBERS = 2**26  # in one tensor with the batch that a file fixes
 MOST_NODES = 2**16  # that local functions may come to, each call written out
 
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -370,7 +370,8 @@ def _inferred(proto: onnx.ModelProto, port: Port) -> Mapping[str, Shape]:
     for result in copy.graph.output:
         result.type.tensor_type.ClearField("shape")
     try:
-        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
+        # Not with data_prop, which keeps numbers: concatenations of themselves double them.
+        graph = onnx.shape_inference.infer_shapes(copy).graph
     except Exception:  # a shape in a message is not worth a second error
         return {}
     shapes = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import ml_dtypes
@@ -30,7 +30,7 @@ Constant = NDArray[Any]
 Constants = dict[str, Constant]
 
 _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-MOST_PRODUCTS = 2**35  # that one constant is a sum of
+MOST_PRODUCTS = 2**33  # that one constant is a sum of
 
 RANDOM = {
     "Bernoulli",
@@ -290,13 +290,13 @@ def _require_sizes(node: OnnxNode, given: Mapping[str, Constant]) -> None:
 def _products(node: OnnxNode, entries: int, given: Mapping[str, Constant]) -> int:
     """How many products one output is the sum of, times the entries of it."""
     kernel = node.attributes.get("kernel_shape")
-    sizes = [x.size for x in given.values()]
     if node.op in ("Conv", "ConvTranspose", "DeformConv", "ConvInteger", "QLinearConv"):
         weight = given[node.inputs[3 if node.op == "QLinearConv" else 1]]
-        return entries * weight.size
+        return entries * weight.size // max(1, len(weight))
     if kernel is not None:
         return entries * prod(int(k) for k in kernel)
     if node.op in ("MatMul", "Gemm", "Einsum", "MatMulInteger", "QLinearMatMul"):
         # (n k) (k m) (n m) is the square of n k m
-        return int(np.sqrt(float(entries) * prod(float(s) for s in sizes[:2])))
+        left, right = (given[node.inputs[i]].size for i in (0, -1 if len(node.inputs) < 2 else 1))
+        return isqrt(entries * left * right)
     return entries

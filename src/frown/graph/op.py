@@ -33,9 +33,12 @@ MOST_PRODUCTS = 2**36  # of a number and a weight, in all
 def require_entries(shape: Sequence[int], what: str = "a tensor") -> int:
     """How many entries a tensor has that is about to be made.
 
-    Raises Unsupported beyond MOST_ENTRIES: a small file can ask for more than any memory holds.
+    Raises Unsupported where there are none, and beyond MOST_ENTRIES: a small file can ask for
+    more than any memory holds.
     """
     count = prod(shape)
+    if min(shape, default=1) <= 0:
+        raise Unsupported(f"{what} of shape {tuple(shape)}, which is empty")
     if count > MOST_ENTRIES:
         raise Unsupported(f"{what} of {count:,} entries; at most {MOST_ENTRIES:,}")
     return count
