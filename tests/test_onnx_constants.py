@@ -155,11 +155,11 @@ def test_a_hidden_constant_is_onnxruntimes(case: str, tmp_path: Path) -> None:
         with pytest.raises(FrownError):
             frown.load(path)
         return
-    try:
-        loaded = load_onnx(path)
-    except UnsupportedModel as refusal:
-        assert case.startswith("MeanVariance"), refusal  # nothing else is of unknown size
+    if case.startswith("MeanVariance"):
+        with pytest.raises(UnsupportedModel, match="unknown size"):
+            load_onnx(path)
         return
+    loaded = load_onnx(path)
     for x, wanted in zip((FAR, FAR + 1, FAR + 30), expected, strict=True):
         found = loaded.graph.apply(torch.full((1, 1), x, dtype=torch.float64)).numpy().ravel()
         np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -205,7 +205,8 @@ def test_every_random_operator_of_the_standard_is_known() -> None:
     if kinds is None:
         pytest.skip("this version of onnx does not say which operators are random")
     named = {s.name for s in schemas if s.node_determinism == kinds.NonDeterministic}
-    assert named - {"Dropout"} == RANDOM
+    bodies = {"AffineGrid", "If", "Loop", "Scan", "SequenceMap"}  # as random as what is in them
+    assert named - bodies - {"Dropout"} == RANDOM
 
 
 @pytest.mark.parametrize("where", ["constant", "computed"])
@@ -557,7 +558,7 @@ def test_weights_beyond_the_limit_of_computed_tensors_may_be_copied() -> None:
 
 
 def test_the_checker_computes_no_constants_in_floating_point(tmp_path: Path) -> None:
-    """It has the file's numbers, moves them and counts with integers; whatever rounds is refused."""
+    """It moves the file's numbers and counts with integers; whatever rounds is refused."""
     known = {"c": weights(1, 3), "d": weights(1, 3)}
     for op, inputs in (("Softmax", "c"), ("Mul", "c d"), ("Add", "c d"), ("Relu", "c")):
         path = saved(model([node(op, inputs, "t"), node("Add", "x t")], [1, 3], known), tmp_path)
