@@ -327,12 +327,14 @@ def _require_order(nodes: Sequence[OnnxNode], known: set[str], model: str) -> No
 
 
 def _opset(proto: onnx.ModelProto, model: str) -> int:
-    domains = ["" if o.domain == "ai.onnx" else o.domain for o in proto.opset_import]
-    twice = sorted({d or "ai.onnx" for d in domains if domains.count(d) > 1})
-    if twice:  # runtimes differ in which of the two they take
+    # One version given twice is one: exporters write that. Of two, each runtime takes its own.
+    imports = {(o.domain or "ai.onnx", o.version) for o in proto.opset_import}
+    domains = [domain for domain, _ in imports]
+    twice = sorted({d for d in domains if domains.count(d) > 1})
+    if twice:
         raise InvalidModel(
-            f"{model}: it imports operators of {', '.join(twice)} twice; keep one version of each "
-            'domain ("" and "ai.onnx" are one domain)'
+            f"{model}: it imports two versions of the operators of {', '.join(twice)}; keep one "
+            '("" and "ai.onnx" are one domain)'
         )
     versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
     if not versions:
