@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from frown_check import shown
+import frown_check.shown as shown
 from frown_check.checker import check
 from frown_check.data import read_data
 from frown_check.errors import Refused

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported, broadcast
+from frown.graph.op import Unsupported, broadcast, require_entries
 from frown.relax.table import Clip, Exp, Max, Power, Product, Relu
 
 
@@ -47,9 +47,9 @@ def power(b: Builder, x: Operand, exponent: Operand) -> Operand:
 def largest(b: Builder, operands: Sequence[Operand]) -> Operand:
     """The maximum of several tensors, entry by entry."""
     values = [x for x in operands if isinstance(x, Value)]
+    shape = broadcast(*(tuple(x.shape) for x in operands))
     constants = [x.double() for x in operands if isinstance(x, Tensor)]
     floor = reduce(torch.maximum, constants) if constants else None
-    shape = broadcast(*(tuple(x.shape) for x in operands))
     sides = [b.expand(v, shape) for v in dict.fromkeys(values)]
     if len(sides) == 1:
         y = sides[0]
@@ -88,6 +88,7 @@ def clipped(b: Builder, x: Value, low: float, high: float) -> Value:
 
 def where(b: Builder, mask: Tensor, x: Operand, y: Operand) -> Operand:
     """x where the mask says so, else y."""
+    broadcast(tuple(mask.shape), tuple(x.shape), tuple(y.shape))  # or it is refused for its size
     zero = torch.zeros((), dtype=torch.float64)
     kept: list[Operand] = []
     for side, branch in ((mask, x), (~mask, y)):
@@ -103,6 +104,7 @@ def running_sum(
 ) -> Value:
     """y_i = x_0 + ... + x_i along an axis; without x_i if `exclusive`."""
     count = x.shape[axis]
+    require_entries((count, count), "the matrix of a running sum")
     matrix = torch.ones(count, count).tril(-1 if exclusive else 0)
     return along(b, x, axis, matrix.T if backwards else matrix)
 

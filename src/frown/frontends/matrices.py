@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value, output_size
-from frown.graph.op import Unsupported, broadcast
+from frown.graph.op import Unsupported, broadcast, require_entries
 from frown.relax.table import Product
 
 LIMIT = 1 << 20  # products of two computed numbers in one matrix product
@@ -41,6 +41,7 @@ def _stacked(b: Builder, x: Value, matrices: Tensor) -> Value:
     x = b.reshape(x, (1, *x.shape)) if row else x
     lead = broadcast(x.shape[:-2], matrices.shape[:-2])
     (n, k), m, count = x.shape[-2:], matrices.shape[-1], math.prod(lead)
+    require_entries((count, k, m), "a stack of matrices")
     flat = b.reshape(b.expand(x, (*lead, n, k)), (count, n, k))
     columns = b.reshape(b.permute(flat, (0, 2, 1)), (1, count * k, n))
     weight = matrices.expand(*lead, k, m).reshape(count, k, m).mT.reshape(count * m, k, 1)
@@ -92,7 +93,12 @@ def einsum(b: Builder, equation: str, operands: tuple[Operand, ...]) -> Operand:
     summed = "".join(c for c in both if c not in output)
     rows = "".join(c for c in first if c not in second)
     columns = "".join(c for c in second if c not in first)
-    size = dict(zip(first + second, (*left.shape, *right.shape), strict=True))
+    size = dict(zip(first, left.shape, strict=True))
+    for letter, n in zip(second, right.shape, strict=True):
+        if size.setdefault(letter, n) != n:
+            raise Unsupported(
+                f"the sum {equation}, in which {letter} is an axis of {size[letter]} and of {n}"
+            )
 
     def sizes(letters: str) -> tuple[int, ...]:
         return tuple(int(size[c]) for c in letters)

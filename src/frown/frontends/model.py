@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.table import Exp, Log, Power
 
 Array = NDArray[np.floating]
+_NUMBERS = 2**24  # of one tensor for all trials together
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,6 +98,8 @@ class Model:
         powers or exponentials may on some inputs, where these leave their domain or overflow.
         """
         draws = normal_draws(seed)
+        largest = max(node.size for node in self.graph.nodes)
+        trials = max(1, min(trials, _NUMBERS // largest))
         compared = 0
         for scale in (0.1, 1.0, 3.0):
             x = scale * draws((trials, *self.input_shape))
@@ -158,18 +161,15 @@ def _rough(graph: Graph, x: Tensor) -> Tensor:
     """A graph in single precision whose smooth functions are off by a few units in the last place
     of what they are computed from, which runtimes allow themselves."""
     dice = torch.Generator().manual_seed(0)
-    values: list[Tensor] = []
-    for node in graph.nodes:
-        if isinstance(node.op, Input):
-            values.append(x.reshape(len(x), *node.shape))
-            continue
-        inputs = [values[i] for i in node.inputs]
+
+    def compute(node: Node, inputs: Sequence[Tensor]) -> Tensor:
         y = node.op.apply(*inputs)
         if isinstance(node.op, Elementwise) and not isinstance(node.op, PiecewiseLinear):
             size = y.abs().maximum(inputs[0].abs()).clamp(min=1.0)
             y = y + 2.0**-22 * size * (2 * torch.rand(y.shape, generator=dice) - 1)
-        values.append(y)
-    return values[-1]
+        return y
+
+    return graph.apply(x, compute)
 
 
 def same(found: Array, expected: Array) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown.errors import InvalidModel, UnsupportedModel
 from frown.frontends.model import Model, require_finite
+from frown.frontends.onnx_constants import Constants, Evaluator, fold
 from frown.frontends.onnx_fuse import fuse_activations
 from frown.frontends.onnx_import import Task, import_graph
-from frown.frontends.onnx_nodes import Constants, OnnxNode, fold, needed, widened
+from frown.frontends.onnx_nodes import OnnxNode, captured, needed
 from frown.frontends.onnx_runtime import OnnxRuntime, Port
-from frown.graph.op import Shape
+from frown.graph.op import MOST_ENTRIES, Shape
 
 OLDEST_OPSET = 8
-MOST_NUMBERS = 2**28  # in what the model reads at once
+MOST_NUMBERS = 2**26  # in one tensor with the batch that a file fixes
+MOST_NODES = 2**16  # that local functions may come to, each call written out
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT: np.dtype(np.float32),
@@ -52,7 +54,13 @@ def load_onnx(path: str | Path) -> Model:
     try:
         graph, scores = import_graph(_task(proto, file.name, port))
         require_finite(graph, file.name)
-        runtime = OnnxRuntime.open(source, port, file.name)
+        largest = max(node.size for node in graph.nodes)
+        if port.is_redeclared and largest * (port.batch or 1) > MOST_NUMBERS:
+            raise UnsupportedModel(
+                f"{file.name}: with its batch of {port.batch} a tensor has more than "
+                f"{MOST_NUMBERS:,} numbers"
+            )
+        runtime = OnnxRuntime.open(source, port, file.name, largest)
         model = Model(
             graph,
             port.input_shape,
@@ -127,7 +135,16 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
     source: bytes | str = str(file) if beside else content
     if _open_batch(proto):
         source = proto.SerializeToString()
-    return _inlined(proto), source, tuple(files)
+    read = _inlined(proto, file)
+    if _drop_unread(read):
+        try:
+            source = read.SerializeToString()
+        except ValueError:
+            raise UnsupportedModel(
+                f"{file}: it has nodes that nothing reads, and is too large to be written without "
+                "them; remove them"
+            ) from None
+    return read, source, tuple(files)
 
 
 def _digest(files: Files) -> str:
@@ -184,8 +201,58 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from _tensors(body)
 
 
-def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
-    return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+def _inlined(proto: onnx.ModelProto, file: Path) -> onnx.ModelProto:
+    if not proto.functions:
+        return proto
+    _require_few_calls(proto, file)
+    return onnx.inliner.inline_local_functions(proto)
+
+
+def _require_few_calls(proto: onnx.ModelProto, file: Path) -> None:
+    """Raise where functions that call functions come to more nodes than can be read."""
+    bodies = {(f.domain, f.name): f.node for f in proto.functions}
+    counts: dict[tuple[str, str], int] = {}
+    for _ in range(len(bodies) + 1):  # each pass settles those whose callees are settled
+        for key, body in bodies.items():
+            calls = [(n.domain, n.op_type) for n in _all_nodes(body)]
+            if all(c in counts or c not in bodies for c in calls):
+                counts[key] = sum(counts.get(c, 1) for c in calls)
+        if len(counts) == len(bodies):
+            break
+    else:
+        raise InvalidModel(f"{file}: it has a function that calls itself")
+    calls = [(n.domain, n.op_type) for n in _all_nodes(proto.graph.node)]
+    total = sum(counts.get(c, 1) for c in calls)
+    if total > MOST_NODES:
+        raise UnsupportedModel(
+            f"{file}: its functions, written out, have {total:,} nodes; at most {MOST_NODES:,}"
+        )
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of the graphs in them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(body.node)
+
+
+def _drop_unread(proto: onnx.ModelProto) -> bool:
+    """Remove the nodes that no output depends on, which onnxruntime would compute all the same:
+    their sizes are nobody's to check. Returns whether there was one."""
+    wanted = {o.name for o in proto.graph.output}
+    kept = []
+    for node in reversed(proto.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input, captured(node))
+    if len(kept) == len(proto.graph.node):
+        return False
+    copies = onnx.GraphProto(node=reversed(kept)).node
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    return True
 
 
 # -- what goes in and out -------------------------------------------------------------
@@ -224,10 +291,11 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
     first = dims[0].dim_value if dims[0].dim_value > 0 else None
     lead = first if len(dims) == 1 and first is not None else 1
     declared = (first or 1, *(d.dim_value for d in dims[1:]))
-    if prod(declared) > MOST_NUMBERS:
+    if prod(declared[1:]) > MOST_ENTRIES or prod(declared) > MOST_NUMBERS:
+        limit = MOST_ENTRIES if prod(declared[1:]) > MOST_ENTRIES else MOST_NUMBERS
         raise UnsupportedModel(
             f"{model}: input {given.name} has shape {declared}, more than "
-            f"{MOST_NUMBERS:,} numbers; export it with batch 1 or a symbolic one"
+            f"{limit:,} numbers; export it with batch 1 or a symbolic one"
         )
     return Port(given.name, dtype, (lead, *(d.dim_value for d in dims[1:])), first)
 
@@ -251,11 +319,13 @@ def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
     nodes = needed([OnnxNode.read(n) for n in proto.graph.node], output)
     weights = _initializers(proto, model)
     _require_order(nodes, {port.name, *weights}, model)
-    nodes, constants = fold(nodes, opset, weights)
+    evaluator = Evaluator.of(opset, weights)
+    nodes, constants = fold(nodes, weights, evaluator)
     nodes, constants = fuse_activations(nodes, constants, output)
     return Task(
         model,
         opset,
+        evaluator,
         needed(nodes, output),
         constants,
         port.name,
@@ -278,6 +348,15 @@ def _require_order(nodes: Sequence[OnnxNode], known: set[str], model: str) -> No
 
 
 def _opset(proto: onnx.ModelProto, model: str) -> int:
+    # One version given twice is one: exporters write that. Of two, each runtime takes its own.
+    imports = {(o.domain or "ai.onnx", o.version) for o in proto.opset_import}
+    domains = [domain for domain, _ in imports]
+    twice = sorted({d for d in domains if domains.count(d) > 1})
+    if twice:
+        raise InvalidModel(
+            f"{model}: it imports two versions of the operators of {', '.join(twice)}; keep one "
+            '("" and "ai.onnx" are one domain)'
+        )
     versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
     if not versions:
         raise InvalidModel(f"{model}: it declares no opset of the standard operators")
@@ -296,7 +375,7 @@ def _initializers(proto: onnx.ModelProto, model: str) -> Constants:
     constants: Constants = {}
     for tensor in proto.graph.initializer:
         try:
-            constants[tensor.name] = widened(onnx.numpy_helper.to_array(tensor))
+            constants[tensor.name] = np.asarray(onnx.numpy_helper.to_array(tensor))
         except Exception as error:  # of protobuf, numpy and onnx, and all mean the same
             raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error!r}") from error
     return constants
@@ -314,7 +393,8 @@ def _inferred(proto: onnx.ModelProto, port: Port) -> Mapping[str, Shape]:
     for result in copy.graph.output:
         result.type.tensor_type.ClearField("shape")
     try:
-        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
+        # Not with data_prop, which keeps numbers: concatenations of themselves double them.
+        graph = onnx.shape_inference.infer_shapes(copy).graph
     except Exception:  # a shape in a message is not worth a second error
         return {}
     shapes = {}

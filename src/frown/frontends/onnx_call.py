@@ -118,6 +118,15 @@ def handles(
     return register
 
 
+def axes_once(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """`axes` counted from the front; Unsupported where one is given twice, of which the standard
+    says nothing."""
+    places = tuple(axis_of(a, rank) for a in axes)
+    if len(set(places)) != len(places):
+        raise Unsupported(f"axes {tuple(axes)}, one of them twice")
+    return places
+
+
 def axis_of(axis: int, rank: int) -> int:
     """`axis` counted from the front; Unsupported where there is none such."""
     if not -rank <= axis < rank:

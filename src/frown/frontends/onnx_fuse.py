@@ -27,7 +27,8 @@ from math import isfinite, pi, sqrt
 
 import numpy as np
 
-from frown.frontends.onnx_nodes import Constants, OnnxNode
+from frown.frontends.onnx_constants import Constants, widened
+from frown.frontends.onnx_nodes import OnnxNode
 
 Polynomial = dict[int, Fraction]  # power of t -> coefficient
 
@@ -50,6 +51,7 @@ class _Reader:
 
     def scalar(self, name: str) -> Fraction | None:
         found = self.constants.get(name)
+        found = None if found is None else widened(found)
         # More than one axis could add axes to what the number is combined with.
         if found is None or found.size != 1 or found.ndim > 1 or found.dtype.kind not in "fiub":
             return None

@@ -19,7 +19,8 @@ from frown.frontends import (  # noqa: F401  (they register)
 )
 from frown.frontends.ending import finished
 from frown.frontends.onnx_call import HANDLERS, Call
-from frown.frontends.onnx_nodes import Constant, OnnxNode, evaluated
+from frown.frontends.onnx_constants import Constant, Evaluator, widened
+from frown.frontends.onnx_nodes import OnnxNode
 from frown.graph.builder import Builder, Operand, Value
 from frown.graph.graph import Graph
 from frown.graph.op import Nonlinear, Shape, Unsupported
@@ -57,6 +58,7 @@ class Task:
 
     model: str
     opset: int
+    evaluator: Evaluator
     nodes: Sequence[OnnxNode]
     constants: Mapping[str, Constant]
     input: str
@@ -125,11 +127,8 @@ class _Importer:
     def _answers(self, node: OnnxNode, constant: bool) -> Sequence[Value | Constant | _Unknown]:
         if constant:
             given = {i: self.known[i] for i in node.inputs if i}
-            return evaluated(
-                node,
-                self.task.opset,
-                {i: x for i, x in given.items() if isinstance(x, np.ndarray)},
-            )
+            constants = {i: x for i, x in given.items() if isinstance(x, np.ndarray)}
+            return self.task.evaluator.outputs(node, constants)
         handler = HANDLERS.get(node.op)
         if handler is None or node.has_body:
             raise Unsupported("")
@@ -164,7 +163,10 @@ class _Importer:
         shape = self._inferred().get(name)
         if shape is None:
             return _Unknown()
-        return self.build.reshape(self.build.add(_Hole(shape or (1,))), shape)
+        try:
+            return self.build.reshape(self.build.add(_Hole(shape or (1,))), shape)
+        except Unsupported:  # too large: a second report would repeat the first
+            return _Unknown()
 
     def _inferred(self) -> Mapping[str, Shape]:
         if self.shapes is None:
@@ -175,7 +177,7 @@ class _Importer:
 def _operand(x: Value | Constant | _Unknown | None) -> Operand | None:
     if isinstance(x, np.ndarray):
         try:
-            return torch.from_numpy(np.array(x))
+            return torch.from_numpy(np.array(widened(x)))
         except TypeError:
             raise Unsupported(f"a constant of type {x.dtype}") from None
     return x if isinstance(x, Value) else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import torch
 
 from frown.frontends.onnx_call import Call, axis_of, handles
 from frown.frontends.onnx_ops import largest
 from frown.graph.builder import Value
-from frown.graph.op import Unsupported, lossless
+from frown.graph.op import Unsupported, lossless, require_entries
 from frown.relax.table import Max
 
 Pads = list[tuple[int, int]]
@@ -237,8 +237,9 @@ def resize(call: Call) -> Value:
 def _repeated(call: Call, axes: tuple[int, ...], scales: list[float]) -> Value:
     """Each entry `scale` times in a row along each axis."""
     x = call.value()
-    if any(s < 1 or s != int(s) for s in scales):
+    if any(not 1 <= s < inf or s != int(s) for s in scales):
         raise Unsupported(f"scales {scales}, which are not all integers of at least 1")
+    require_entries((*x.shape, *(int(s) for s in scales)))
     for axis, scale in zip(axes, scales, strict=True):
         if scale != 1:
             place = axis_of(axis, x.rank)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from frown.frontends import arithmetic, matrices
 from frown.frontends.ending import applied
-from frown.frontends.onnx_call import Call, axis_of, handles, without
+from frown.frontends.onnx_call import Call, axes_once, axis_of, handles, without
 from frown.frontends.onnx_fuse import WRITTEN_GELU
 from frown.graph.builder import Operand, Value
 from frown.graph.op import Op, Unsupported, broadcast, lossless
@@ -109,6 +109,9 @@ def gemm(call: Call) -> Operand:
     right = _turned(call, 1, call.flag("transB"))
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     bias = call.operand(2) if call.has(2) and beta != 0 else None
+    target = (left.shape[0], right.shape[1])
+    if bias is not None and broadcast(target, tuple(bias.shape)) != target:
+        raise Unsupported(f"a bias of shape {tuple(bias.shape)} for a product of {target}")
     if isinstance(left, Value) and isinstance(right, Tensor):
         right = right.double().T
         weight = lossless(alpha * right, right, torch.tensor(alpha))
@@ -141,7 +144,7 @@ def axes_of(call: Call, x: Value) -> tuple[int, ...]:
     axes = call.list_or_input("axes", 1)
     if not axes:
         return () if call.flag("noop_with_empty_axes") else tuple(range(x.rank))
-    return tuple(sorted({axis_of(a, x.rank) for a in axes}))
+    return tuple(sorted(axes_once(axes, x.rank)))
 
 
 @handles("ReduceSum", attributes="axes keepdims noop_with_empty_axes")

@@ -13,7 +13,8 @@ from frown.errors import InvalidModel
 from frown.frontends.model import Array, normal_draws, same
 from frown.graph.op import Shape
 
-_ROWS = 256  # at once where the batch is free; bounds the memory of a large network
+_ROWS = 256  # at once where the batch is free
+_NUMBERS = 2**27  # of one tensor for all of them; bounds the memory of a large network
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,11 @@ class OnnxRuntime:
     step: int  # rows of one call
 
     @staticmethod
-    def open(source: bytes | str, port: Port, model: str) -> OnnxRuntime:
-        """Start onnxruntime on a file's content, or on its path if its weights lie beside it."""
+    def open(source: bytes | str, port: Port, model: str, largest: int = 1) -> OnnxRuntime:
+        """Start onnxruntime on a file's content, or on its path if its weights lie beside it.
+
+        `largest` is the size of the network's largest tensor, for one input.
+        """
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -68,7 +72,8 @@ class OnnxRuntime:
         if port.is_batched and port.batch is not None:
             return OnnxRuntime(session, port, model, port.batch)
         alone = OnnxRuntime(session, port, model, 1)
-        together = OnnxRuntime(session, port, model, _ROWS)
+        rows = max(1, min(_ROWS, _NUMBERS // largest))
+        together = OnnxRuntime(session, port, model, rows)
         return together if port.is_batched and _agree(alone, together) else alone
 
     def __call__(self, x: Array) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from math import isfinite, prod
 import torch
 from torch import Tensor
 
-from frown.frontends.onnx_call import Call, axis_of, handles, without
+from frown.frontends.onnx_call import Call, axes_once, axis_of, handles, without
 from frown.graph.builder import Operand, Value
 from frown.graph.op import Shape, Unsupported, broadcast
 
@@ -88,7 +88,8 @@ def _fill(wanted: Sequence[int], entries: int) -> Shape | None:
 @handles("Transpose", attributes="perm")
 def transpose(call: Call) -> Value:
     x = call.value()
-    order = call.list("perm") or tuple(reversed(range(x.rank)))
+    order = call.list("perm")
+    order = tuple(reversed(range(x.rank))) if order is None else order
     if sorted(order) != list(range(x.rank)):
         raise call.refuse_attribute("perm")
     return call.build.permute(x, order)
@@ -100,7 +101,10 @@ def squeeze(call: Call) -> Value:
     axes = call.list_or_input("axes", 1)
     if axes is None:
         axes = tuple(i for i, n in enumerate(x.shape) if n == 1)
-    dropped = {axis_of(a, x.rank) for a in axes}
+    elif not axes:
+        # By the standard's words no axis is dropped, by onnxruntime every one of size 1.
+        raise Unsupported("an empty list of axes; leave it out to drop every axis of size 1")
+    dropped = set(axes_once(axes, x.rank))
     if any(x.shape[a] != 1 for a in dropped):
         raise Unsupported(f"squeezing axes {sorted(dropped)} of shape {x.shape}")
     return call.build.reshape(x, without(x.shape, tuple(dropped)))
@@ -111,9 +115,7 @@ def unsqueeze(call: Call) -> Value:
     x = call.value()
     axes = call.list_or_input("axes", 1) or ()
     rank = x.rank + len(axes)
-    added = {axis_of(a, rank) for a in axes}
-    if len(added) != len(axes):
-        raise Unsupported(f"repeated axes {axes}")
+    added = set(axes_once(axes, rank))
     sizes = iter(x.shape)
     return call.build.reshape(x, tuple(1 if i in added else next(sizes) for i in range(rank)))
 
@@ -140,6 +142,8 @@ def split(call: Call) -> list[Value]:
         parts = call.outputs
         if call.integer("num_outputs", parts) != parts:
             raise call.refuse_attribute("num_outputs")
+        if call.opset < 18 and x.shape[axis] % parts:
+            raise Unsupported(f"an axis of {x.shape[axis]} in {parts} equal parts")
         each = -(-x.shape[axis] // parts)
         sizes = (each,) * (parts - 1) + (x.shape[axis] - each * (parts - 1),)
     if sum(sizes) != x.shape[axis] or min(sizes) <= 0:
@@ -153,10 +157,13 @@ def slices(call: Call) -> Value:
     x = call.value()
     starts = call.list_or_input("starts", 1) or ()
     ends = call.list_or_input("ends", 2) or ()
-    axes = call.list_or_input("axes", 3) or tuple(range(len(starts)))
+    axes = call.list_or_input("axes", 3)
+    axes = tuple(range(len(starts))) if axes is None else axes
     steps = call.integers(4, "steps") if call.has(4) else (1,) * len(starts)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        place = axis_of(axis, x.rank)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise Unsupported(f"starts {starts}, ends {ends}, axes {axes} and steps {steps}")
+    places = axes_once(axes, x.rank)
+    for start, end, place, step in zip(starts, ends, places, steps, strict=True):
         # ONNX moves a start before the first entry onto it, Python past it if step < 0.
         x = call.build.slice(x, place, max(start, -x.shape[place]), end, step)
     return x
@@ -182,13 +189,15 @@ def pad(call: Call) -> Value:
     if len(pads) != 2 * len(axes):
         raise Unsupported(f"{len(pads)} padding widths for {len(axes)} axes")
     widths = [(0, 0)] * x.rank
-    for i, axis in enumerate(axes):
-        widths[axis_of(axis, x.rank)] = (pads[i], pads[i + len(axes)])
+    for i, axis in enumerate(axes_once(axes, x.rank)):
+        widths[axis] = (pads[i], pads[i + len(axes)])
     mode = call.text("mode", "constant")
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise call.refuse_attribute("mode")
     if mode != "constant" and any(a < 0 or b < 0 for a, b in widths):
         raise Unsupported(f"negative padding widths in mode {mode}")
+    if mode == "reflect" and any(max(w) >= n for n, w in zip(x.shape, widths, strict=True)):
+        raise Unsupported(f"padding widths {widths}, more than there is to reflect")
     return call.build.pad(x, widths, mode, fill)
 
 

@@ -75,6 +75,17 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
     return model
 
 
+# Operators whose result is memory as it is found.
+_UNFILLED = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+}
+
+
 # -- export -----------------------------------------------------------------------
 
 
@@ -250,6 +261,11 @@ class _Importer:
             raise Unsupported("random numbers")
         with torch.no_grad():
             result = target(*args, **kwargs)
+        if _aten_name(target) in _UNFILLED:
+            # Whatever stood in memory: numbers that nothing overwrites are not the module's.
+            if not result.is_floating_point():
+                raise Unsupported("memory that is not filled")
+            result.fill_(torch.nan)
         return pytree.tree_map_only(Tensor, lambda t: t.cpu(), result)
 
     def _as_declared(self, node: Node, result: Any) -> Any:

@@ -15,7 +15,17 @@ from torch import Tensor
 
 from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import Nonlinear, Op, Shape, Unsupported, broadcast, lossless
+from frown.graph.op import (
+    MOST_IN_ALL,
+    MOST_PRODUCTS,
+    Nonlinear,
+    Op,
+    Shape,
+    Unsupported,
+    broadcast,
+    lossless,
+    require_entries,
+)
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.graph.sharing import Pool
 from frown.graph.windows import Windows, rim
@@ -35,18 +45,27 @@ class Value:
 
 Operand = Value | Tensor
 
+_VIEWS = (Expand, Permute, Reshape, Slice)
+
 
 @dataclass
 class Builder:
-    """Collects nodes; `scope` names the next ones after the model's own node."""
+    """Collects nodes; `scope` names the next ones after the model's own node.
+
+    Tensors beyond MOST_ENTRIES, and networks beyond MOST_IN_ALL or MOST_PRODUCTS, raise
+    Unsupported before anything of their size is made.
+    """
 
     scope: str = ""
+    entries: int = 0  # of all tensors so far that are no views
+    products: int = 0  # with the weights of matrices and convolutions
     nodes: list[Node] = field(default_factory=list)
     pool: Pool = field(default_factory=Pool)
     # By node: a value whose entries, in their places, are in the same order of size.
     ordered: dict[int, Value] = field(default_factory=dict)
 
     def input(self, name: str, shape: Shape) -> Value:
+        require_entries(shape, "an input")
         self.nodes.append(Node(name, Input(shape), (), shape))
         return Value(0, shape)
 
@@ -56,6 +75,16 @@ class Builder:
             # Neurons are numbered along a node's axes, so a lone one needs an axis.
             lone = self.add(op, *(self.reshape(v, (1, *v.shape)) for v in inputs))
             return self.reshape(lone, ())
+        count = require_entries(shape)
+        if not isinstance(op, _VIEWS):
+            if self.entries + count > MOST_IN_ALL:
+                raise Unsupported(f"a network of more than {MOST_IN_ALL:,} entries in all")
+            self.entries += count
+        if isinstance(op, Linear | Conv | ConvTranspose):
+            read = op.weight.numel() // op.weight.shape[1 if isinstance(op, ConvTranspose) else 0]
+            self.products += count * read
+            if self.products > MOST_PRODUCTS:
+                raise Unsupported(f"a network of more than {MOST_PRODUCTS:,} products")
         index = len(self.nodes)
         name = self.scope or f"{type(op).__name__.lower()}_{index}"
         self.nodes.append(Node(name, self.pool.shared(op), tuple(v.index for v in inputs), shape))
@@ -115,6 +144,7 @@ class Builder:
         if index.numel() == 0 or int(index.min()) < -size or int(index.max()) >= size:
             raise Unsupported(f"indices out of range for an axis of {size}")
         target = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        require_entries(target)
         places = index.flatten() % size
         if len(places) == 1:
             return self.reshape(self.select(x, axis, int(places)), target)
@@ -146,6 +176,7 @@ class Builder:
             return x
         if mode == "constant":
             return self.add(Pad(x.shape, widths, float(value)), x)
+        require_entries([a + n + b for n, (a, b) in zip(x.shape, widths, strict=True)])
         for axis, (before, after) in enumerate(widths):
             if before or after:
                 x = self.gather(x, axis, rim(x.shape[axis], before, after, mode))
@@ -192,6 +223,7 @@ class Builder:
         """Entries of two tensors, by their places in the flattened ones, side by side on a new
         last axis. Entries that repeat are bounded once."""
         flat = [self.reshape(v, (output_size(v),)) for v in (x, y)]
+        require_entries((2, *broadcast(tuple(rows.shape), tuple(columns.shape))))
         both = self.add(Concat(0, (output_size(x), output_size(y))), *flat)
         return self.gather(both, 0, torch.stack(_broadcast(rows, columns + output_size(x)), -1))
 
@@ -342,6 +374,8 @@ class Builder:
         lead, spatial = x.shape[:-dims], x.shape[-dims:]
         windows = Windows(spatial, kernel, stride, pads, dilation, ceil)
         channels = lead[-1] if lead else 1
+        require_entries([n + a + b for n, (a, b) in zip(spatial, windows.padding(), strict=True)])
+        require_entries((channels, *kernel), "a pooling window")
         y = self.conv(
             x if lead else self.reshape(x, (1, *x.shape)),
             torch.ones(channels, 1, *kernel, dtype=torch.float64),
@@ -371,6 +405,7 @@ class Builder:
         dims = len(kernel)
         lead, spatial = x.shape[:-dims], x.shape[-dims:]
         windows = Windows(spatial, kernel, stride, pads, dilation, ceil)
+        require_entries((*lead, *windows.reach(), *kernel), "pooling windows")
         flat = self.reshape(x, (*lead, prod(spatial)))
         picked = self.gather(flat, flat.rank - 1, windows.entries())
         return self.reshape(picked, (*lead, *windows.reach(), prod(kernel)))

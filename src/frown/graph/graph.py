@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -61,9 +62,36 @@ class Graph:
     def output(self) -> int:
         return len(self.nodes) - 1
 
-    def apply(self, x: Tensor) -> Tensor:
-        """Outputs (rows, *output shape) for inputs (rows, *input shape)."""
-        return self.values(x)[-1]
+    def apply(
+        self, x: Tensor, compute: Callable[[Node, Sequence[Tensor]], Tensor] | None = None
+    ) -> Tensor:
+        """Outputs (rows, *output shape) for inputs (rows, *input shape).
+
+        `compute` gives a node's value from those it reads; by default it is the operator's own.
+        A value is let go after its last reader.
+        """
+        kept: dict[int, Tensor] = {}
+        for i, node in enumerate(self.nodes):
+            if isinstance(node.op, Input):
+                kept[i] = x.reshape(-1, *node.shape)
+            else:
+                given = [kept[j] for j in node.inputs]
+                kept[i] = compute(node, given) if compute else node.op.apply(*given)
+                del given
+                for j in self._done_after[i]:
+                    del kept[j]
+        return kept[len(self.nodes) - 1]
+
+    @cached_property
+    def _done_after(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that each node is the last to read."""
+        last: dict[int, int] = {}
+        for i, node in enumerate(self.nodes):
+            last.update(dict.fromkeys(node.inputs, i))
+        done: list[list[int]] = [[] for _ in self.nodes]
+        for j, i in last.items():
+            done[i].append(j)
+        return tuple(map(tuple, done))
 
     def values(self, x: Tensor) -> list[Tensor]:
         """The value of every node, in order."""

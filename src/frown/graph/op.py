@@ -9,7 +9,7 @@ included; so `Transpose`, `Reshape` or `Concat` mean what the file says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from math import prod
 from typing import Self
@@ -23,6 +23,25 @@ Window = tuple[tuple[int, int], ...]  # (start, stop) along every axis
 
 class Unsupported(Exception):
     """Raised by a front end's handler: what about this operator has no bounds here."""
+
+
+MOST_ENTRIES = 2**24  # of one tensor of a network
+MOST_IN_ALL = 2**27  # of all its tensors together
+MOST_PRODUCTS = 2**36  # of a number and a weight, in all
+
+
+def require_entries(shape: Sequence[int], what: str = "a tensor") -> int:
+    """How many entries a tensor has that is about to be made.
+
+    Raises Unsupported where there are none, and beyond MOST_ENTRIES: a small file can ask for
+    more than any memory holds.
+    """
+    count = prod(shape)
+    if min(shape, default=1) <= 0:
+        raise Unsupported(f"{what} of shape {tuple(shape)}, which is empty")
+    if count > MOST_ENTRIES:
+        raise Unsupported(f"{what} of {count:,} entries; at most {MOST_ENTRIES:,}")
+    return count
 
 
 LEAST = 2.0**-1000  # no number from here on has lost digits to underflow
@@ -124,8 +143,13 @@ def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tens
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that numpy's rules give tensors of these shapes together."""
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    """The shape that numpy's rules give tensors of these shapes together.
+
+    Raises Unsupported where that has more than MOST_ENTRIES.
+    """
+    shape: Shape = tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    require_entries(shape)
+    return shape
 
 
 def foldable(given: Shape, wanted: Shape) -> bool:

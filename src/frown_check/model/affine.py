@@ -130,6 +130,8 @@ def gemm(call: Call) -> Value:
     if not call.has(2) or beta == 0:
         return y
     bias = call.value(2)
+    if together(y.shape, bias.shape) != y.shape:
+        raise call.refuse(f"a bias of shape {bias.shape} for a product of {y.shape}")
     if isinstance(bias, View):
         added = bias if beta == 1 else call.scale(bias, beta)
         return combine(call, y, added, 1.0)

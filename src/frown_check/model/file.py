@@ -51,6 +51,8 @@ def load(
     refuse_if(not _legible(proto), f"{path.name} has names that are not text in UTF-8")
     if proto.functions or proto.graph.sparse_initializer:
         raise Refused("local functions and sparse weights are not supported by the checker")
+    domains = ["" if o.domain == "ai.onnx" else o.domain for o in proto.opset_import]
+    refuse_if(len(set(domains)) != len(domains), "the model imports the opset of a domain twice")
     opsets = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
     if len(opsets) != 1 or opsets[0] not in OPSETS:
         raise Refused(f"opset {opsets} is not supported by the checker")

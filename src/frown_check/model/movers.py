@@ -92,16 +92,23 @@ def reshape(call: Call) -> Value:
 
 @operator("Transpose", attributes="perm")
 def transpose(call: Call) -> Value:
-    order = call.list("perm")
-    return indexed(call.value(0), lambda a: a.transpose(order))
+    x, order = call.value(0), call.list("perm")
+    rank = len(x.shape)
+    if order is not None and sorted(order) != list(range(rank)):
+        raise call.refuse(f"perm={order} of a tensor of rank {rank}")
+    return indexed(x, lambda a: a.transpose(order))
 
 
 @operator("Squeeze", attributes="axes")
 def squeeze(call: Call) -> Value:
     x, axes = call.value(0), call.list("axes", 1)
     rank = len(x.shape)
-    drop = None if axes is None else tuple(call.axis(a, rank) for a in axes)
-    return indexed(x, lambda a: a.squeeze(drop))
+    if axes is None:
+        return indexed(x, lambda a: a.squeeze())
+    # The standard drops the axes listed, here none; onnxruntime all of size 1.
+    call.refuse_if(not axes, "an empty list of axes")
+    _each_once(call, axes, rank)
+    return indexed(x, lambda a: a.squeeze(tuple(call.axis(a, rank) for a in axes)))
 
 
 @operator("Unsqueeze", attributes="axes")
@@ -138,6 +145,7 @@ def split(call: Call) -> Sequence[Value]:
         count = len(call.node.outputs)
         given = call.attribute("num_outputs", count)
         call.refuse_if(given != count, f"attribute num_outputs={given} for {count} outputs")
+        call.refuse_if(call.opset < 18 and x.shape[axis] % count, "parts of unequal size")
         each = -(-x.shape[axis] // count)
         sizes = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
     call.refuse_if(sum(sizes) != x.shape[axis] or min(sizes) <= 0, f"sizes {sizes}")
@@ -159,7 +167,8 @@ def _part(x: Value, places: tuple[slice, ...]) -> Value:
 def slices(call: Call) -> Value:
     x = call.value(0)
     starts, ends = call.list("starts", 1) or [], call.list("ends", 2) or []
-    axes = call.list("axes", 3) or list(range(len(starts)))
+    axes = call.list("axes", 3)
+    axes = list(range(len(starts))) if axes is None else axes
     steps = call.integers(4) if call.has(4) else [1] * len(starts)
     places: list[slice] = [slice(None)] * len(x.shape)
     _each_once(call, axes, len(x.shape))

@@ -57,7 +57,8 @@ def reduction(call: Call) -> Value:
     given = call.list("axes", 1)
     if not given:
         given = [] if call.attribute("noop_with_empty_axes", 0) else list(range(rank))
-    axes = sorted({call.axis(a, rank) for a in given})
+    axes = sorted(call.axis(a, rank) for a in given)
+    call.refuse_if(len(set(axes)) != len(axes), f"axes={given}, one of them twice,")
     rest = [i for i in range(rank) if i not in axes]
     last = x.index.transpose(*rest, *axes).reshape(*(x.shape[i] for i in rest), -1)
     keep = call.attribute("keepdims", 1)
