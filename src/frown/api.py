@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from frown.attacks.pgd import Attack
 from frown.batches import Progress, Question, Search, answered, certificate_name
 from frown.bounding import Bounded, bounded
+from frown.engines.clock import now
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.errors import InvalidInput
@@ -125,6 +126,7 @@ def certify(
     Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
+    began = now()
     question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
     search = Search(
         method=method,
@@ -151,7 +153,7 @@ def certify(
     )
     model = _gated(model, search.gates)
     plan = plan_for(model, dtype, device)
-    run, options = answered(model, plan, question, search, progress, on_rows)
+    run, options = answered(model, plan, question, search, search.clock(began), progress, on_rows)
     options["scale"] = None if scale is None else "given"
     return Certification(
         tuple(run.rows), run.counterexamples, model.name, model.digest, options, __version__
@@ -182,6 +184,7 @@ def sensitivity(
     pairs of input and frame share batches. `progress` counts pairs, and counterexamples go
     by input and frame.
     """
+    began = now()
     asked = _question(model, x, y, norm, target, bounds, eps, scale, "all", 0, indices)
     shape = model.input_shape
     chosen = apart_of(frames, frame_axis, shape)
@@ -223,7 +226,7 @@ def sensitivity(
     search = Search(**options)
     model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device)
-    run, settings = answered(model, plan, question, search, progress, finished)
+    run, settings = answered(model, plan, question, search, search.clock(began), progress, finished)
     settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
     settings["scale"] = None if scale is None else "given"
     return Sensitivity(
