@@ -27,7 +27,7 @@ LAYERS = (
     ("frontends",),
     ("relax", "query"),
     ("graph",),
-    ("errors", "results", "memory", "version", "assets"),
+    ("errors", "results", "memory", "surroundings", "version", "assets"),
 )
 # The engines know nothing of where a network came from; a front end nothing of queries.
 FORBIDDEN = (

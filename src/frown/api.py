@@ -34,6 +34,7 @@ from frown.query.inputs import (
 from frown.query.query import Query
 from frown.relax.fuse import fuse
 from frown.results import Certification, Row, Sensitivity
+from frown.surroundings import in_plain_surroundings
 from frown.version import __version__
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ __all__ = ["Progress", "Search", "bound", "certify", "load", "plan_for", "sensit
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+@in_plain_surroundings
 def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     """A model from an ONNX file, or from a torch module and an example input.
 
@@ -66,8 +68,9 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     raise InvalidInput(f"cannot load a {type(source).__name__}; give a path or a torch module")
 
 
+@in_plain_surroundings
 def certify(
-    model: Model,
+    model: Model | str | Path,
     x: ArrayLike,
     y: ArrayLike | None = None,
     *,
@@ -106,7 +109,7 @@ def certify(
     """The largest radius, within `tol`, at which each input's answer is proved.
 
     x is (N, *model.input_shape), y the labels (N,); without them the model's own answers
-    stand in. `target` is None (every other class),
+    stand in. `model` may be the path of an ONNX file, too. `target` is None (every other class),
     a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
     valid input range. With `eps` one radius is checked instead of searched for. `scale`
     gives features their own radius: eps * scale, 0 for features that may not move.
@@ -126,6 +129,7 @@ def certify(
     Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
+    model = _model(model)
     began = now()
     question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
     search = Search(
@@ -160,8 +164,9 @@ def certify(
     )
 
 
+@in_plain_surroundings
 def sensitivity(
-    model: Model,
+    model: Model | str | Path,
     x: ArrayLike,
     y: ArrayLike | None = None,
     *,
@@ -184,6 +189,7 @@ def sensitivity(
     pairs of input and frame share batches. `progress` counts pairs, and counterexamples go
     by input and frame.
     """
+    model = _model(model)
     began = now()
     asked = _question(model, x, y, norm, target, bounds, eps, scale, "all", 0, indices)
     shape = model.input_shape
@@ -240,8 +246,9 @@ def sensitivity(
     )
 
 
+@in_plain_surroundings
 def bound(
-    model: Model,
+    model: Model | str | Path,
     x: ArrayLike,
     eps: ArrayLike,
     *,
@@ -271,6 +278,7 @@ def bound(
     The result has `lower` and `upper` (N, K), the intermediate bounds and lines by layer,
     and the linear forms at the input.
     """
+    model = _model(model)
     inputs = inputs_of(x, model.input_shape)
     none = np.zeros(len(inputs), dtype=np.int64)
     query = _query(model, inputs, none, None, norm, bounds, scale, frames, frame_axis, None)
@@ -300,6 +308,19 @@ def bound(
         check_program(plan, settings, query.p)
         with crew_of(settings) as crew:
             return bounded(plan, ball, functions, settings, model.input_shape, crew)
+
+
+def _model(model: object) -> Model:
+    """A model as `load` gives it; a path is loaded."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | Path):
+        return load(model)
+    kind = "torch module" if isinstance(model, torch.nn.Module) else type(model).__name__
+    raise InvalidInput(
+        f"a {kind} is no model to bound: give frown.load(path) or, of a torch module, "
+        "frown.load(module, torch.zeros(1, ...)) with an example of its inputs"
+    )
 
 
 def _question(
