@@ -29,7 +29,7 @@ LAYERS = (
     ("graph",),
     ("statement",),
     ("folder",),
-    ("errors", "results", "memory", "plain", "version", "assets"),
+    ("errors", "results", "memory", "plain", "surroundings", "version", "assets"),
 )
 # The engines know nothing of where a network came from; a front end nothing of queries.
 FORBIDDEN = (

@@ -33,7 +33,7 @@ def answers(batch: Batch, method: str, outputs: int, eps: NDArray[np.float64] | 
             point = eps is not None and eps[n] == 0  # the claim is about the input alone
             held = not point or batch.held(k)
             if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
-                remark = "rounding errors left nothing of the proof"
+                remark = batch.nothing
             if broken <= radius:
                 # A proof and a counterexample: rounding has fooled one of them.
                 radius, margins, whole, held = 0.0, {}, False, False

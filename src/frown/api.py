@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from frown.attacks.pgd import Attack
 from frown.batches import Progress, Question, Search, answered, certificate_name
 from frown.bounding import Bounded, bounded
+from frown.engines.clock import now
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.errors import InvalidInput
@@ -35,6 +36,7 @@ from frown.query.query import Query
 from frown.relax.fuse import fuse
 from frown.results import Certification, Row, Sensitivity
 from frown.statement import GIVEN, KEY, Spread, Statement
+from frown.surroundings import in_plain_surroundings
 from frown.version import __version__
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ __all__ = [
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+@in_plain_surroundings
 def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     """A model from an ONNX file, or from a torch module and an example input.
 
@@ -76,8 +79,9 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     raise InvalidInput(f"cannot load a {type(source).__name__}; give a path or a torch module")
 
 
+@in_plain_surroundings
 def certify(
-    model: Model,
+    model: Model | str | Path,
     x: ArrayLike,
     y: ArrayLike | None = None,
     *,
@@ -116,7 +120,7 @@ def certify(
     """The largest radius, within `tol`, at which each input's answer is proved.
 
     x is (N, *model.input_shape), y the labels (N,); without them the model's own answers
-    stand in. `target` is None (every other class),
+    stand in. `model` may be the path of an ONNX file, too. `target` is None (every other class),
     a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
     valid input range. With `eps` one radius is checked instead of searched for. `scale`
     gives features their own radius: eps * scale, 0 for features that may not move.
@@ -136,6 +140,8 @@ def certify(
     Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
     After `time_limit` seconds each input keeps the best radius proved so far.
     """
+    model = _model(model)
+    began = now()
     question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
     search = Search(
         method=method,
@@ -162,7 +168,7 @@ def certify(
     )
     model = _gated(model, search.gates)
     plan = plan_for(model, dtype, device, search.proved(model))
-    run, options = answered(model, plan, question, search, progress, on_rows)
+    run, options = answered(model, plan, question, search, search.clock(began), progress, on_rows)
     options["scale"] = None if scale is None else "given"
     options[KEY] = _statement(model, question, target, deployed).facts()
     return Certification(
@@ -170,8 +176,9 @@ def certify(
     )
 
 
+@in_plain_surroundings
 def sensitivity(
-    model: Model,
+    model: Model | str | Path,
     x: ArrayLike,
     y: ArrayLike | None = None,
     *,
@@ -194,6 +201,8 @@ def sensitivity(
     pairs of input and frame share batches. `progress` counts pairs, and counterexamples go
     by input and frame.
     """
+    model = _model(model)
+    began = now()
     asked = _question(model, x, y, norm, target, bounds, eps, scale, "all", 0, indices)
     shape = model.input_shape
     chosen = apart_of(frames, frame_axis, shape)
@@ -235,7 +244,7 @@ def sensitivity(
     search = Search(**options)
     model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device, search.proved(model))
-    run, settings = answered(model, plan, question, search, progress, finished)
+    run, settings = answered(model, plan, question, search, search.clock(began), progress, finished)
     settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
     settings["scale"] = None if scale is None else "given"
     settings[KEY] = _statement(model, asked, target, search.deployed, chosen).facts()
@@ -325,8 +334,9 @@ def _statement(
     )
 
 
+@in_plain_surroundings
 def bound(
-    model: Model,
+    model: Model | str | Path,
     x: ArrayLike,
     eps: ArrayLike,
     *,
@@ -356,6 +366,7 @@ def bound(
     The result has `lower` and `upper` (N, K), the intermediate bounds and lines by layer,
     and the linear forms at the input.
     """
+    model = _model(model)
     inputs = inputs_of(x, model.input_shape)
     none = np.zeros(len(inputs), dtype=np.int64)
     query = _query(model, inputs, none, None, norm, bounds, scale, frames, frame_axis, None)
@@ -385,6 +396,19 @@ def bound(
         check_program(plan, settings, query.p)
         with crew_of(settings) as crew:
             return bounded(plan, ball, functions, settings, model.input_shape, crew)
+
+
+def _model(model: object) -> Model:
+    """A model as `load` gives it; a path is loaded."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | Path):
+        return load(model)
+    kind = "torch module" if isinstance(model, torch.nn.Module) else type(model).__name__
+    raise InvalidInput(
+        f"a {kind} is no model to bound: give frown.load(path) or, of a torch module, "
+        "frown.load(module, torch.zeros(1, ...)) with an example of its inputs"
+    )
 
 
 def _question(

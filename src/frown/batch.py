@@ -35,11 +35,16 @@ class Batch:
     certificate_file: dict[int, str] = field(default_factory=dict)  # by place: its name
     checked: set[int] = field(default_factory=set)  # places the independent checker accepted
     fixed: Evaluate | None = None  # margins by fixed lines, as the search for `base` asks for them
+    cheap: Bracket | None = None  # by CROWN's lines over plain intervals, where time is limited
+    evaluations: list[float] = field(default_factory=list)  # seconds that radii took to try
+    replay: float = 0.0  # seconds that a proof by fixed lines took, for each input
     base: Tensor | None = None  # what CROWN proved, before others went on
     warm: Warm | None = None  # where FROWN's ascents ended
     slants: dict[int, Slants] = field(default_factory=dict)  # of the largest radii that LP proved
     deployed: str = ""  # the precision of execution that the proofs cover
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
+    replayed: Tensor | None = None  # with them: radii that were to be proved
+    nothing: str = "rounding errors left nothing of the proof"  # said where that is so
     covered: Tensor | None = None  # with them: whether the valid range lies within the radius
 
     @property

@@ -17,8 +17,8 @@ from frown.answers import answers
 from frown.attacks.pgd import Attack
 from frown.batch import Batch
 from frown.certificate import check_certifiable
-from frown.certifier import SEARCHED, Certifier
-from frown.engines.clock import Clock
+from frown.certifier import CHECK, SEARCHED, Certifier
+from frown.engines.clock import NO_LIMIT, Clock, OutOfTime
 from frown.engines.lp import check_program, crew_of
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
@@ -29,7 +29,7 @@ from frown.graph.graph import Graph
 from frown.graph.simplify import tidy
 from frown.memory import half_of_free
 from frown.prover import ESTIMATES, LEVELS, Prover
-from frown.query.inputs import whole_number
+from frown.query.inputs import real_number, whole_number
 from frown.query.query import Query
 from frown.relax.fuse import GATES
 from frown.results import Row
@@ -38,6 +38,11 @@ from frown.statement import input_digest
 
 if TYPE_CHECKING:
     from frown_check.checker import Claim
+
+
+ATTACK = 0.15  # of the time, where it is limited, is for the attack
+CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
+# something is proved
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,9 @@ class Search:
     deployed: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.tol < 1:
+        if not 0 < real_number(self.tol, "tol") < 1:
             raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
-        if self.time_limit is not None and not self.time_limit > 0:
+        if self.time_limit is not None and not real_number(self.time_limit, "time_limit") > 0:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
         if self.gates not in GATES:
             raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
@@ -111,6 +116,15 @@ class Search:
         over the real numbers may round two outputs to one, so `deployed` has all of it."""
         return model.ranking if self.deployed is None else model.graph
 
+    def clock(self, began: float) -> Clock:
+        """The deadline of a call that began then."""
+        return NO_LIMIT if self.time_limit is None else Clock(began + self.time_limit)
+
+    def _bytes(self) -> int:
+        if self.memory is None:
+            return half_of_free(self.device)
+        return whole_number(self.memory, "memory (--memory)")
+
     def settings(self) -> Settings:
         ascent = Ascent()
         if self.steps is not None:
@@ -118,11 +132,11 @@ class Search:
             ascent = Ascent(steps=steps, more=steps)
         return Settings(
             method=self.method,
-            group=self.group,
+            group=whole_number(self.group, "group", least=0),
             wide=self.wide,
             rule=self.rule,
             ascent=ascent,
-            memory=self.memory or half_of_free(self.device),
+            memory=self._bytes(),
             tangents=whole_number(self.tangents, "tangents"),
             boxes=self.boxes,
             workers=whole_number(self.workers, "workers"),
@@ -152,6 +166,7 @@ def answered(
     plan: Plan,
     question: Question,
     search: Search,
+    clock: Clock,
     progress: Callable[[Progress], None] | None,
     on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
 ) -> tuple[Batches, dict[str, Any]]:
@@ -160,12 +175,12 @@ def answered(
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)
-    clock = Clock.lasting(search.time_limit)
     size = search.batch or batch_size(plan, settings, len(query))
     shelf = Shelf.open(model, search, question)
     taken = nullcontext() if shelf is None else shelf.lock
     with taken, torch.no_grad(), crew_of(settings) as crew:
-        certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew)
+        after = 0.0 if search.level == "estimate" else 1 + CHECK * (search.level == "checked")
+        certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew, proofs=after)
         prover = None
         if search.level != "estimate":
             exact = Plan(tidy(search.proved(model)))
@@ -175,7 +190,7 @@ def answered(
         run = Batches(
             certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows
         )
-        run.all(anytime=search.time_limit is not None)
+        run.all()
     frames = {}
     if query.frames is not None:
         frames = {"frames": query.frames.name, "frame_axis": query.frames.axis}
@@ -236,8 +251,8 @@ class Shelf:
             model, search.certificates, search.level == "checked", question.certificate, lock
         )
 
-    def keep(self, batch: Batch) -> None:
-        """Write the batch's certificates and, if asked to, have each checked."""
+    def keep(self, batch: Batch, clock: Clock) -> None:
+        """Write the batch's certificates and, if asked to, have each checked while time is left."""
         for n, content in list(batch.certificate.items()):
             file = self.folder / self.name(int(batch.index[n]))
             try:
@@ -249,7 +264,12 @@ class Shelf:
                 import frown_check
 
                 assert self.model.path is not None
-                verdict = frown_check.check(file, self.model.path)
+                try:
+                    clock.check()
+                    verdict = frown_check.check(file, self.model.path, lambda _: clock.check())
+                except OutOfTime:
+                    batch.say(n, "the time limit came before its certificate was checked")
+                    continue
                 if not verdict.accepted:
                     self._discard(batch, n, f"the checker refused: {verdict.reason}")
                 elif verdict.claim is not None and self._meant(verdict.claim, batch, n):
@@ -321,30 +341,40 @@ class Batches:
         self.prover, self.shelf = prover, shelf
         self.size, self.progress, self.on_rows = size, progress, on_rows
         self.rows: list[Row] = []
+        self.stage = certifier.settings.method
         self.counterexamples: dict[int, NDArray[np.float64]] = {}
         self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
 
-    def all(self, anytime: bool) -> None:
-        """With `anytime`, every input gets its cheap radius before any is optimised.
+    def all(self) -> None:
+        """Where time is limited, every input gets its cheap radius before any is optimised.
 
         An interrupt hands over what the batches under way have proved.
         """
+        limited = self.certifier.clock != NO_LIMIT
         waiting: list[tuple[NDArray[np.int64], Batch]] = []
-        first = self.parts if anytime and self.certifier.settings.method in SEARCHED else []
         try:
-            for part in first:
-                self._begin(part, waiting)
+            if limited:
+                self._prepare(waiting)
             for k, part in enumerate(self.parts):
-                if not first:
-                    self._begin(part, waiting)
-                self._tell(self.certifier.settings.method)
                 certifier = self.certifier
-                if certifier.settings.method in ("lp", "milp"):
-                    # Programs may take any time: each batch gets its part of what is left.
-                    clock = certifier.clock.share(len(self.parts) - k)
-                    certifier = replace(certifier, clock=clock)
-                certifier.tighten(waiting[0][1], self.eps is not None, self._pulse)
-                self._prove(*waiting[0])
+                if limited:
+                    certifier = self._within(certifier.clock.share(len(self.parts) - k))
+                else:
+                    batch = self._begin(part)
+                    certifier.strike(batch, self.eps is not None)
+                    waiting.append((part, batch))
+                batch = waiting[0][1]
+                if not (limited and self._in_two):
+                    self._tell("crown" if self._in_two else "search")
+                    certifier.bracket(batch, self.eps is not None, self._pulse)
+                self._tell(certifier.settings.method)
+                certifier.tighten(batch, self.eps is not None, self._pulse)
+                # A proof that takes longer than it should leaves something to those behind it.
+                clock = certifier.clock
+                if limited:
+                    clock = self.certifier.clock.share((len(self.parts) - k + 1) // 2)
+                self._prove(part, batch, clock)
+                self._keep(batch, clock)
                 self._hand_over(*waiting.pop(0))
         except KeyboardInterrupt:
             for part, batch in waiting:
@@ -353,24 +383,56 @@ class Batches:
                 self._hand_over(part, batch)
             raise
 
-    def _begin(
-        self, part: NDArray[np.int64], waiting: list[tuple[NDArray[np.int64], Batch]]
-    ) -> None:
-        """Attack and cheap radii of one more batch."""
-        batch = self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
-        waiting.append((part, batch))
-        self._tell("crown" if self.certifier.settings.method in SEARCHED else "search")
-        self.certifier.bracket(batch, self.eps is not None, self._pulse)
+    @property
+    def _in_two(self) -> bool:
+        """Whether a search with fixed lines comes before another."""
+        return self.certifier.settings.method in SEARCHED
 
-    def _prove(self, part: NDArray[np.int64], batch: Batch) -> None:
+    def _within(self, clock: Clock) -> Certifier:
+        return replace(self.certifier, clock=clock)
+
+    def _prepare(self, waiting: list[tuple[NDArray[np.int64], Batch]]) -> None:
+        """What is cheap, for all inputs: radii by plain intervals, the attack within its part of
+        the time and, where another method goes on, CROWN's radii within theirs; all proved."""
+        clock, fixed, count = self.certifier.clock, self.eps is not None, len(self.parts)
+        for part in self.parts:
+            batch = self._begin(part)
+            self._tell("interval")
+            self.certifier.glance(batch, fixed, self._pulse)
+            self._prove(part, batch, clock, inside=False)
+            waiting.append((part, batch))
+        attack = clock.part(ATTACK)
+        for k, (_, batch) in enumerate(waiting):
+            self._tell("attack")
+            self._within(attack.share(count - k)).strike(batch, fixed)
+        first = clock.part(CROWN)
+        for k, (part, batch) in enumerate(waiting if self._in_two else []):
+            self._tell("crown")
+            own, soft = clock.share(count - k), first.share(count - k)
+            certifier = replace(self.certifier, clock=own, soft=soft)
+            certifier.bracket(batch, fixed, self._pulse)
+            self._prove(part, batch, own)
+
+    def _begin(self, part: NDArray[np.int64]) -> Batch:
+        """One more batch."""
+        return self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
+
+    def _prove(
+        self, part: NDArray[np.int64], batch: Batch, clock: Clock, inside: bool = True
+    ) -> None:
         """What the search found, with all rounding accounted for."""
         if self.prover is not None:
             self._tell("rigorous")
             began = monotonic()
-            self.prover.prove(batch, self._eps(part))
-            if self.shelf is not None:
-                self._tell("certificates")
-                self.shelf.keep(batch)
+            replace(self.prover, clock=clock, inside=inside).prove(batch, self._eps(part))
+            batch.seconds += monotonic() - began
+
+    def _keep(self, batch: Batch, clock: Clock) -> None:
+        """The batch's certificates."""
+        if self.shelf is not None:
+            self._tell("certificates")
+            began = monotonic()
+            self.shelf.keep(batch, clock)
             batch.seconds += monotonic() - began
 
     def _cut_short(self, batch: Batch) -> None:
@@ -390,8 +452,7 @@ class Batches:
         if self.progress is not None:
             proved = [r.radius for r in self.rows] + batch.bracket.proved.tolist()
             mean = sum(proved) / max(1, len(proved))
-            stage = self.certifier.settings.method
-            self.progress(Progress(len(self.rows), len(self.query), mean, stage))
+            self.progress(Progress(len(self.rows), len(self.query), mean, self.stage))
 
     def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
         method, outputs = self.certifier.settings.method, self.certifier.plan.graph.output_size
@@ -412,6 +473,7 @@ class Batches:
         return None if self.eps is None else self.eps[part]
 
     def _tell(self, stage: str) -> None:
+        self.stage = stage
         if self.progress is not None:
             mean = float(np.mean([r.radius for r in self.rows])) if self.rows else 0.0
             self.progress(Progress(len(self.rows), len(self.query), mean, stage))

@@ -206,7 +206,7 @@ class _Work:
     def output_form(self, spec: Spec) -> tuple[LinearForm, dict[str, Array]]:
         """The conditions' forms (N, T, *input shape) and the slopes behind them."""
         plan, target = self.plan, self.plan.graph.output
-        count, conditions, _ = spec.coef.shape
+        count, conditions = spec.shape
         coef = spec.coef.reshape(count * conditions, *plan.graph.nodes[target].shape)
         row = torch.arange(count * conditions, device=coef.device)
         wide = self.settings.wide

@@ -21,7 +21,7 @@ from frown.batch import Batch
 from frown.counterexamples import confirm, confirm_one
 from frown.engines.backward import fixed_layers, fixed_margins
 from frown.engines.ceiling import Ceiling
-from frown.engines.clock import NO_LIMIT, Clock, OutOfTime
+from frown.engines.clock import NO_LIMIT, Clock, OutOfTime, now
 from frown.engines.frown import Warm, frown
 from frown.engines.lp import Tally, Vertices, Workers, lp
 from frown.engines.plan import Plan
@@ -30,7 +30,7 @@ from frown.errors import ModelMismatch
 from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions
 from frown.radius import Bracket, Evaluate, Goal, holds, search
 
 SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets, be they rough
@@ -39,6 +39,14 @@ NEAR = Goal(0.5, 0.15)
 # Optimised lines gain the more, the deeper a network is (as the paper found): a first guess.
 GAIN, GAIN_PER_LAYER = 0.2, 0.03
 INSIST = 4  # times that ascents go on where there is one radius
+CHEAP = Goal(0.1, 0.05)  # of radii by plain intervals, which only have to be there
+# Rigorous proofs take time as well, which searches leave. By fixed lines they took up to 9 times
+# as long as the last radius tried, up to 2.2 times as long as the longest; by optimised ones 1.2 to
+# 2.4 times as long as by fixed ones (MNIST and CIFAR networks, dense and convolutional). A check
+# is taken to last some times as long.
+REPLAY, LARGEST, AGAIN, CHECK = 9.0, 2.5, 2.0, 4.0
+SMALLER = 2  # times that a search begins anew, should no radius be done in time
+FIRST = 0.5  # of the time left is the most that the first radius may take
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
 
@@ -56,11 +64,13 @@ class Certifier:
     attack: Attack | None
     clock: Clock
     crew: Workers = field(default_factory=Workers)
+    soft: Clock = NO_LIMIT  # when a search that has proved something ends
+    proofs: float = 0.0  # what follows a search: 0 nothing, 1 a proof, more with its check
 
     def start(
         self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None
     ) -> Batch:
-        """Predictions, the attack, and brackets with nothing proved yet."""
+        """Predictions, and brackets with nothing proved yet."""
         began = monotonic()
         graph = self.plan.graph
         outputs = self.model.run(query.x)
@@ -68,7 +78,7 @@ class Certifier:
         spec, region = query.spec(graph), query.region(graph)
         ours = graph.apply(region.centre).flatten(1)
         _agree(self.model, query.x, outputs, self._answers(query, ours).double().cpu().numpy())
-        clean = _conditions(spec, ours)
+        clean = spec.at(ours)
         holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label)
         right = np.flatnonzero(holds)
         keep = torch.from_numpy(right).to(graph.device)
@@ -87,12 +97,6 @@ class Certifier:
             {},
         )
         batch.broken[prediction != query.label] = 0.0
-        if self.attack is not None and len(right):
-            fixed = eps is not None
-            guess = limit if fixed else self._guess(batch)
-            problem = (graph, region.rows(keep).with_radius(limit), spec.rows(keep), guess)
-            found = nearest(*problem, self.attack, self.clock)
-            confirm(self.model, batch, found, fixed)
         batch.seconds += monotonic() - began
         return batch
 
@@ -102,12 +106,46 @@ class Certifier:
             return ours
         return self.model.graph.apply(torch.from_numpy(query.x).double()).flatten(1)
 
+    def strike(self, batch: Batch, fixed: bool) -> None:
+        """The attack."""
+        if self.attack is None or not len(batch.right) or self.clock.expired():
+            return
+        began = monotonic()
+        (region, spec), graph, limit = self._problem(batch), self.plan.graph, batch.limit
+        guess = limit if fixed else self._guess(batch)
+        problem = (graph, region.with_radius(limit), spec, guess)
+        found = nearest(*problem, self.attack, self.clock.part(0.9), self.settings.memory)
+        confirm(self.model, batch, found, fixed, self.clock)
+        batch.seconds += monotonic() - began
+
+    def glance(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
+        """Radii by the fixed lines over plain intervals: something to go back to when time is
+        short."""
+        if not len(batch.right):
+            return
+        began = monotonic()
+        region, spec = self._problem(batch)
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            self.clock.check()
+            ball = region.rows(sample).with_radius(radius)
+            layers = fixed_layers(self.plan, ball, self.settings, self.clock, inside=False)
+            rows = spec.rows(sample)
+            return fixed_margins(self.plan, ball, rows, layers, self.settings, self.clock)
+
+        own, batch.cheap = batch.bracket, replace(batch.bracket)
+        batch.bracket = batch.cheap
+        first = batch.limit if eps else self._guess(batch) * 0.1
+        self._search(batch, evaluate, first, CHEAP, 1 if eps else 30, pulse)
+        batch.bracket, batch.complete, batch.evaluations = own, True, []
+        batch.seconds += monotonic() - began
+
     def bracket(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
         """Radii by the fixed rule of the method; for FROWN and programs, CROWN's."""
         if not len(batch.right):
             return
         began = monotonic()
-        first = batch.limit if eps else self._guess(batch) * 0.3
+        first = batch.limit if eps else self._first(batch)
         fixed, rounds = self._fixed(batch), 1 if eps else 60
         if self._goes_on(eps):
             batch.fixed = fixed
@@ -118,8 +156,18 @@ class Certifier:
             self._search(batch, fixed, first, self._fine, rounds, pulse, enough=NEAR)
         else:
             self._search(batch, fixed, first, self._fine, rounds, pulse)
+            for _ in range(0 if eps else SMALLER):
+                if batch.evaluations or self.clock.expired():
+                    break
+                # The first radius took too long: neurons are settled sooner at a smaller one.
+                least = first if batch.cheap is None else batch.cheap.proved
+                first = (0.1 * first).maximum(least.minimum(first))
+                self._search(batch, fixed, first, self._fine, rounds, pulse)
             if self.settings.method not in SEARCHED and not eps:
                 batch.say_what_is_open(self._fine)
+        if batch.cheap is not None:
+            every = torch.arange(len(batch.right), device=first.device)
+            batch.bracket.take_over(every, batch.cheap)
         batch.seconds += monotonic() - began
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
@@ -127,6 +175,8 @@ class Certifier:
         method = self.settings.method
         if method not in SEARCHED or not len(batch.right):
             return
+        if self.clock != NO_LIMIT and not batch.evaluations:
+            return  # not even CROWN's lines were done in time
         began = monotonic()
         bracket = batch.bracket
         batch.base = bracket.proved.clone()
@@ -182,17 +232,47 @@ class Certifier:
         glance: bool = False,
         enough: Goal | None = None,
     ) -> None:
+        def late() -> bool:
+            if self.soft.expired() and bool((batch.bracket.proved > 0).all()):
+                return True
+            return self.clock.expired() or self.clock.left() < self._reserve(batch)
+
         def stop() -> bool:
             pulse(batch)
-            return self.clock.expired()
+            return late()
+
+        def timed(sample: Tensor, radius: Tensor) -> Tensor:
+            began = now()
+            margins = evaluate(sample, radius)
+            batch.evaluations.append(now() - began)
+            return margins
 
         try:
             with torch.inference_mode():
-                search(batch.bracket, evaluate, first, goal, rounds, stop, glance, enough)
+                search(batch.bracket, timed, first, goal, rounds, stop, glance, enough)
         except OutOfTime:
             batch.complete = False
-        if self.clock.expired() and len(batch.bracket.open(enough or goal)):
+        if late() and len(batch.bracket.open(enough or goal)):
             batch.complete = False
+
+    def _reserve(self, batch: Batch) -> float:
+        """Seconds that proving what a search has found should take."""
+        known, took = AGAIN * batch.replay * len(batch.right), batch.evaluations
+        if known > 0 or not took:
+            return self.proofs * known
+        if batch.cheap is not None and bool(
+            (batch.bracket.proved <= batch.cheap.proved).double().mean() > 0.5
+        ):
+            return 0.0  # there is hardly anything to prove
+        return self.proofs * min(REPLAY * took[-1], LARGEST * max(took))
+
+    def _search_clock(self, batch: Batch) -> Clock:
+        """What a radius may take: it must leave the time for its proof."""
+        if self.proofs and not batch.evaluations:
+            return self.clock.part(FIRST)
+        own = self.clock.sooner(self._reserve(batch))
+        started = bool((batch.bracket.proved > 0).all())
+        return min(own, self.soft, key=lambda c: c.deadline) if started else own
 
     def _insist(
         self, batch: Batch, evaluate: Evaluate, fixed: Bracket, goal: Goal, pulse: Pulse
@@ -232,7 +312,7 @@ class Certifier:
         assert batch.base is not None
         batch.base[few] = fine.proved
 
-    def _problem(self, batch: Batch) -> tuple[Region, Spec]:
+    def _problem(self, batch: Batch) -> tuple[Region, Conditions]:
         query = batch.query.take(batch.right)
         return query.region(self.plan.graph), query.spec(self.plan.graph)
 
@@ -242,9 +322,10 @@ class Certifier:
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
             ball = region.rows(sample).with_radius(radius)
-            known = ceiling.at(sample, radius)
-            layers = fixed_layers(self.plan, ball, self.settings, self.clock, known)
-            margins = fixed_margins(self.plan, ball, spec.rows(sample), layers, self.settings)
+            known, clock = ceiling.at(sample, radius), self._search_clock(batch)
+            rows = spec.rows(sample)
+            layers = fixed_layers(self.plan, ball, self.settings, clock, known)
+            margins = fixed_margins(self.plan, ball, rows, layers, self.settings, clock)
             ceiling.lower(self.plan, sample, radius, margins, layers)
             return margins
 
@@ -263,7 +344,8 @@ class Certifier:
             settings = self.settings
             if glance and warm.rounds == 0:
                 settings = replace(settings, ascent=settings.ascent.glance)
-            found = frown(self.plan, ball, rows, settings, warm, sample, self.clock, known)
+            clock = self._search_clock(batch)
+            found = frown(self.plan, ball, rows, settings, warm, sample, clock, known)
             ceiling.lower(self.plan, sample, radius, found.margins, found.layers)
             warm.keep(sample[holds(found.margins)])
             return found.margins
@@ -308,7 +390,8 @@ class Certifier:
             for k, r in zip(sample.tolist(), radius, strict=True):
                 ball = region.rows(slice(k, k + 1)).with_radius(r[None])
                 rows = spec.rows(slice(k, k + 1))
-                found = lp(self.plan, ball, rows, self.settings, self.crew, self.clock, vertices[k])
+                clock = self._search_clock(batch)
+                found = lp(self.plan, ball, rows, self.settings, self.crew, clock, vertices[k])
                 margins.append(found.margins)
                 if bool(holds(found.margins)) and r > batch.bracket.proved[k]:
                     batch.slants[k] = found.slants
@@ -354,20 +437,25 @@ class Certifier:
                 batch.remark[n] = found.message
                 batch.complete &= not clock.expired()
 
+    def _first(self, batch: Batch) -> Tensor:
+        """A first radius for fixed lines; where time is limited a smaller one, at which more
+        neurons are settled."""
+        guess = self._guess(batch)
+        if batch.cheap is None:
+            return 0.3 * guess
+        least = batch.cheap.proved.maximum(1e-4 * guess)
+        return (least * 0.3 * guess).sqrt().minimum(0.3 * guess)
+
     def _guess(self, batch: Batch) -> Tensor:
         """Where the margins would vanish if the network were linear at the input."""
         region, spec = self._problem(batch)
         with torch.enable_grad():
             x = region.centre.detach().requires_grad_()
-            worst = _conditions(spec, self.plan.graph.apply(x).flatten(1)).amin(1)
+            worst = spec.at(self.plan.graph.apply(x).flatten(1)).amin(1)
             (slope,) = torch.autograd.grad(worst.sum(), x)
         gain = region.gain(slope)
         tiny = torch.finfo(gain.dtype).tiny
         return torch.minimum(worst.detach() / gain.clamp(min=tiny), batch.limit)
-
-
-def _conditions(spec: Spec, outputs: Tensor) -> Tensor:
-    return (spec.coef @ outputs[:, :, None]).squeeze(-1)
 
 
 def _agree(

@@ -11,15 +11,19 @@ from torch import Tensor
 
 from frown.attacks.pgd import Found
 from frown.batch import Batch
+from frown.engines.clock import Clock
 from frown.frontends.model import Model
 
 # Rounding may undo a point on the boundary: also try a little beyond it.
 STRETCH = (1.0, 1.001, 1.01, 1.05)
 
 
-def confirm(model: Model, batch: Batch, found: Found, fixed: bool) -> None:
-    """Record the nearest points on which the model errs; if `fixed`, within the limits only."""
+def confirm(model: Model, batch: Batch, found: Found, fixed: bool, clock: Clock) -> None:
+    """Record the nearest points on which the model errs; if `fixed`, within the limits only. Points
+    that the clock leaves no time for do not count."""
     for k in torch.isfinite(found.distance).nonzero().flatten().tolist():
+        if clock.expired():
+            return
         confirm_one(model, batch, k, found.point[k], fixed, STRETCH)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from frown.batch import Batch
 from frown.certificate import Recorder
 from frown.certifier import Certifier
+from frown.engines.clock import NO_LIMIT, Clock, OutOfTime, now
 from frown.engines.frown import frown
 from frown.engines.plan import Plan
 from frown.frontends.model import Model
@@ -102,12 +103,14 @@ class Prover:
     plan: Plan
     certificates: bool = False
     deployed: str = ""  # a precision of execution to cover
+    clock: Clock = NO_LIMIT
+    inside: bool = True  # or by plain intervals alone, what they proved
 
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
 
         Exact distances have no such proof; where an operator has none, rows stay estimates and
-        say why.
+        say why. When the clock runs out, what was proved before stands.
         """
         if not len(batch.right):
             return
@@ -132,12 +135,44 @@ class Prover:
 
     def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> str | None:
         """Proofs for the batch, or why there are none after all."""
-        radius = batch.bracket.proved.double().cpu()
+        began, source = now(), batch.bracket if self.inside or not batch.cheap else batch.cheap
+        radius = source.proved.double().cpu()
         if eps is not None:
             radius = radius.minimum(torch.from_numpy(eps[batch.right]))
         margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)
-        proved = torch.zeros_like(radius)
-        waiting = (radius > 0).nonzero().flatten()
+        proved, tried = torch.zeros_like(radius), torch.zeros_like(radius)
+        if batch.rigorous is not None and batch.replayed is not None:
+            (proved, margins), tried = batch.rigorous, batch.replayed
+        try:
+            self._attempts(batch, eps, radius, tried, proved, margins)
+        except OutOfTime:
+            batch.complete = False
+            batch.nothing = "the time limit came before a proof with all rounding accounted for"
+        fault = arithmetic_fault()  # whatever ran in between may have set another mode
+        if fault is not None:
+            batch.certificate.clear()
+            batch.rigorous = batch.replayed = batch.covered = None
+            return fault
+        asked = int((radius > tried).sum())
+        if self.inside and batch.base is None and asked:
+            batch.replay = (now() - began) / asked
+        batch.rigorous, batch.deployed = (proved, margins), self.deployed
+        batch.replayed = tried.maximum(radius)
+        region = batch.query.take(batch.right).region(self.plan.graph)
+        batch.covered = proved >= farthest(region)
+        return None
+
+    def _attempts(
+        self,
+        batch: Batch,
+        eps: NDArray[np.float64] | None,
+        radius: Tensor,
+        tried: Tensor,
+        proved: Tensor,
+        margins: Tensor,
+    ) -> None:
+        """Put what holds of radii beyond those tried before into `proved`, with its `margins`."""
+        waiting = ((radius > tried) & (radius > proved)).nonzero().flatten()
         failed = _Failed.none(radius)
         for attempt in _ONE_RADIUS if eps is not None else _DEPLOYED if self.deployed else _TRIES:
             if not len(waiting):
@@ -147,24 +182,16 @@ class Prover:
             guess = failed.crossing() if attempt.share is None else radius * attempt.share
             trial = guess[waiting]
             found = self._replayed(batch, waiting, trial, spare=attempt is _FIRST)
-            good = (found.margins > 0).all(1)
+            good = (found.margins > 0).all(1) & (trial > proved[waiting])
             proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
             self._keep(batch, waiting, found, good, trial)
             failed = failed.then(waiting, trial, found.margins)
-            waiting = waiting[~good]
+            waiting = waiting[~good & (proved[waiting] < trial)]
         self._fall_back(batch, radius, proved, margins)
         if eps is not None:
             self._points(batch, eps[batch.right] == 0, margins)
         if self.certificates:
             self._economise(batch, proved, margins, eps is not None)
-        fault = arithmetic_fault()  # whatever ran in between may have set another mode
-        if fault is not None:
-            batch.certificate.clear()
-            return fault
-        batch.rigorous, batch.deployed = (proved, margins), self.deployed
-        region = batch.query.take(batch.right).region(self.plan.graph)
-        batch.covered = proved >= farthest(region)
-        return None
 
     def _fall_back(self, batch: Batch, radius: Tensor, proved: Tensor, margins: Tensor) -> None:
         """Where less is left than CROWN had proved, CROWN's own lines at CROWN's radius."""
@@ -182,7 +209,7 @@ class Prover:
     def _points(self, batch: Batch, still: NDArray[np.bool_], margins: Tensor) -> None:
         """Where the one radius is 0, the claim about the input alone: no search was needed for it,
         but a proof is."""
-        which = torch.from_numpy(np.flatnonzero(still))
+        which = torch.from_numpy(np.flatnonzero(still & ~(margins > 0).all(1).numpy()))
         if not len(which):
             return
         radius = torch.zeros(len(which), dtype=margins.dtype)
@@ -245,7 +272,9 @@ class Prover:
             region,
             settings,
             guide,
+            self.clock,
             record=recorder,
+            inside=self.inside,
             thrift=thrift,
             spare=spare,
             execution=execution,
@@ -255,6 +284,8 @@ class Prover:
 
     def _guide(self, batch: Batch, which: Tensor) -> Guide:
         certifier = self.certifier
+        if batch.base is None:  # nothing but fixed lines so far
+            return fixed_rule
         if certifier.settings.method == "lp":
             slants = [batch.slants.get(k) for k in which.tolist()]
             return programmed(self.plan, certifier.plan, slants, certifier.settings)
@@ -274,5 +305,6 @@ class Prover:
         ball = query.region(graph).with_radius(radius.to(graph.dtype).to(graph.device))
         # From the very slopes that proved these radii, whose tables take what is found.
         warm = batch.warm.proofs(rounds=1)
-        frown(certifier.plan, ball, query.spec(graph), certifier.settings, warm, index)
+        spec, settings = query.spec(graph), certifier.settings
+        frown(certifier.plan, ball, spec, settings, warm, index, self.clock)
         return True

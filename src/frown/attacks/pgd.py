@@ -7,16 +7,20 @@ towards the centre by bisection.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, pi
 
 import torch
 from torch import Tensor
 
-from frown.engines.clock import NO_LIMIT, Clock
+from frown.engines.clock import NO_LIMIT, Clock, OutOfTime
 from frown.graph.graph import Graph
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions
+
+BRIEF = 1 << 22  # numbers of all nodes that are computed between two looks at a clock
+WALK = 0.8  # of the time is for the walk, the rest for pulling points in
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +43,22 @@ class Found:
 def nearest(
     graph: Graph,
     region: Region,  # its radius: no counterexample beyond it is wanted
-    spec: Spec,
+    spec: Conditions,
     guess: Tensor,  # (N,) the radius to start with
     attack: Attack,
     clock: Clock = NO_LIMIT,
+    memory: int | None = None,  # bytes for what is computed at once
 ) -> Found:
-    """Points inside the region where some condition of the spec fails (is <= 0)."""
+    """Points inside the region where some condition of the spec fails (is <= 0).
+
+    When the clock runs out, the nearest points seen until then.
+    """
     count = len(region.radius)
     generator = torch.Generator(device="cpu").manual_seed(attack.seed)
     every = torch.arange(count).repeat(attack.restarts).to(region.centre.device)
-    ball, coef = region.rows(every), spec.coef[every]
+    ball, conditions = region.rows(every), spec.rows(every)
+    work = _Work(graph, conditions, _at_once(graph, clock, memory))
+    walking = clock.part(WALK)
     lane = torch.arange(len(every), device=every.device) // count  # which restart
     radius = torch.minimum(guess[every] * 2.0 ** (lane - 1), ball.radius)
     x = _scatter(ball.with_radius(radius), count, generator)
@@ -56,9 +66,10 @@ def nearest(
     best = torch.full_like(radius, inf)
     where = ball.centre.clone()
     for step in range(attack.steps):
-        if clock.expired():
+        try:
+            worst, slope = work.worst(x, walking)
+        except OutOfTime:
             break
-        worst, slope = _worst(graph, x, coef)
         distance = ball.distance(x)
         hit = (worst <= 0) & (distance <= ball.radius)
         closer = hit & (distance < best)
@@ -71,7 +82,7 @@ def nearest(
         radius = radius.minimum(best / 1.005).minimum(ball.radius)
         move = ball.with_radius(radius * (0.5 * pace + 0.02)).descent(slope, spread)
         x = ball.with_radius(radius).project(x + move)
-    where, best = _pull_in(graph, ball, coef, where, best)
+    where, best = _pull_in(work, ball, clock, where, best)
     best, where = (
         best.view(attack.restarts, count),
         where.view(attack.restarts, count, *x.shape[1:]),
@@ -81,14 +92,45 @@ def nearest(
     return Found(where[which, column], best[which, column])
 
 
-def _worst(graph: Graph, x: Tensor, coef: Tensor) -> tuple[Tensor, Tensor]:
-    """The least condition of every row, and its gradient."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        conditions = (coef @ graph.apply(x).flatten(1)[:, :, None]).squeeze(-1)
-        worst = conditions.amin(1)
-        (slope,) = torch.autograd.grad(worst.sum(), x)
-    return worst.detach(), slope
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Points evaluated some rows at a time."""
+
+    graph: Graph
+    conditions: Conditions
+    most: int  # rows at once
+
+    def worst(self, x: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
+        """The least condition of every row, and its gradient."""
+        found = []
+        for rows in self._rows(x, clock):
+            with torch.enable_grad():
+                point = x[rows].detach().requires_grad_()
+                worst = self._least(rows, point)
+                (slope,) = torch.autograd.grad(worst.sum(), point)
+            found.append((worst.detach(), slope))
+        worst, slope = (torch.cat(t) for t in zip(*found, strict=True))
+        return worst, slope
+
+    def bad(self, x: Tensor, clock: Clock) -> Tensor:
+        """Which rows are counterexamples."""
+        found = [self._least(rows, x[rows]) <= 0 for rows in self._rows(x, clock)]
+        return torch.cat(found)
+
+    def _least(self, rows: slice, x: Tensor) -> Tensor:
+        return self.conditions.rows(rows).at(self.graph.apply(x).flatten(1)).amin(1)
+
+    def _rows(self, x: Tensor, clock: Clock) -> Iterator[slice]:
+        for a in range(0, len(x), self.most):
+            clock.check()
+            yield slice(a, a + self.most)
+
+
+def _at_once(graph: Graph, clock: Clock, memory: int | None) -> int:
+    """Rows whose nodes, with what their gradients need, fit the memory and take no long time."""
+    numbers = sum(node.size for node in graph.nodes)
+    most = 1 << 40 if memory is None else memory // (4 * numbers * graph.dtype.itemsize)
+    return max(1, most if clock == NO_LIMIT else min(most, BRIEF // numbers))
 
 
 def _scatter(ball: Region, count: int, generator: torch.Generator) -> Tensor:
@@ -100,7 +142,7 @@ def _scatter(ball: Region, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _pull_in(
-    graph: Graph, ball: Region, coef: Tensor, where: Tensor, best: Tensor
+    work: _Work, ball: Region, clock: Clock, where: Tensor, best: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Bisection on the segment from the centre to the point, which stays adversarial."""
     low, high = torch.zeros_like(best), torch.ones_like(best)
@@ -108,7 +150,10 @@ def _pull_in(
     for _ in range(12):
         middle = (low + high) / 2
         x = ball.centre + _like(middle, step) * step
-        bad = (coef @ graph.apply(x).flatten(1)[:, :, None]).squeeze(-1).amin(1) <= 0
+        try:
+            bad = work.bad(x, clock)
+        except OutOfTime:
+            break
         high, low = torch.where(bad, middle, high), torch.where(bad, low, middle)
     x = ball.centre + _like(high, step) * step
     found = torch.isfinite(best)

@@ -25,7 +25,7 @@ from frown.graph.box import Box
 from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions
 from frown.relax.relaxation import Frame, Lines
 
 Boxes = dict[int, Box]  # by node
@@ -81,15 +81,17 @@ def fixed_layers(
     settings: Settings,
     clock: Clock = NO_LIMIT,
     known: Boxes | None = None,
+    inside: bool = True,
 ) -> Layers:
-    """All layers by the settings' fixed rule; `known` boxes of some of them hold already."""
-    if settings.method == "interval":
+    """All layers by the settings' fixed rule; `known` boxes of some of them hold already. Unless
+    `inside`, lines are those of plain intervals, which cost next to nothing."""
+    if settings.method == "interval" or not inside:
         return walk(plan, region, lambda source, box, frames: box, settings)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
         clock.check()
-        box, rows = without_rows(plan, region, source, box, settings, known)
-        return fixed_box(plan, region, source, box, frames, settings) if rows else box
+        box, rows = without_rows(plan, region, source, box, settings, known, clock)
+        return fixed_box(plan, region, source, box, frames, settings, clock) if rows else box
 
     return walk(plan, region, tighten, settings)
 
@@ -101,12 +103,13 @@ def without_rows(
     box: Box,
     settings: Settings,
     known: Boxes | None,
+    clock: Clock = NO_LIMIT,
 ) -> tuple[Box, bool]:
     """What is known of a source before any row, and whether rows can tell more."""
     if region.p == torch.inf and plan.interval_exact(source):
         return box, False
     if not plan.below(source):
-        return affine_box(plan, region, source, settings), False
+        return affine_box(plan, region, source, settings, clock), False
     return box.meet(known[source]) if known and source in known else box, True
 
 
@@ -117,6 +120,7 @@ def fixed_box(
     box: Box,
     frames: dict[int, Frame],
     settings: Settings,
+    clock: Clock = NO_LIMIT,
     wanted: Tensor | None = None,
 ) -> Box:
     """A source's box, its unsettled entries (of those in the mask, (N, size)) bounded by rows
@@ -130,7 +134,7 @@ def fixed_box(
         return sample[keep], neuron[keep]
 
     def bounded(sample: Tensor, neuron: Tensor, signs: Tensor) -> Tensor:
-        return _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings)
+        return _neuron_bounds(plan, region, source, sample, neuron, signs, frames, settings, clock)
 
     sample, neuron = left(box)
     count = len(sample)
@@ -157,42 +161,50 @@ def fixed_box(
 
 
 def fixed_margins(
-    plan: Plan, region: Region, spec: Spec, layers: Layers, settings: Settings
+    plan: Plan,
+    region: Region,
+    spec: Conditions,
+    layers: Layers,
+    settings: Settings,
+    clock: Clock = NO_LIMIT,
 ) -> Tensor:
     """(N, T) lower bounds of the spec's conditions with the layers' lines, or by plain
     intervals where those are tighter."""
-    count, conditions, outputs = spec.coef.shape
+    count, conditions = spec.shape
     shape = plan.graph.nodes[-1].shape
     box = layers.values[plan.graph.output]
-    middle = box.middle.reshape(count, outputs, 1)
-    radius = box.radius.reshape(count, outputs, 1)
-    plain = (spec.coef @ middle - spec.coef.abs() @ radius).squeeze(-1)
+    plain = spec.at(box.middle.flatten(1)) - spec.spread(box.radius.flatten(1))
     if settings.method == "interval":
         return plain
-    coef = spec.coef.reshape(count * conditions, *shape)
-    sample = torch.arange(count, device=coef.device).repeat_interleave(conditions)
+
+    def coef(index: Tensor | slice) -> Tensor:
+        return spec.pick(index).view(-1, *shape)
+
+    sample = torch.arange(count, device=plain.device).repeat_interleave(conditions)
     (part,) = parts(plan, plan.graph.output, 0).parts
     place = torch.zeros_like(sample)
-    bounds = fixed_rows(part, region, coef, sample, place, layers.frames, settings)
+    bounds = fixed_rows(part, region, coef, sample, place, layers.frames, settings, clock)
     return torch.fmax(bounds.view(count, conditions), plain)
 
 
 def fixed_rows(
     part: Part,
     region: Region,
-    coef: Tensor,
+    coef: Callable[[Tensor | slice], Tensor],  # of some of the rows
     sample: Tensor,
     place: Tensor,
     frames: dict[int, Frame],
     settings: Settings,
+    clock: Clock = NO_LIMIT,
 ) -> Tensor:
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
-    bounds = [coef.new_zeros(0)]
+    bounds = [region.radius.new_zeros(0)]
     for piece in fixed_pieces(part, len(sample), settings):
-        index = rounded(piece, coef.device) if part.convolved else piece
+        clock.check()
+        index = rounded(piece, sample.device) if part.convolved else piece
         here = sample[index], place[index]
         entry, lines = part.entry(region, *here), part.lines(frames, *here)
-        form = fixed_form(part.plan, part.target, coef[index], lines, entry)
+        form = fixed_form(part.plan, part.target, coef(index), lines, entry)
         if entry is None:
             least = part.region(region, *here).least(form.coef) + form.const
         else:
@@ -229,19 +241,22 @@ def fixed_form(
     return form_of(plan, descend(plan, target, start, through, entry=entry), entry)
 
 
-def affine_box(plan: Plan, region: Region, source: int, settings: Settings) -> Box:
+def affine_box(
+    plan: Plan, region: Region, source: int, settings: Settings, clock: Clock = NO_LIMIT
+) -> Box:
     """Exact bounds of an affine function of the input; its rows serve all samples."""
     node, device = plan.graph.nodes[source], plan.graph.device
     samples = len(region.radius)
     lower = torch.empty(samples, node.size, dtype=plan.graph.dtype, device=device)
     upper = torch.empty_like(lower)
-    for part in parts(plan, source).parts:
+    for part in parts(plan, source, 1, clock).parts:
         places, size = part.neurons.shape
         every = torch.arange(samples * places, device=device)
         balls = part.region(region, every // places, every % places)
         sign = torch.ones(size, dtype=plan.graph.dtype, device=device)
         entry = torch.arange(size, device=device)
         for piece in pieces(part.plan, part.target, size, settings):
+            clock.check()
             coef = one_hot(entry[piece], sign[piece], size, part.shape)
             form = fixed_form(part.plan, part.target, coef, {})
             box = balls.extremes(form.coef)
@@ -338,14 +353,19 @@ def _neuron_bounds(
     sign: Tensor,
     frames: dict[int, Frame],
     settings: Settings,
+    clock: Clock,
 ) -> Tensor:
     """(rows,) lower bounds of sign * neuron."""
-    split = parts_of(plan, source, len(sample))
+    split = parts_of(plan, source, len(sample), clock)
     bounds = torch.empty_like(sign)
     for _, part, rows in split.split(neuron):
         for piece in fixed_pieces(part, len(neuron[rows]), settings):
             here = piece if isinstance(rows, slice) else rows[piece]
             place, entry = split.where(neuron[here])
-            coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
-            bounds[here] = fixed_rows(part, region, coef, sample[here], place, frames, settings)
+            signs, size, shape = sign[here], part.neurons.shape[1], part.shape
+            coef = one_hot(entry, signs, size, shape)
+            own = sample[here]
+            bounds[here] = fixed_rows(
+                part, region, coef.__getitem__, own, place, frames, settings, clock
+            )
     return bounds

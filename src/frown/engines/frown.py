@@ -30,7 +30,7 @@ from frown.engines.plan import Plan
 from frown.engines.settings import Settings
 from frown.graph.box import Box
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions
 from frown.relax.relaxation import Frame
 
 Key = tuple[int, int]  # a node, the number of its part
@@ -94,7 +94,7 @@ class Frowned:
 def frown(
     plan: Plan,
     region: Region,
-    spec: Spec,
+    spec: Conditions,
     settings: Settings,
     warm: Warm,
     sample: Tensor,  # (N,) which samples of `warm` these are
@@ -114,17 +114,17 @@ def frown(
         base = frown(plan, region, spec, narrow, warm.tight, sample, clock, known)
     elif warm.rounds == 0:
         crown = fixed_layers(plan, region, settings, clock, known)
-        base = Frowned(crown, fixed_margins(plan, region, spec, crown, settings))
+        base = Frowned(crown, fixed_margins(plan, region, spec, crown, settings, clock))
     engine = _Engine(plan, region, settings, warm, sample, clock)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
         if base is not None:
             box, rows = box.meet(base.layers.values[source]), bool(plan.below(source))
         else:
-            box, rows = without_rows(plan, region, source, box, settings, known)
+            box, rows = without_rows(plan, region, source, box, settings, known, clock)
             if rows and not engine.begins_at_crown(source):
                 new = ~tried(plan, source, warm, settings, sample)
-                box = fixed_box(plan, region, source, box, frames, settings, new)
+                box = fixed_box(plan, region, source, box, frames, settings, clock, new)
         return box.meet(engine.neurons(source, box, frames)) if rows else box
 
     layers = walk(plan, region, tighten, settings)
@@ -190,7 +190,8 @@ class _Engine:
         sample, neuron = unsettled(self.plan, source, box)
         low, high = box.lower.flatten().clone(), box.upper.flatten().clone()
         size = self.plan.graph.nodes[source].size
-        split, grouped = parts(self.plan, source, self.settings.group), self.settings.group != 1
+        group, grouped = self.settings.group, self.settings.group != 1
+        split = parts(self.plan, source, group, self.clock)
         for k, part, rows in split.split(neuron):
             here, own = sample[rows], neuron[rows]
             (place, entry), blocks = split.where(own), split.blocks[k]
@@ -235,22 +236,22 @@ class _Engine:
             high.index_copy_(0, flat, -least[count:])
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
-    def margins(self, spec: Spec, frames: dict[int, Frame], floor: Tensor | None) -> Tensor:
+    def margins(self, spec: Conditions, frames: dict[int, Frame], floor: Tensor | None) -> Tensor:
         """(N, T) lower bounds of the conditions, never below `floor`."""
-        count, conditions, _ = spec.coef.shape
+        count, conditions = spec.shape
         target = self.plan.graph.output
-        coef = spec.coef.reshape(count * conditions, *self.plan.graph.nodes[target].shape)
-        every = torch.arange(count * conditions, device=coef.device)
+        shape = self.plan.graph.nodes[target].shape
+        every = torch.arange(count * conditions, device=self.sample.device)
         sample, slot = every // conditions, every % conditions
-        best = (
-            coef.new_full((len(every),), -torch.inf) if floor is None else floor.flatten().clone()
-        )
+        best = self.region.radius.new_full((len(every),), -torch.inf)
+        if floor is not None:
+            best = floor.flatten().clone()
         (part,) = parts(self.plan, target, 0).parts
         for piece in pieces(self.plan, target, len(every), self.settings):
             found = self._rows(
                 part,
                 (target, 0),
-                coef[piece],
+                spec.pick(piece).view(-1, *shape),
                 sample[piece],
                 torch.zeros_like(sample[piece]),
                 slot[piece],

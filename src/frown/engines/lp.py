@@ -34,7 +34,7 @@ from frown.engines.solvers import Basis, Duals, minimise, needed
 from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions
 from frown.relax.relaxation import Frame, Slopes
 
 Array = NDArray[np.float64]
@@ -123,7 +123,7 @@ class Solved:
 def lp(
     plan: Plan,
     region: Region,  # of one sample
-    spec: Spec,
+    spec: Conditions,
     settings: Settings,
     crew: Workers,
     clock: Clock = NO_LIMIT,
@@ -138,7 +138,7 @@ def lp(
         layers, floor = base.layers, base.margins
     else:
         layers = fixed_layers(plan, region, settings, clock)
-        floor = fixed_margins(plan, region, spec, layers, settings)
+        floor = fixed_margins(plan, region, spec, layers, settings, clock)
     rule = {i: own.lines.slopes for i, own in layers.frames.items()}
     engine = _Engine(plan, region, settings, crew, clock, vertices or Vertices())
     if settings.boxes == "lp":

@@ -28,7 +28,7 @@ from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions, Spec
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 
@@ -54,7 +54,7 @@ class Exact:
 def exact(
     plan: Plan,
     region: Region,  # of one sample
-    spec: Spec,
+    spec: Conditions,
     settings: Settings,
     upper: float,
     lower: float,
@@ -154,7 +154,7 @@ class _Hunt:
             ball = self._ball(radius)
             rule = replace(self.settings, method="crown")
             layers = fixed_layers(self.plan, ball, rule, self.clock)
-            margins = fixed_margins(self.plan, ball, self.spec, layers, rule)[0].numpy()
+            margins = fixed_margins(self.plan, ball, self.spec, layers, rule, self.clock)[0].numpy()
             self.targets[margins > 0] = np.maximum(self.targets[margins > 0], radius)
             radius /= 2
 

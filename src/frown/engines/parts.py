@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from frown.engines.clock import NO_LIMIT, Clock
 from frown.engines.part import Part, Patch, View, Whole
 from frown.engines.plan import Plan
 from frown.graph.affine import Conv, Flat
@@ -88,22 +89,23 @@ class Parts:
                 yield k, part, rows
 
 
-def parts(plan: Plan, target: int, group: int = 1) -> Parts:
+def parts(plan: Plan, target: int, group: int = 1, clock: Clock = NO_LIMIT) -> Parts:
     """The parts of a node in which `group` neurons share slopes (0: all of them).
 
     Neurons of a group share a part and a place: with patches these are the channels at one
     position, and where a group holds more, the positions of a tile.
     """
-    return plan.fact((f"parts of {group}", target), lambda: _parts(plan, target, group))
+    return plan.fact((f"parts of {group}", target), lambda: _parts(plan, target, group, clock))
 
 
-def parts_of(plan: Plan, target: int, rows: int) -> Parts:
+def parts_of(plan: Plan, target: int, rows: int, clock: Clock = NO_LIMIT) -> Parts:
     """The parts in which so many rows, each with lines of its own or fixed ones, cost least.
 
     Patches are chosen for all neurons of a node. Where few are left, they are calls more than
     anything else.
     """
-    return min(parts(plan, target), parts(plan, target, 0), key=lambda p: p.work(rows))
+    choice = parts(plan, target, 1, clock), parts(plan, target, 0)
+    return min(choice, key=lambda p: p.work(rows))
 
 
 def of_convolution(plan: Plan, target: int) -> bool:
@@ -111,9 +113,9 @@ def of_convolution(plan: Plan, target: int) -> bool:
     return plan.fact(("positions", target), lambda: _spatial(plan, target) > 0)
 
 
-def _parts(plan: Plan, target: int, group: int) -> Parts:
+def _parts(plan: Plan, target: int, group: int, clock: Clock) -> Parts:
     node, device = plan.graph.nodes[target], plan.graph.device
-    found = None if group == 0 else _patches(plan, target, group)
+    found = None if group == 0 else _patches(plan, target, group, clock)
     if found is None:
         dims = _spatial(plan, target)
         positions = prod(node.shape[-dims:]) if dims else 1
@@ -121,7 +123,7 @@ def _parts(plan: Plan, target: int, group: int) -> Parts:
     return Parts.of(found, node.size, group)
 
 
-def _patches(plan: Plan, target: int, group: int) -> tuple[Part, ...] | None:
+def _patches(plan: Plan, target: int, group: int, clock: Clock) -> tuple[Part, ...] | None:
     """The patches of a node's positions; None where the whole graph serves as well.
 
     Larger tiles read more than each of their neurons needs, but their crops differ less.
@@ -137,14 +139,14 @@ def _patches(plan: Plan, target: int, group: int) -> tuple[Part, ...] | None:
     )
     side = _side(node.shape, dims, group)
     while side != node.shape[-dims:]:
-        classes = _classes(cropper, target, list(_tiles(node.shape, side)))
+        classes = _classes(cropper, target, list(_tiles(node.shape, side)), clock)
         if classes is None:
             return None
         work = _work(cropper, target, classes)
         if work < least:
             best, least = classes, work
         side = tuple(min(2 * a, n) for a, n in zip(side, node.shape[-dims:], strict=True))
-    return None if best is None else tuple(_patch(plan, target, cropper, c) for c in best)
+    return None if best is None else tuple(_patch(plan, target, cropper, c, clock) for c in best)
 
 
 def _spatial(plan: Plan, target: int) -> int:
@@ -176,10 +178,13 @@ def _tiles(shape: tuple[int, ...], side: tuple[int, ...]) -> Iterator[Window]:
     return ((*whole(shape[:-dims]), *position) for position in product(*axes))
 
 
-def _classes(cropper: Cropper, target: int, tiles: list[Window]) -> list[list[Needs]] | None:
+def _classes(
+    cropper: Cropper, target: int, tiles: list[Window], clock: Clock
+) -> list[list[Needs]] | None:
     """What the tiles read, those of one form together."""
     classes: dict[object, list[Needs]] = {}
     for window in tiles:
+        clock.check()
         needs = cropper.needs(target, window)
         if needs is None or 0 not in needs.windows:
             return None
@@ -210,7 +215,8 @@ def _size(window: Window) -> int:
     return prod(b - a for a, b in window)
 
 
-def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs]) -> Patch:
+def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs], clock: Clock) -> Patch:
+    clock.check()
     graph, where = cropper.crop(each[0])
     local = Plan(_flattened(graph))
     device = plan.graph.device

@@ -222,7 +222,7 @@ def _along(op: Scale, shape: Shape, axis: int) -> tuple[Tensor, Tensor] | None:
 
 def _vector(values: Tensor, shape: Shape, axis: int) -> Tensor | None:
     everywhere = values.expand(shape)
-    first = everywhere.movedim(axis, 0).flatten(1)[:, 0]
+    first = everywhere.movedim(axis, 0).reshape(shape[axis], -1)[:, 0]
     like = [1] * len(shape)
     like[axis] = -1
     return first if torch.equal(everywhere, first.reshape(like).expand(shape)) else None

@@ -14,7 +14,7 @@ from frown.graph.graph import Graph
 from frown.query.frames import Frames
 from frown.query.inputs import Range
 from frown.query.region import Region
-from frown.query.spec import Spec, margins, other_classes
+from frown.query.spec import Margins, margins, other_classes
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Query:
             return other_classes(label, classes)
         return torch.from_numpy(self.target)[:, None]
 
-    def spec(self, graph: Graph) -> Spec:
-        label = torch.from_numpy(self.label)
-        spec = margins(label, self.targets(graph.output_size), graph.output_size, graph.dtype)
-        return Spec(spec.coef.to(graph.device))
+    def spec(self, graph: Graph) -> Margins:
+        label = torch.from_numpy(self.label).to(graph.device)
+        targets = self.targets(graph.output_size).to(graph.device)
+        return margins(label, targets, graph.output_size, graph.dtype)
 
     def region(self, graph: Graph) -> Region:
         """The balls at radius 0; `with_radius` sets others."""

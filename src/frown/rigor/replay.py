@@ -27,7 +27,7 @@ from frown.graph.graph import Input
 from frown.graph.op import Affine, Selection
 from frown.graph.selection import Concat
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Conditions
 from frown.relax.relaxation import Frame, Lines
 from frown.rigor.curves import NoProof
 from frown.rigor.deployed import Execution
@@ -62,6 +62,7 @@ class Walk:
     clock: Clock = NO_LIMIT
     record: Callable[[Step], None] | None = None
     thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
+    inside: bool = True  # or boxes by plain intervals: rows for the margins alone
     spare: bool = False  # the fixed rule's rows where the guide's are ready
     execution: Execution | None = None  # where bounds are to cover execution, too
     values: dict[int, Box] = field(default_factory=dict)
@@ -92,25 +93,25 @@ class Walk:
                 done.add(source)
                 self._nonlinear(i, self.plan.carry(i, self.values[source]))
 
-    def margins(self, spec: Spec) -> Tensor:
+    def margins(self, spec: Conditions) -> Tensor:
         """(N, T) proven lower bounds of the spec's conditions."""
-        count, conditions, _ = spec.coef.shape
+        count, conditions = spec.shape
         target = self.plan.graph.output
-        coef = spec.coef.reshape(count * conditions, *self.plan.graph.nodes[target].shape)
-        every = torch.arange(count * conditions, device=coef.device)
+        shape, like = self.plan.graph.nodes[target].shape, self.values[target].lower
+        every = torch.arange(count * conditions, device=like.device)
         sample, condition, side = every // conditions, every % conditions, torch.zeros_like(every)
-        found = torch.empty(len(every), dtype=coef.dtype, device=coef.device)
+        found = like.new_empty(len(every))
         for piece in _pieces(self.plan, target, sample, self.settings, self.guide):
             where = (sample[piece], condition[piece], side[piece])
-            found[piece] = self._rows(target, coef[piece], *where, self.guide)
+            coef = spec.pick(piece).view(-1, *shape)
+            found[piece] = self._rows(target, coef, *where, self.guide)
         return torch.fmax(found.view(count, conditions), self._plain(spec))
 
-    def _plain(self, spec: Spec) -> Tensor:
+    def _plain(self, spec: Conditions) -> Tensor:
         """(N, T) the conditions' bounds by intervals alone."""
         box = self.values[self.plan.graph.output]
-        low, high = (t.flatten(1)[:, None] for t in (box.lower, box.upper))
-        terms = torch.where(spec.coef > 0, spec.coef * low, spec.coef * high)
-        return below(terms.sum(-1), terms.abs().sum(-1) * gamma(terms.shape[-1]))
+        least, size = spec.least(box.lower.flatten(1), box.upper.flatten(1))
+        return below(least, size * gamma(self.plan.graph.output_size))
 
     # -- one node -----------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class Walk:
     def _tightened(self, source: int) -> Box:
         """A node's box, made tighter by rows."""
         box = self.values[source]
-        if self.settings.method == "interval":
+        if self.settings.method == "interval" or not self.inside:
             return box
         if self.region.p == torch.inf and self.plan.interval_exact(source):
             return box
@@ -227,7 +228,7 @@ class Walk:
         sign = 1.0 - 2.0 * side.to(box.lower.dtype)
         split = None
         if guide is fixed_rule and self.execution is None and of_convolution(self.plan, source):
-            split = parts_of(self.plan, source, len(sample))
+            split = parts_of(self.plan, source, len(sample), self.clock)
         if split is not None and split.patched:
             bound = self._patched(source, split, sample, neuron, side, sign)
         else:
@@ -280,6 +281,7 @@ class Walk:
         lower, upper = [], []
         one = torch.zeros_like(neuron)
         for piece in _pieces(self.plan, source, one, self.settings, fixed_rule):
+            self.clock.check()
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
             coef = one_hot(neuron[piece], sign, node.size, node.shape)
             every = Even(slice(0, 1), len(coef))

@@ -1,0 +1,115 @@
+"""Whatever a caller has set of torch and numpy, answers are the same, and what is no model is
+said to be none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+import frown
+from frown.errors import InvalidInput
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def warnings_as_errors() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+SURROUNDINGS = {
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "inference": torch.inference_mode,
+    "no grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "meta": lambda: torch.device("meta"),
+    "errstate": lambda: np.errstate(all="raise"),
+    "warnings": warnings_as_errors,
+}
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    return torch.nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+@pytest.mark.parametrize("method", ["crown", "frown"])
+def test_answers_do_not_depend_on_the_surroundings(name: str, method: str) -> None:
+    module, example = network(), torch.zeros(1, 4)
+    x = np.random.default_rng(0).random((2, 4))
+
+    def answers() -> tuple[np.ndarray, ...]:
+        model = frown.load(module, example)
+        one = frown.sensitivity(model, x, frame_axis=0, method=method)
+        there = frown.bound(model, x, 0.1, method=method)
+        radius = frown.certify(model, x, method=method).radius
+        return radius, np.array([row.radius for row in one.rows]), there.lower, there.upper
+
+    expected = answers()
+    with SURROUNDINGS[name]():
+        found = answers()
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def test_the_surroundings_are_as_they_were() -> None:
+    with default_dtype(torch.float64), torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(InvalidInput):
+            frown.load(network())
+        assert torch.get_default_dtype() == torch.float64
+        assert torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(
+    "call", [frown.certify, frown.sensitivity, lambda m, x: frown.bound(m, x, 1)]
+)
+@pytest.mark.parametrize("model", [network(), None, 3])
+def test_what_is_no_model_is_said_to_be_none(call: object, model: object) -> None:
+    with pytest.raises(InvalidInput, match=r"frown\.load"):
+        call(model, np.zeros((1, 4)))  # type: ignore[operator]
+
+
+def test_a_path_is_loaded() -> None:
+    path = f"{frown.__path__[0]}/assets/digits.onnx"
+    model = frown.load(path)
+    x = np.full((1, *model.input_shape), 0.5)
+    for found in (frown.bound(path, x, 0.01), frown.bound(model, x, 0.01)):
+        np.testing.assert_array_equal(found.lower, frown.bound(model, x, 0.01).lower)
+
+
+def test_a_network_of_one_number_is_bounded() -> None:
+    """A scale of a vector of one entry, folded into the matrix before it."""
+
+    class Small(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(2 * self.layer(x)[0] + 1)
+
+    model = frown.load(Small(), torch.zeros(1, 1))
+    for method in ("interval", "crown", "frown"):
+        found = frown.bound(model, np.zeros((1, 1)), 0.1, method=method)
+        assert found.lower.shape == (1, 1)
+        for x in np.linspace(-0.1, 0.1, 5):
+            value = model.run(np.full((1, 1), x)).ravel()[0]
+            assert found.lower[0, 0] - 1e-6 <= value <= found.upper[0, 0] + 1e-6
