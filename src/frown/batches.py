@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frown.agreement import compare_regions
 from frown.answers import answers
 from frown.attacks.pgd import Attack
 from frown.batch import Batch
@@ -223,6 +224,8 @@ class Shelf:
 
     def keep(self, batch: Batch) -> None:
         """Write the batch's certificates and, if asked to, have each checked."""
+        for n in batch.mismatch:  # one of an earlier run says what no longer holds
+            (self.folder / self.name(int(batch.index[n]))).unlink(missing_ok=True)
         for n, content in batch.certificate.items():
             file = self.folder / self.name(int(batch.index[n]))
             fresh = file.with_suffix(".new")
@@ -331,6 +334,7 @@ class Batches:
             for part, batch in waiting:
                 batch.complete = False
                 self._cut_short(batch)
+                self._compare(part, batch)
                 self._hand_over(part, batch)
             raise
 
@@ -344,15 +348,23 @@ class Batches:
         self.certifier.bracket(batch, self.eps is not None, self._pulse)
 
     def _prove(self, part: NDArray[np.int64], batch: Batch) -> None:
-        """What the search found, with all rounding accounted for."""
+        """What the search found, with all rounding accounted for and the original asked."""
+        began = monotonic()
         if self.prover is not None:
             self._tell("rigorous")
-            began = monotonic()
             self.prover.prove(batch, self._eps(part))
-            if self.shelf is not None:
-                self._tell("certificates")
-                self.shelf.keep(batch)
-            batch.seconds += monotonic() - began
+        self._compare(part, batch)
+        if self.shelf is not None:
+            self._tell("certificates")
+            self.shelf.keep(batch)
+        batch.seconds += monotonic() - began
+
+    def _compare(self, part: NDArray[np.int64], batch: Batch) -> None:
+        """Ask the original about the regions that are about to be called proved."""
+        if not batch.compared:
+            model, graph = self.certifier.model, self.certifier.plan.graph
+            compare_regions(model, graph, batch, self._eps(part))
+            batch.compared = True
 
     def _cut_short(self, batch: Batch) -> None:
         """Which of the steps that were asked for an interrupt has left out."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from frown.engines.clock import NO_LIMIT, Clock
 from frown.graph.graph import Graph
 from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.query.spec import Spec, violated
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def nearest(
     attack: Attack,
     clock: Clock = NO_LIMIT,
 ) -> Found:
-    """Points inside the region where some condition of the spec fails (is <= 0)."""
+    """Points inside the region where the spec is violated: some condition is <= 0."""
     count = len(region.radius)
     generator = torch.Generator(device="cpu").manual_seed(attack.seed)
     every = torch.arange(count).repeat(attack.restarts).to(region.centre.device)
@@ -60,7 +60,7 @@ def nearest(
             break
         worst, slope = _worst(graph, x, coef)
         distance = ball.distance(x)
-        hit = (worst <= 0) & (distance <= ball.radius)
+        hit = violated(worst[:, None]) & (distance <= ball.radius)
         closer = hit & (distance < best)
         best = torch.where(closer, distance, best)
         where = torch.where(_like(closer, x), x, where)
@@ -108,7 +108,7 @@ def _pull_in(
     for _ in range(12):
         middle = (low + high) / 2
         x = ball.centre + _like(middle, step) * step
-        bad = (coef @ graph.apply(x).flatten(1)[:, :, None]).squeeze(-1).amin(1) <= 0
+        bad = violated((coef @ graph.apply(x).flatten(1)[:, :, None]).squeeze(-1))
         high, low = torch.where(bad, middle, high), torch.where(bad, low, middle)
     x = ball.centre + _like(high, step) * step
     found = torch.isfinite(best)

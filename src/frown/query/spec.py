@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Margins = TypeVar("Margins", Tensor, NDArray[np.floating[Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,16 @@ def margins(label: Tensor, targets: Tensor, outputs: int, dtype: torch.dtype) ->
     """
     eye = torch.eye(outputs, dtype=dtype, device=label.device)
     return Spec(eye[label][:, None, :] - eye[targets])
+
+
+def violated(conditions: Margins) -> Margins:
+    """(...,) whether the property fails, of conditions (..., T) at a point: some margin is <= 0.
+
+    That makes a point of the region a counterexample, and an input misclassified: the label does
+    not win strictly. A tie is one, whichever of the tied classes argmax names; NaN is not: it is
+    no answer at all.
+    """
+    return (conditions <= 0).any(-1)
 
 
 def other_classes(label: Tensor, outputs: int) -> Tensor:
