@@ -16,7 +16,7 @@ from frown.bench.cells import Cell, Method, Samples, choose, network_file
 from frown.bench.data import Dataset, load_data
 from frown.bench.networks import Network
 from frown.bench.store import Key, Result, Store, key_of
-from frown.errors import FrownError, InvalidInput
+from frown.errors import FrownError, InvalidInput, ModelMismatch
 from frown.frontends.model import Model
 from frown.results import Row
 from frown.version import __version__
@@ -220,6 +220,8 @@ def _result(
     cell: Cell, problems: Problems, n: int, row: Row, cpu: float | None, batch: int
 ) -> Result:
     setup = problems.setup
+    if row.status == "mismatch":
+        raise ModelMismatch(f"{cell.network.name}, input {row.index}: {row.remark}")
     return Result(
         key=problems.key(cell, n),
         network=cell.network.name,

@@ -47,6 +47,7 @@ _STATUSES = {
     "misclassified": "wrong before any change",
     "falsified": "a counterexample lies within the radius asked about",
     "unknown": "nothing was proved",
+    "mismatch": "the imported graph and the original model disagree, so nothing is proved",
 }
 
 
@@ -133,6 +134,7 @@ def _page(
 ) -> str:
     sections = [
         _opening(comparison, title),
+        _mismatches(comparison),
         _tiles(comparison),
         _accuracy(comparison),
         _radii(comparison),
@@ -160,6 +162,20 @@ def _opening(comparison: Comparison, title: str) -> str:
         " input is altered by an amount nobody would notice. For every input below, frown computed"
         " a <em>radius</em> and proved that no change within it alters the network’s answer: not"
         f" just the changes somebody tried, but all of them, as long as {meaning}.{attack}</p>"
+    )
+
+
+def _mismatches(comparison: Comparison) -> str:
+    """A warning before all numbers where rows were withdrawn."""
+    rows = [r for e in comparison.entries for r in e.rows.values() if r.status == "mismatch"]
+    if not rows:
+        return ""
+    where = ", ".join(str(i) for i in sorted({r.index for r in rows})[:20])
+    return (
+        '<section class="mismatch"><h2>The model is read otherwise than it runs</h2><p>Nothing is'
+        f" proved of inputs {where}{', ...' if len({r.index for r in rows}) > 20 else ''}, and the"
+        " other radii deserve no trust before this is understood:"
+        f" {escape(rows[0].remark)}.</p></section>"
     )
 
 

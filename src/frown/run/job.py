@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.batches import certificate_name
-from frown.errors import OutputError
+from frown.errors import ModelMismatch, OutputError
 from frown.frontends.model import Model
 from frown.query.frames import apart_of
 from frown.query.inputs import inputs_of
@@ -91,7 +91,8 @@ def certify_files(request: Request, screen: Screen) -> bool:
     """Certify what `request` names; True when done, False when interrupted.
 
     Rows reach the files and the screen as each batch is finished. An interrupt keeps
-    them. Raises FrownError before any work where the request makes no sense.
+    them. Raises FrownError before any work where the request makes no sense, and
+    ModelMismatch in the end where rows were withdrawn because graph and model disagree.
     """
     options = _options(request)
     data, target = _data(request)
@@ -157,7 +158,9 @@ def certify_files(request: Request, screen: Screen) -> bool:
     finally:
         seconds = time.monotonic() - started
         if files is not None and (rows or state != "failed"):
-            files.close({"state": state, "seconds": round(seconds, 3)})
+            mismatches = sum(row.status == "mismatch" for row in rows)
+            outcome = {"state": state, "seconds": round(seconds, 3), "mismatches": mismatches}
+            files.close(outcome)
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
     if request.sensitivity:
@@ -170,7 +173,22 @@ def certify_files(request: Request, screen: Screen) -> bool:
     if state == "interrupted":
         what = "pairs of input and frame" if request.sensitivity else "inputs"
         _tell_interrupted(rows, total, what, request.out, screen)
+    _refuse_mismatches(request.model, rows)
     return state == "finished"
+
+
+def _refuse_mismatches(model: Path, rows: list[Row]) -> None:
+    """Raise ModelMismatch where rows say that graph and model disagree."""
+    where = list(dict.fromkeys(row.index for row in rows if row.status == "mismatch"))
+    if where:
+        first = next(row.remark for row in rows if row.status == "mismatch")
+        others = f" and {len(where) - 5} more" if len(where) > 5 else ""
+        raise ModelMismatch(
+            f"{model.name}: nothing is proved of {len(where)} of {len({r.index for r in rows})} "
+            f"inputs ({', '.join(map(str, where[:5]))}{others}): {first}\nthe "
+            "model is read otherwise than its runtime runs it: trust no other row before that is "
+            "understood, and report it with the model"
+        )
 
 
 def _held(request: Request, data: Dataset, frames: Sequence[int | None]) -> dict[str, Path]:

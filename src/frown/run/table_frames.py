@@ -14,6 +14,7 @@ from frown.results import Row, digits
 from frown.run.table import all_wrong, duration, ended_early, inputs, levels, remarks
 
 ACROSS = 7  # frames side by side; more go into further tables
+UNLIMITED = ("misclassified", "robust", "mismatch")  # rows with no radius to average
 
 _CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
 
@@ -40,7 +41,7 @@ def _table(
         table.add_row(str(index), str(next(iter(held.values())).label), *cells)
     if eps is None:
         limited = [
-            {f: r for f, r in held.items() if r.status not in ("misclassified", "robust")}
+            {f: r for f, r in held.items() if r.status not in UNLIMITED}
             for held in by_input.values()
         ]
         columns = [[held[f] for held in limited if f in held] for f in frames]
@@ -82,7 +83,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, eps: float | None = None
 
 def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:
     """The frame where this end of the bracket is least; None where no frame has one."""
-    open_ = {f: end(r) for f, r in rows.items() if r.status not in ("misclassified", "robust")}
+    open_ = {f: end(r) for f, r in rows.items() if r.status not in UNLIMITED}
     values = {f: value for f, value in open_.items() if value is not None}
     return min(values, key=lambda f: values[f]) if values else None
 
@@ -90,6 +91,8 @@ def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | No
 def _cell(row: Row, eps: float | None) -> str:
     if row.status == "misclassified":
         return "wrong"
+    if row.status == "mismatch":
+        return "mismatch"
     if eps is not None:
         return _CHECKED[row.status]
     if row.status == "robust":
