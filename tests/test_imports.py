@@ -20,7 +20,7 @@ LAYERS = (
     ("batches",),
     ("prover",),
     ("certifier", "bounding", "certificate"),
-    ("counterexamples", "answers"),
+    ("counterexamples", "agreement", "answers"),
     ("batch",),
     ("rigor",),
     ("radius", "engines", "attacks"),

@@ -17,7 +17,7 @@ from benchmarks.paper.invocation import invocation
 from benchmarks.paper.networks import Network
 from benchmarks.paper.results import Key, Result, Results, sample_key
 from frown import api
-from frown.errors import InvalidInput
+from frown.errors import InvalidInput, ModelMismatch
 from frown.frontends.model import Model
 from frown.jobs.runner import Failure, Watch, run
 from frown.results import Row
@@ -192,6 +192,8 @@ def _result(
     cell: Cell, problems: Problems, n: int, row: Row, cpu: float | None, batch: int
 ) -> Result:
     setup = problems.setup
+    if row.status == "mismatch":
+        raise ModelMismatch(f"{cell.network.name}, input {row.index}: {row.remark}")
     return Result(
         key=problems.key(cell, n),
         network=cell.network.name,

@@ -22,7 +22,9 @@ def answers(batch: Batch, method: str, outputs: int, eps: NDArray[np.float64] | 
         margins: dict[int, float] = {}
         status, remark = "misclassified", batch.remark.get(n, "")
         level = "checked" if n in batch.checked else batch.level
-        if n in place:
+        if n in batch.mismatch:
+            status, level, remark = "mismatch", "estimate", batch.mismatch[n]
+        elif n in place:
             k = place[n]
             radius, margins = batch.proof(k, targets[n].tolist())
             if eps is not None:
@@ -34,13 +36,21 @@ def answers(batch: Batch, method: str, outputs: int, eps: NDArray[np.float64] | 
             held = not point or batch.held(k)
             if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
                 remark = batch.nothing
-            if broken <= radius:
-                # A proof and a counterexample: rounding has fooled one of them.
+            if broken <= radius and batch.rigorous is None:
+                # Rounding has fooled the estimate: nothing is left of it.
                 radius, margins, whole, held = 0.0, {}, False, False
+            elif broken <= radius:
+                # The proof is of the real-valued network, the counterexample of its execution. Any
+                # smaller radius is proved as well, and below `broken` nothing speaks against it.
+                radius, whole = float(np.nextafter(broken, 0.0)), False
+                held = held and radius > 0
             one = None if eps is None else float(eps[n])
             status = _status(radius, whole, held, broken, one)
         elif batch.prediction[n] == query.label[n]:
-            status = "unknown"  # a tie, or too close to one for this precision
+            if broken > 0:
+                status = "unknown"  # too close to a tie for this precision
+            else:
+                remark = "a tie: another class scores as high as the label"
         rows.append(
             Row(
                 index=int(batch.index[n]),

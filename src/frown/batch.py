@@ -28,6 +28,10 @@ class Batch:
     whole: Tensor  # of those: where the valid range ends; inf without one
     broken: NDArray[np.float64]  # inf: no counterexample
     counterexample: dict[int, NDArray[np.float64]]  # by place
+    tried: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # the attack's points
+    # By place: what was seen where graph and original disagree. Nothing is proved of these.
+    mismatch: dict[int, str] = field(default_factory=dict)
+    compared: bool = False  # whether that was looked for in the regions that were proved
     seconds: float = 0.0
     complete: bool = True
     remark: dict[int, str] = field(default_factory=dict)  # by place: what a reader must know

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frown.agreement import compare_regions
 from frown.answers import answers
 from frown.attacks.pgd import Attack
 from frown.batch import Batch
@@ -253,6 +254,8 @@ class Shelf:
 
     def keep(self, batch: Batch, clock: Clock) -> None:
         """Write the batch's certificates and, if asked to, have each checked while time is left."""
+        for n in batch.mismatch:  # one of an earlier run says what no longer holds
+            (self.folder / self.name(int(batch.index[n]))).unlink(missing_ok=True)
         for n, content in list(batch.certificate.items()):
             file = self.folder / self.name(int(batch.index[n]))
             try:
@@ -374,12 +377,14 @@ class Batches:
                 if limited:
                     clock = self.certifier.clock.share((len(self.parts) - k + 1) // 2)
                 self._prove(part, batch, clock)
+                self._compare(part, batch)
                 self._keep(batch, clock)
                 self._hand_over(*waiting.pop(0))
         except KeyboardInterrupt:
             for part, batch in waiting:
                 batch.complete = False
                 self._cut_short(batch)
+                self._compare(part, batch)
                 self._hand_over(part, batch)
             raise
 
@@ -433,6 +438,15 @@ class Batches:
             self._tell("certificates")
             began = monotonic()
             self.shelf.keep(batch, clock)
+            batch.seconds += monotonic() - began
+
+    def _compare(self, part: NDArray[np.int64], batch: Batch) -> None:
+        """Ask the original about the regions that are about to be called proved."""
+        if not batch.compared:
+            began = monotonic()
+            model, graph = self.certifier.model, self.certifier.plan.graph
+            compare_regions(model, graph, batch, self._eps(part))
+            batch.compared = True
             batch.seconds += monotonic() - began
 
     def _cut_short(self, batch: Batch) -> None:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frown.agreement import compare_inputs
 from frown.attacks.pgd import Attack, nearest
 from frown.batch import Batch
 from frown.counterexamples import confirm, confirm_one
@@ -26,11 +27,10 @@ from frown.engines.frown import Warm, frown
 from frown.engines.lp import Tally, Vertices, Workers, lp
 from frown.engines.plan import Plan
 from frown.engines.settings import Settings
-from frown.errors import ModelMismatch
 from frown.frontends.model import Model
 from frown.query.query import Query
 from frown.query.region import Region
-from frown.query.spec import Conditions
+from frown.query.spec import Conditions, violated
 from frown.radius import Bracket, Evaluate, Goal, holds, search
 
 SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets, be they rough
@@ -77,9 +77,12 @@ class Certifier:
         prediction = outputs.argmax(1)
         spec, region = query.spec(graph), query.region(graph)
         ours = graph.apply(region.centre).flatten(1)
-        _agree(self.model, query.x, outputs, self._answers(query, ours).double().cpu().numpy())
+        answers = self._answers(query, ours).double().cpu().numpy()
+        mismatch = compare_inputs(self.model, query.x, outputs, answers)
         clean = spec.at(ours)
-        holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label)
+        wrong = violated(query.margins(outputs))
+        holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label) & ~wrong
+        holds[list(mismatch)] = False
         right = np.flatnonzero(holds)
         keep = torch.from_numpy(right).to(graph.device)
         limit = query.limits(graph)[keep]
@@ -95,8 +98,9 @@ class Certifier:
             region.limit()[keep],
             np.full(len(query), np.inf),
             {},
+            mismatch=mismatch,
         )
-        batch.broken[prediction != query.label] = 0.0
+        batch.broken[wrong] = 0.0
         batch.seconds += monotonic() - began
         return batch
 
@@ -456,26 +460,6 @@ class Certifier:
         gain = region.gain(slope)
         tiny = torch.finfo(gain.dtype).tiny
         return torch.minimum(worst.detach() / gain.clamp(min=tiny), batch.limit)
-
-
-def _agree(
-    model: Model,
-    x: NDArray[np.float64],
-    theirs: NDArray[np.floating],
-    ours: NDArray[np.float64],
-) -> None:
-    """The graph and the original model must answer alike on the inputs themselves."""
-    gap = np.abs(theirs - ours).max(1)
-    allowed = model.rounding(
-        x.reshape(-1, *model.input_shape), theirs, np.ptp(theirs, axis=1)[:, None]
-    )
-    bad = ~(gap <= allowed)
-    if bad.any():
-        n = int(np.argmax(bad))
-        raise ModelMismatch(
-            f"{model.name}: the imported graph and the original model disagree by {gap[n]:.3g} on "
-            f"an input (place {n} of its batch); nothing is certified"
-        )
 
 
 def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:

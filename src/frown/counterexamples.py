@@ -1,4 +1,8 @@
-"""Points that an attack found, replayed in the original model before they count."""
+"""Points that an attack found, replayed in the original model before they count.
+
+A counterexample is a point of the region on which the original model violates the property
+(`frown.query.spec.violated`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from frown.attacks.pgd import Found
 from frown.batch import Batch
 from frown.engines.clock import Clock
 from frown.frontends.model import Model
+from frown.query.spec import violated
 
 # Rounding may undo a point on the boundary: also try a little beyond it.
 STRETCH = (1.0, 1.001, 1.01, 1.05)
@@ -33,20 +38,18 @@ def confirm_one(
     """Record a point of the k-th right answer, or the first beyond it on which the model errs."""
     centre = batch.query.x[batch.right[k]].astype(np.float64)
     step = point.double().cpu().numpy().reshape(centre.shape) - centre
+    batch.tried[int(batch.right[k])] = centre + step
     any(_errs(model, batch, k, centre + by * step, fixed) for by in stretch)
 
 
 def _errs(model: Model, batch: Batch, k: int, point: NDArray[np.float64], fixed: bool) -> bool:
     """Whether the original model errs on a point, which is recorded then."""
     query, n = batch.query, int(batch.right[k])
-    label = int(query.label[n])
     if query.range is not None:
         # The range as given: casting it may have moved its ends.
         point = np.clip(point, query.range.lower[0], query.range.upper[0])
     point = np.where(query.still(n), query.x[n], point)
-    output = model.run(point[None])[0]
-    rival = np.delete(output, label).max() if query.target is None else output[query.target[n]]
-    if not output[label] <= rival:
+    if not violated(query.margins(model.run(point[None]), n))[0]:
         return False
     distance = query.distance(n, point)
     if fixed and distance > float(batch.limit[k]):

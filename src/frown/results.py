@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 STATUSES = {
     "certified": "proved at the radius shown; with --eps: proved at that radius",
     "robust": "proved for the whole valid range: no radius can change the answer",
-    "misclassified": "the model's answer at the input itself is not the label; radius 0",
+    "misclassified": "the label does not win at the input itself (a tie is no win); radius 0",
     "falsified": "only with --eps: a counterexample within that radius was found",
     "unknown": "nothing could be proved (or, with --eps, neither proved nor broken)",
+    "mismatch": "the imported graph and the original model disagree: nothing is proved, see remark",
 }
 
 
@@ -49,8 +50,10 @@ class Row:
     """The answer for one input.
 
     `radius` is proved. `failed` is the least radius at which the method gave up, and
-    `broken` the radius of the nearest counterexample found (None: none). The truth lies in
-    [radius, broken].
+    `broken` the radius of the nearest counterexample found (None: none): a point on which the
+    original model violates the property, output[label] - output[other] <= 0 for another class
+    (or the target). A tie is one, whichever class argmax names. The truth lies in
+    [radius, broken]. `prediction` is the first class with the largest output at the input.
     """
 
     index: int

@@ -17,7 +17,7 @@ from torch import Tensor
 from frown.engines.clock import NO_LIMIT, Clock, OutOfTime
 from frown.graph.graph import Graph
 from frown.query.region import Region
-from frown.query.spec import Conditions
+from frown.query.spec import Conditions, violated
 
 BRIEF = 1 << 22  # numbers of all nodes that are computed between two looks at a clock
 WALK = 0.8  # of the time is for the walk, the rest for pulling points in
@@ -49,7 +49,7 @@ def nearest(
     clock: Clock = NO_LIMIT,
     memory: int | None = None,  # bytes for what is computed at once
 ) -> Found:
-    """Points inside the region where some condition of the spec fails (is <= 0).
+    """Points inside the region where the spec is violated: some condition is <= 0.
 
     When the clock runs out, the nearest points seen until then.
     """
@@ -71,7 +71,7 @@ def nearest(
         except OutOfTime:
             break
         distance = ball.distance(x)
-        hit = (worst <= 0) & (distance <= ball.radius)
+        hit = violated(worst[:, None]) & (distance <= ball.radius)
         closer = hit & (distance < best)
         best = torch.where(closer, distance, best)
         where = torch.where(_like(closer, x), x, where)
@@ -114,7 +114,7 @@ class _Work:
 
     def bad(self, x: Tensor, clock: Clock) -> Tensor:
         """Which rows are counterexamples."""
-        found = [self._least(rows, x[rows]) <= 0 for rows in self._rows(x, clock)]
+        found = [violated(self._least(rows, x[rows])[:, None]) for rows in self._rows(x, clock)]
         return torch.cat(found)
 
     def _least(self, rows: slice, x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput
 from frown.query.region import Region
-from frown.query.spec import Conditions, Spec
+from frown.query.spec import Conditions, Spec, violated
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 
@@ -199,7 +199,7 @@ class _Hunt:
             x = torch.from_numpy(value.matrix @ v[: value.matrix.shape[1]] + value.shift)
             x = self._ball(self.upper).box().clip(x.view_as(self.region.centre))
             distance = self._distance(x)
-            if distance < self.upper and bool((self._conditions(x) <= 0).any()):
+            if distance < self.upper and bool(violated(self._conditions(x))):
                 self.upper, self.broken, moved = distance, True, True
                 self.point, self.found = x[0], distance
         return moved

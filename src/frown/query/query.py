@@ -76,6 +76,16 @@ class Query:
             return other_classes(label, classes)
         return torch.from_numpy(self.target)[:, None]
 
+    def margins(self, outputs: NDArray[np.floating], n: int | None = None) -> NDArray[np.float64]:
+        """(rows, T) output[label] - output[target], of the inputs in order or all of input n."""
+        one = self if n is None else self.take(np.full(len(outputs), n))
+        values = np.asarray(outputs, np.float64)
+        label = np.take_along_axis(values, one.label[:, None], 1)
+        others = one.targets(values.shape[1]).numpy()
+        with np.errstate(invalid="ignore"):  # infinities may tie
+            margins: NDArray[np.float64] = label - np.take_along_axis(values, others, 1)
+        return margins
+
     def spec(self, graph: Graph) -> Margins:
         label = torch.from_numpy(self.label).to(graph.device)
         targets = self.targets(graph.output_size).to(graph.device)

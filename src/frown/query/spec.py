@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -96,6 +99,20 @@ def margins(label: Tensor, targets: Tensor, outputs: int, dtype: torch.dtype) ->
     label is (N,), targets (N, T); a sample certifies when all its margins are positive.
     """
     return Margins(label, targets, outputs, dtype)
+
+
+@overload
+def violated(conditions: Tensor) -> Tensor: ...
+@overload
+def violated(conditions: NDArray[np.floating[Any]]) -> NDArray[np.bool_]: ...
+def violated(conditions: Any) -> Any:
+    """(...,) whether the property fails, of conditions (..., T) at a point: some margin is <= 0.
+
+    That makes a point of the region a counterexample, and an input misclassified: the label does
+    not win strictly. A tie is one, whichever of the tied classes argmax names; NaN is not: it is
+    no answer at all.
+    """
+    return (conditions <= 0).any(-1)
 
 
 def other_classes(label: Tensor, outputs: int) -> Tensor:

@@ -200,6 +200,8 @@ def _said(row: Row) -> tuple[str, str]:
     """The cell's text, and its class where it shows no limited radius."""
     if row.status == "misclassified":
         return "wrong", ' class="wrong"'
+    if row.status == "mismatch":
+        return "mismatch", ' class="wrong"'
     if row.status == "robust":
         return "any", ' class="any"'
     if isnan(row.radius):
@@ -216,6 +218,8 @@ def _broken(row: Row) -> str:
 def _told(row: Row) -> str:
     if row.status == "misclassified":
         return "misclassified before any change"
+    if row.status == "mismatch":
+        return row.remark
     if row.status == "robust":
         return "proved for every valid value of this frame"
     broken = (
@@ -256,6 +260,11 @@ def _meanings(found: Sensitivity) -> str:
         parts.append(" <em>any</em>: proved for every valid value of the frame.")
     if "misclassified" in seen:
         parts.append(" <em>wrong</em>: misclassified before any change.")
+    if "mismatch" in seen:
+        parts.append(
+            " <em>mismatch</em>: the imported graph and the original model disagree, so nothing is"
+            " proved."
+        )
     if any(not row.complete for row in found.rows):
         parts.append(" <em>*</em>: ended early, a larger radius may be provable.")
     return "".join(parts)
@@ -266,7 +275,8 @@ def _by(method: str) -> str:
 
 
 def _limited(row: Row) -> bool:
-    return row.status not in ("misclassified", "robust") and not isnan(row.radius)
+    limited = row.status not in ("misclassified", "robust", "mismatch")
+    return limited and not isnan(row.radius)
 
 
 def _axis(found: Sensitivity) -> int:

@@ -46,6 +46,7 @@ _STATUSES = {
     "misclassified": "wrong before any change",
     "falsified": "a counterexample lies within the radius asked about",
     "unknown": "nothing was proved",
+    "mismatch": "the imported graph and the original model disagree, so nothing is proved",
 }
 
 
@@ -157,6 +158,7 @@ def _page(
     sections = [
         banner([*notices, *([left_out[0].upper() + left_out[1:]] if left_out else [])]),
         _opening(comparison, title),
+        _mismatches(comparison),
         _tiles(comparison),
         _accuracy(comparison),
         _radii(comparison),
@@ -187,6 +189,20 @@ def _opening(comparison: Comparison, title: str) -> str:
         f" just the changes somebody tried, but all of them, as long as"
         f" {markup(said.allowed())}.{attack}</p>"
         f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
+    )
+
+
+def _mismatches(comparison: Comparison) -> str:
+    """A warning before all numbers where rows were withdrawn."""
+    rows = [r for e in comparison.entries for r in e.rows.values() if r.status == "mismatch"]
+    if not rows:
+        return ""
+    where = ", ".join(str(i) for i in sorted({r.index for r in rows})[:20])
+    return (
+        '<section class="mismatch"><h2>The model is read otherwise than it runs</h2><p>Nothing is'
+        f" proved of inputs {where}{', ...' if len({r.index for r in rows}) > 20 else ''}, and the"
+        " other radii deserve no trust before this is understood:"
+        f" {markup(rows[0].remark)}.</p></section>"
     )
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.batches import certificate_name
-from frown.errors import LevelNotReached, OutputError
+from frown.errors import LevelNotReached, ModelMismatch, OutputError
 from frown.folder import CERTIFICATES_LOCK, Lock
 from frown.frontends.model import Model
 from frown.prover import ESTIMATES
@@ -97,7 +97,8 @@ def certify_files(request: Request, screen: Screen) -> bool:
 
     Rows reach the files and the screen as each batch is finished. An interrupt keeps
     them. Raises FrownError before any work where the request makes no sense, or where another
-    run is writing to its folders.
+    run is writing to its folders, and in the end ModelMismatch where rows were withdrawn because
+    graph and model disagree, and LevelNotReached where proofs fall short of the level.
     """
     with ExitStack() as taken:
         return _certify(request, screen, taken)
@@ -187,7 +188,9 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     finally:
         seconds = time.monotonic() - started
         if files is not None and (rows or state != "failed"):
-            files.close({"state": state, "seconds": round(seconds, 3)})
+            mismatches = sum(row.status == "mismatch" for row in rows)
+            outcome = {"state": state, "seconds": round(seconds, 3), "mismatches": mismatches}
+            files.close(outcome)
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
     if request.sensitivity:
@@ -200,7 +203,8 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     if state == "interrupted":
         what = "pairs of input and frame" if request.sensitivity else "inputs"
         _tell_interrupted(rows, total, what, request.out, screen)
-    else:
+    _refuse_mismatches(request.model, rows)
+    if state == "finished":
         _require_level(rows, request)
     return state == "finished"
 
@@ -223,6 +227,20 @@ def _require_level(rows: list[Row], request: Request) -> None:
         raise LevelNotReached(
             f"{len(short)} of {len(rows)} inputs have a radius that is not proved at the "
             f"level {request.level}; input {first.index} is {first.level}{why}"
+        )
+
+
+def _refuse_mismatches(model: Path, rows: list[Row]) -> None:
+    """Raise ModelMismatch where rows say that graph and model disagree."""
+    where = list(dict.fromkeys(row.index for row in rows if row.status == "mismatch"))
+    if where:
+        first = next(row.remark for row in rows if row.status == "mismatch")
+        others = f" and {len(where) - 5} more" if len(where) > 5 else ""
+        raise ModelMismatch(
+            f"{model.name}: nothing is proved of {len(where)} of {len({r.index for r in rows})} "
+            f"inputs ({', '.join(map(str, where[:5]))}{others}): {first}\nthe "
+            "model is read otherwise than its runtime runs it: trust no other row before that is "
+            "understood, and report it with the model"
         )
 
 

@@ -23,6 +23,7 @@ _STYLES = {
     "misclassified": "yellow",
     "falsified": "red",
     "unknown": "magenta",
+    "mismatch": "bold white on red",
 }
 
 

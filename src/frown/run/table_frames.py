@@ -15,6 +15,7 @@ from frown.run.table import all_wrong, duration, ended_early, inputs, levels, re
 from frown.statement import Statement
 
 ACROSS = 7  # frames side by side; more go into further tables
+UNLIMITED = ("misclassified", "robust", "mismatch")  # rows with no radius to average
 
 _CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
 
@@ -44,7 +45,7 @@ def _table(
         table.add_row(str(index), str(next(iter(held.values())).label), *cells)
     if not checked:
         limited = [
-            {f: r for f, r in held.items() if r.status not in ("misclassified", "robust")}
+            {f: r for f, r in held.items() if r.status not in UNLIMITED}
             for held in by_input.values()
         ]
         columns = [[held[f] for held in limited if f in held] for f in frames]
@@ -87,7 +88,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
 
 def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:
     """The frame where this end of the bracket is least; None where no frame has one."""
-    open_ = {f: end(r) for f, r in rows.items() if r.status not in ("misclassified", "robust")}
+    open_ = {f: end(r) for f, r in rows.items() if r.status not in UNLIMITED}
     values = {f: value for f, value in open_.items() if value is not None}
     return min(values, key=lambda f: values[f]) if values else None
 
