@@ -223,7 +223,8 @@ def _differing(model: Model, x: Array, theirs: Outputs, ours: Outputs) -> Iterat
         noise = np.abs(single - ours).max(1)
         gap, size = np.abs(theirs - ours).max(1), np.abs(theirs).max(1)
     most = np.max(noise, initial=0.0, where=np.isfinite(noise))
-    explained = (gap <= ROUNDINGS * (most + UNIT * size)) & np.isfinite(gap)
+    allowed = np.asarray(ROUNDINGS * (most + UNIT * size))
+    explained = np.asarray((gap <= allowed) & np.isfinite(gap))
     order = np.argsort(-np.nan_to_num(gap, nan=np.inf), kind="stable")
     return (int(i) for i in order if not (explained[i] or overflow[i]))
 
