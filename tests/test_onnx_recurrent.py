@@ -15,6 +15,7 @@ import frown
 from frown.errors import InvalidModel
 from frown.frontends.model import Model
 from frown.frontends.onnx import load_onnx
+from frown.frontends.onnx_constants import Evaluator
 from frown.frontends.onnx_import import Task, import_graph
 from frown.frontends.onnx_nodes import OnnxNode
 from frown.graph.graph import Graph
@@ -179,7 +180,8 @@ def imported(proto: onnx.ModelProto) -> Graph:
     nodes = [OnnxNode.read(n) for n in proto.graph.node]
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
     shape = (1, FRAMES, FEATURES)
-    return import_graph(Task("model", 14, nodes, constants, "x", shape, "y", dict))
+    evaluator = Evaluator.of(14, constants)
+    return import_graph(Task("model", 14, evaluator, nodes, constants, "x", shape, "y", dict))
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
