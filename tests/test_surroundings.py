@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 import frown
 from frown.errors import InvalidInput
+from onnx_models import model, node, saved, weights
 
 
 @contextmanager
@@ -57,10 +59,10 @@ def test_answers_do_not_depend_on_the_surroundings(name: str, method: str) -> No
     x = np.random.default_rng(0).random((2, 4))
 
     def answers() -> tuple[np.ndarray, ...]:
-        model = frown.load(module, example)
-        one = frown.sensitivity(model, x, frame_axis=0, method=method)
-        there = frown.bound(model, x, 0.1, method=method)
-        radius = frown.certify(model, x, method=method).radius
+        loaded = frown.load(module, example)
+        one = frown.sensitivity(loaded, x, frame_axis=0, method=method)
+        there = frown.bound(loaded, x, 0.1, method=method)
+        radius = frown.certify(loaded, x, method=method).radius
         return radius, np.array([row.radius for row in one.rows]), there.lower, there.upper
 
     expected = answers()
@@ -81,35 +83,34 @@ def test_the_surroundings_are_as_they_were() -> None:
 @pytest.mark.parametrize(
     "call", [frown.certify, frown.sensitivity, lambda m, x: frown.bound(m, x, 1)]
 )
-@pytest.mark.parametrize("model", [network(), None, 3])
-def test_what_is_no_model_is_said_to_be_none(call: object, model: object) -> None:
+@pytest.mark.parametrize("wrong", [network(), None, 3])
+def test_what_is_no_model_is_said_to_be_none(call: object, wrong: object) -> None:
     with pytest.raises(InvalidInput, match=r"frown\.load"):
-        call(model, np.zeros((1, 4)))  # type: ignore[operator]
+        call(wrong, np.zeros((1, 4)))  # type: ignore[operator]
 
 
 def test_a_path_is_loaded() -> None:
     path = f"{frown.__path__[0]}/assets/digits.onnx"
-    model = frown.load(path)
-    x = np.full((1, *model.input_shape), 0.5)
-    for found in (frown.bound(path, x, 0.01), frown.bound(model, x, 0.01)):
-        np.testing.assert_array_equal(found.lower, frown.bound(model, x, 0.01).lower)
+    loaded = frown.load(path)
+    x = np.full((1, *loaded.input_shape), 0.5)
+    found, expected = (frown.bound(m, x, 0.01) for m in (path, loaded))
+    np.testing.assert_array_equal(found.lower, expected.lower)
 
 
-def test_a_network_of_one_number_is_bounded() -> None:
-    """A scale of a vector of one entry, folded into the matrix before it."""
-
-    class Small(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(2 * self.layer(x)[0] + 1)
-
-    model = frown.load(Small(), torch.zeros(1, 1))
+def test_a_network_without_a_batch_axis_is_bounded(tmp_path: Path) -> None:
+    """Vectors throughout, down to one number: an offset is folded into the matrix before it."""
+    constants = {"a": weights(2, 1), "b": weights(2), "c": weights(1, 2, seed=1), "d": weights(1)}
+    nodes = [
+        node("MatMul", "a x", "h"),
+        node("Add", "h b", "s"),
+        node("Relu", "s", "r"),
+        node("MatMul", "c r", "t"),
+        node("Add", "t d", "y"),
+    ]
+    loaded = frown.load(saved(model(nodes, [1], constants), tmp_path))
     for method in ("interval", "crown", "frown"):
-        found = frown.bound(model, np.zeros((1, 1)), 0.1, method=method)
+        found = frown.bound(loaded, np.zeros((1, 1)), 0.1, method=method)
         assert found.lower.shape == (1, 1)
         for x in np.linspace(-0.1, 0.1, 5):
-            value = model.run(np.full((1, 1), x)).ravel()[0]
+            value = loaded.run(np.full((1, 1), x)).ravel()[0]
             assert found.lower[0, 0] - 1e-6 <= value <= found.upper[0, 0] + 1e-6

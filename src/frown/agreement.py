@@ -218,7 +218,8 @@ def _differing(model: Model, x: Array, theirs: Outputs, ours: Outputs) -> Iterat
     """The points (of one input) on which single precision does not explain the difference, the
     largest first."""
     single = model.in_single_precision(x)
-    overflow = ~np.isfinite(single).all(1) & ~np.isfinite(theirs).all(1)
+    whole = np.isfinite(single).all(axis=1) | np.isfinite(theirs).all(axis=1)
+    overflow = ~np.atleast_1d(whole)
     with np.errstate(invalid="ignore"):
         noise = np.abs(single - ours).max(1)
         gap, size = np.abs(theirs - ours).max(1), np.abs(theirs).max(1)

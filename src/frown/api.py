@@ -138,7 +138,8 @@ def certify(
     precision, in any order of summation, as well (docs/soundness.md says what is assumed).
 
     Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
-    After `time_limit` seconds each input keeps the best radius proved so far.
+    After `time_limit` seconds, proofs and the attack included but not `load`, each input keeps the
+    best radius proved so far; what is cheap is proved first.
     """
     model = _model(model)
     began = now()
@@ -386,16 +387,25 @@ def bound(
     )
     plan, settings = plan_for(_gated(model, search.gates), dtype, device), search.settings()
     graph = plan.graph
+    if coef is None:
+        functions = 2 * len(inputs) * model.classes
+        least = functions * plan.row_bytes(graph.output)  # all forms are part of the answer
+        if least > settings.memory:
+            raise InvalidInput(
+                f"bounds of {model.classes} outputs, with their forms, of {len(inputs)} inputs "
+                f"take {least >> 20:,} MiB, memory (--memory) is {settings.memory >> 20:,}: give "
+                "fewer inputs, functions (coef) or more memory"
+            )
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
         raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
     radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
     with torch.inference_mode():
-        functions = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
+        wanted = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
         ball = query.region(graph).with_radius(radius)
         check_program(plan, settings, query.p)
         with crew_of(settings) as crew:
-            return bounded(plan, ball, functions, settings, model.input_shape, crew)
+            return bounded(plan, ball, wanted, settings, model.input_shape, crew)
 
 
 def _model(model: object) -> Model:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 ATTACK = 0.15  # of the time, where it is limited, is for the attack
+_CONDITION = 32  # numbers that a search keeps of each margin of an input
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
 
@@ -317,12 +318,25 @@ def batch_size(plan: Plan, settings: Settings, count: int) -> int:
     """As many inputs at once as memory for their slopes allows, 64 at most."""
     if settings.method in ("lp", "milp"):
         return 1  # programs are solved input by input
-    kept = 1
+    kept = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize
     if settings.method == "frown":
         for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
             groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
             kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
-    return int(max(1, min(64, count, settings.memory // (2 * kept))))
+    # Each is there twice, as it is and as it was at the radius proved; rows want their part, too.
+    least = 2 * kept + plan.row_bytes(plan.graph.output)
+    if least > settings.memory:
+        raise InvalidInput(
+            f"memory (--memory) of {_mib(settings.memory)} is too little: one input's "
+            f"{'slopes and ' if settings.method == 'frown' else ''}margins take {_mib(least)}; "
+            "give as much, a target class, or with the method frown a larger group (--group), or "
+            "take the method crown"
+        )
+    return int(max(1, min(64, count, settings.memory // (4 * kept))))
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size // (1 << 20)):,} MiB"
 
 
 class Batches:
