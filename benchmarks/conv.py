@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import frown
 from common import circumstances, shared_folder, short, table, timed
-from frown.radius import Bracket, Goal, search
+from frown.certification.radius import Bracket, Goal, search
 from peers import TOL, bisect, lirpa, quiet
 
 Images = NDArray[np.float64]

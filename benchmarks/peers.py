@@ -38,8 +38,8 @@ from common import (
     short,
     table,
 )
-from frown.radius import Bracket, Goal, search
-from frown.version import __version__
+from frown import __version__
+from frown.certification.radius import Bracket, Goal, search
 
 Radii = NDArray[np.float64]
 Margins = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> margins (n, 1)

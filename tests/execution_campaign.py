@@ -18,8 +18,8 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from rigor.executions import tried  # noqa: E402
-from rigor.kernels import floats, kernels, measured  # noqa: E402
+from charged.executions import tried  # noqa: E402
+from charged.kernels import floats, kernels, measured  # noqa: E402
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from frown.errors import InvalidModel, UnsupportedModel
-from frown.frontends.onnx import load_onnx
+from frown.read.onnx.load import load_onnx
 
 FLOAT = TensorProto.FLOAT
 

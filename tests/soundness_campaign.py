@@ -16,7 +16,7 @@ from time import process_time
 
 import torch
 
-from rigor.cases import run
+from charged.cases import run
 
 BLOCK = 50  # networks between two lines of output
 

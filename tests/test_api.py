@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import frown
-from frown.frontends.model import Model
-from frown.results import Certification, Row
+from frown.certification.results import Certification, Row
+from frown.read.model import Model
 
 NORMS = (1, 2, 3, "inf")
 BALL = {1: 1.0, 2: 2.0, 3: 3.0, "inf": inf}

@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 from frown import api
 from frown.cli import app
-from frown.run import files as result_files
-from frown.run.files import COLUMNS
+from frown.jobs import files as result_files
+from frown.jobs.files import COLUMNS
 from onnx_models import model, node, saved, weights
 
 FEATURES, CLASSES, COUNT = 4, 3, 5

@@ -29,7 +29,7 @@ def test_the_pages_are_found() -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if CODE.search(p.read_text())], ids=name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     """In a process of its own (some of it adds operators), beside the files `make demo` leaves."""
-    with as_file(files("frown").joinpath("assets")) as assets:
+    with as_file(files("frown.jobs").joinpath("assets")) as assets:
         shutil.copytree(assets, tmp_path / "frown-demo")
     text = page.read_text()
     # Blank lines keep the line numbers of the page in tracebacks.
@@ -85,9 +85,11 @@ def named(page: Path, column: int) -> set[str]:
 
 
 def test_the_page_of_operators_names_all_that_are_read_and_no_other() -> None:
-    import frown.frontends.onnx
-    import frown.frontends.torch  # noqa: F401  (both fill the registries)
-    from frown.frontends import onnx_call, torch_ops, torch_shapes
+    import frown.read.onnx.load
+    import frown.read.torch.load  # noqa: F401  (both fill the registries)
+    from frown.read.onnx import call as onnx_call
+    from frown.read.torch import ops as torch_ops
+    from frown.read.torch import shapes as torch_shapes
 
     page = ROOT / "docs" / "operators.md"
     standard = {name for name in onnx_call.HANDLERS if "::" not in name}

@@ -14,33 +14,22 @@ ROOT = Path(frown.__file__).parent
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("demo",),
-    ("run", "jobs", "report"),
+    ("jobs", "report"),
     ("api",),
-    ("batches",),
-    ("prover",),
-    ("certifier", "bounding", "certificate"),
-    ("counterexamples", "agreement", "answers"),
-    ("batch",),
-    ("rigor",),
-    ("radius", "engines", "attacks"),
-    ("frontends",),
-    ("relax", "query"),
+    ("certification",),
+    ("methods",),
+    ("bounds",),
+    ("read",),
+    ("relax", "problem"),
     ("graph",),
-    ("statement",),
-    ("folder",),
-    ("errors", "results", "memory", "plain", "surroundings", "version", "assets"),
+    ("errors",),
 )
-# The engines know nothing of where a network came from; a front end nothing of queries.
+# Bounds know nothing of where a network came from, relaxations and problems nothing of each other.
 FORBIDDEN = (
-    ("engines", "frontends"),
-    ("rigor", "frontends"),
-    ("engines", "rigor"),
-    ("attacks", "frontends"),
-    ("radius", "frontends"),
-    ("frontends", "query"),
-    ("relax", "query"),
-    ("query", "relax"),
+    ("bounds", "read"),
+    ("methods", "read"),
+    ("relax", "problem"),
+    ("problem", "relax"),
 )
 
 
@@ -66,7 +55,8 @@ def imports() -> Iterator[tuple[str, str]]:
                         inside = (ROOT / alias.name).exists() or (
                             ROOT / f"{alias.name}.py"
                         ).exists()
-                        yield module, f"frown.{alias.name}" if inside else "frown"
+                        if alias.name != "__version__":
+                            yield module, f"frown.{alias.name}" if inside else "frown"
                 elif source.split(".")[0] == "frown":
                     yield module, source
             elif isinstance(node, ast.Import):

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import zoo
-from frown.engines.backward import fixed_rows
-from frown.engines.forms import one_hot
-from frown.engines.frame import frame
-from frown.engines.lp import dual_rows
-from frown.engines.parts import parts
-from frown.engines.plan import Plan
-from frown.engines.program import Program
-from frown.engines.settings import Settings
-from frown.engines.solvers import Basis, Constraints, minimise
+from frown.bounds.backward import fixed_rows
+from frown.bounds.forms import one_hot
+from frown.bounds.plan import Plan
+from frown.bounds.rule import frame
+from frown.bounds.settings import Settings
+from frown.bounds.tiling import parts
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.query.region import Region
-from frown.query.spec import Spec
+from frown.methods.lp.bounds import dual_rows
+from frown.methods.lp.program import Program
+from frown.methods.lp.solvers import Basis, Constraints, minimise
+from frown.problem.region import Region
+from frown.problem.spec import Spec
 from frown.relax.relaxation import Frame, Lines, Relaxation, Slopes
 from frown.relax.table import ELEMENTWISE, Relu
 

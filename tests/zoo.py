@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frown.frontends import arithmetic, attention
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
-from frown.query.region import Region
+from frown.problem.region import Region
+from frown.read import arithmetic, attention
 from frown.relax.relaxation import Relaxation
 from frown.relax.table import (
     ELEMENTWISE,

@@ -24,7 +24,7 @@ from benchmarks.paper.experiments import METHODS
 from benchmarks.paper.machine import threads
 from frown import api
 from frown.errors import InvalidInput
-from frown.frontends.model import Model
+from frown.read.model import Model
 
 IMAGES = "salman_ten_test_images.npy"
 

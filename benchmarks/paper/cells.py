@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.paper.data import Dataset
 from benchmarks.paper.networks import Network
 from frown.errors import InvalidInput
-from frown.frontends.model import Model
+from frown.read.model import Model
 
 COLD = {"hot": False}  # for experiments only: what makes the LP-based method start from nothing
 TOL = 0.01  # of the search for a radius, relative, as in the paper

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from frown.certification.plain import plain
 from frown.cli import reported
 from frown.errors import InvalidInput
-from frown.plain import plain
 
 if TYPE_CHECKING:
     from benchmarks.paper.experiments import Experiment
@@ -337,7 +337,7 @@ def _selected(
 ) -> list[Experiment]:
     """The tables with what is left of them; an error if that is nothing."""
     from benchmarks.paper.experiments import ALIASES, experiments
-    from frown.run.options import parse_group
+    from frown.jobs.options import parse_group
 
     known = experiments()
     tables = [known[ALIASES.get(name, name)] for name in names]

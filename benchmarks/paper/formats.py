@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.certification.plain import plain
 from frown.errors import InvalidInput
-from frown.plain import plain
 
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]

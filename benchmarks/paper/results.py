@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.paper.cells import Cell, Option, Samples
 from frown.errors import InvalidInput
+from frown.jobs.files import norm_name
 from frown.jobs.store import ROWS, Row, Store, key_of, read
-from frown.run.files import norm_name
 
 # A result's key holds all that it depends on, so one store takes those of all tables.
 SETTINGS = {"job": "the paper's experiments"}

@@ -16,12 +16,11 @@ from benchmarks.paper.data import Dataset, load_data
 from benchmarks.paper.invocation import invocation
 from benchmarks.paper.networks import Network
 from benchmarks.paper.results import Key, Result, Results, sample_key
-from frown import api
+from frown import __version__, api
+from frown.certification.results import Row
 from frown.errors import InvalidInput, ModelMismatch
-from frown.frontends.model import Model
 from frown.jobs.runner import Failure, Watch, run
-from frown.results import Row
-from frown.version import __version__
+from frown.read.model import Model
 
 
 @dataclass(frozen=True, slots=True)

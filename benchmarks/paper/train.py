@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from benchmarks.paper import machine
 from benchmarks.paper.data import Dataset, Floats, load_data
 from benchmarks.paper.networks import Activation, Network
+from frown import __version__
+from frown.certification.folder import write_whole
 from frown.errors import InvalidInput, OutputError
-from frown.folder import write_whole
-from frown.version import __version__
 
 OPSET = 13
 RECIPE, ACCURACY = "frown.recipe", "frown.accuracy"  # keys of the file's metadata

@@ -1,7 +1,8 @@
 """frown: how far an input can move before a neural network may change its answer, with proof."""
 
 from frown.errors import FrownError
-from frown.version import __version__
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Bounded",
@@ -22,11 +23,11 @@ _HOMES = {
     "certify": "frown.api",
     "sensitivity": "frown.api",
     "bound": "frown.api",
-    "Bounded": "frown.bounding",
-    "Model": "frown.frontends.model",
-    "Certification": "frown.results",
-    "Row": "frown.results",
-    "Sensitivity": "frown.results",
+    "Bounded": "frown.certification.inspect",
+    "Model": "frown.read.model",
+    "Certification": "frown.certification.results",
+    "Row": "frown.certification.results",
+    "Sensitivity": "frown.certification.results",
 }
 
 

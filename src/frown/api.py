@@ -11,18 +11,21 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from frown.attacks.pgd import Attack
-from frown.batches import Progress, Question, Search, answered, certificate_name
-from frown.bounding import Bounded, bounded
-from frown.engines.clock import now
-from frown.engines.lp import check_program, crew_of
-from frown.engines.plan import Plan
+from frown import __version__
+from frown.bounds.clock import now
+from frown.bounds.plan import Plan
+from frown.bounds.surroundings import in_plain_surroundings
+from frown.certification.attack import Attack
+from frown.certification.inspect import Bounded, bounded
+from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.run import Progress, Question, Search, answered, certificate_name
+from frown.certification.statement import GIVEN, KEY, Spread, Statement
 from frown.errors import InvalidInput
-from frown.frontends.model import Model
 from frown.graph.graph import Graph
 from frown.graph.simplify import simplify, without_batch_axis
-from frown.query.frames import Frames, apart_of, frames_of
-from frown.query.inputs import (
+from frown.methods.lp.bounds import check_program, crew_of
+from frown.problem.frames import Frames, apart_of, frames_of
+from frown.problem.inputs import (
     indices_of,
     inputs_of,
     labels_of,
@@ -32,12 +35,9 @@ from frown.query.inputs import (
     scale_of,
     targets_of,
 )
-from frown.query.query import Query
+from frown.problem.query import Query
+from frown.read.model import Model
 from frown.relax.fuse import fuse
-from frown.results import Certification, Row, Sensitivity
-from frown.statement import GIVEN, KEY, Spread, Statement
-from frown.surroundings import in_plain_surroundings
-from frown.version import __version__
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,11 +64,11 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     with the original runtime on random inputs; a disagreement is an error.
     """
     if isinstance(source, str | Path):
-        from frown.frontends.onnx import load_onnx
+        from frown.read.onnx.load import load_onnx
 
         return load_onnx(source)
     if isinstance(source, torch.nn.Module):
-        from frown.frontends.torch import load_torch
+        from frown.read.torch.load import load_torch
 
         if example is None:
             raise InvalidInput(
@@ -129,7 +129,7 @@ def certify(
     `gates` says how sigmoid(x) tanh(y) and sigmoid(x) y are bounded: "composed" of their factors'
     lines, or by "joint" planes of x and y.
     Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers`, `hot` and
-    `start` are options of lp (see `frown.engines.settings.Settings`).
+    `start` are options of lp (see `frown.bounds.settings.Settings`).
 
     With the `level` "rigorous" every radius returned was proved at that very radius with all
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is

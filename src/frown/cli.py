@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from frown import __version__
+from frown.certification.plain import plain, plain_lines
 from frown.errors import FrownError, InvalidInput
-from frown.plain import plain, plain_lines
-from frown.version import __version__
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.
 
@@ -282,8 +282,8 @@ def certify(
 ) -> None:
     """Certify inputs: the largest radius proved for each, and where it breaks."""
     with reported():
-        from frown.run.job import Request, certify_files
-        from frown.run.screen import JsonScreen, QuietScreen, TableScreen
+        from frown.jobs.job import Request, certify_files
+        from frown.jobs.screen import JsonScreen, QuietScreen, TableScreen
 
         request = Request(
             model=model,
@@ -337,8 +337,8 @@ def info(model: ModelFile, json: Json = False) -> None:
     """Show a model's graph, its sizes, and how each operator is bounded."""
     with reported():
         from frown.api import load
-        from frown.run.files import dumps
-        from frown.run.table import describe, info_summary, info_table
+        from frown.jobs.files import dumps
+        from frown.jobs.table import describe, info_summary, info_table
 
         about = describe(load(model))
         if json:
@@ -387,7 +387,7 @@ def demo(
 ) -> None:
     """Certify images with the digit classifier that ships with frown."""
     with reported():
-        from frown.demo import run
+        from frown.jobs.demo import run
 
         code = run(out, samples, Console(emoji=False))
         raise typer.Exit(code or 0)

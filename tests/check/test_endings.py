@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import frown
 import frown_check
 from check.writer import draft
-from frown import batches
+from frown.certification import run as batches
 from frown.cli import app
 from frown.errors import FrownError, InvalidInput
 from onnx_models import integers, model, node, number, saved, weights
@@ -243,7 +243,7 @@ def test_a_certificate_of_another_statement_does_not_stay(
 def test_estimates_that_were_not_asked_for_have_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from frown.prover import Prover
+    from frown.certification.prove import Prover
 
     monkeypatch.setattr(Prover, "_unproven", lambda self: "no proof today")
     path = built("softmax", tmp_path)

@@ -13,18 +13,18 @@ import torch
 
 from check.networks import NETWORKS
 from check.writer import draft
-from frown.engines.plan import Plan
-from frown.frontends.model import Model
-from frown.frontends.onnx import load_onnx
+from frown.bounds.plan import Plan
 from frown.graph.simplify import simplify
+from frown.read.model import Model
+from frown.read.onnx.load import load_onnx
 from frown_check.container import read
 from frown_check.errors import Refused
 from frown_check.model import load
 from frown_check.model.calls import HANDLERS
 from frown_check.replay import Replay
 from onnx_models import model, node, number, saved, weights
-from test_onnx import AFFINE, NONLINEAR, POSITIVE, Case
-from test_onnx_fuse import FUSED, KNOWN
+from read.test_onnx import AFFINE, NONLINEAR, POSITIVE, Case
+from read.test_onnx_fuse import FUSED, KNOWN
 
 CASES = [*AFFINE, *NONLINEAR, *POSITIVE]
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frown.query.region import Region as Engine
+from frown.problem.region import Region as Engine
 from frown_check.region import Region
 
 P = [np.inf, 1.0, 2.0, 1.5, 3.0, 10.0, 400.0]

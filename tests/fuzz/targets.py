@@ -25,8 +25,8 @@ import frown_check
 from benchmarks.paper import formats
 from check.writer import draft
 from frown.errors import FrownError, InvalidInput, InvalidModel
+from frown.problem.data import read_classes, read_data
 from frown.report.read import read_any
-from frown.run.data import read_classes, read_data
 from frown_check.checker import BROKEN, Claim
 from frown_check.errors import Refused
 from frown_check.graph import Apply, Network

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from frown.errors import FrownError
-from frown.frontends.model import Model
-from frown.frontends.onnx import load_onnx
+from frown.read.model import Model
+from frown.read.onnx.load import load_onnx
 from frown_check.balls import Array, between
 from frown_check.errors import Refused
 from frown_check.graph import Affine, Apply, Network

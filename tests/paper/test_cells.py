@@ -28,8 +28,8 @@ from benchmarks.paper.networks import NETWORKS, parse
 from benchmarks.paper.results import Result, open_results, stored_results
 from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
 from frown import api
+from frown.certification.results import Certification, Row
 from frown.errors import InvalidInput
-from frown.results import Certification, Row
 from paper.conftest import World
 
 RELU = parse("drive_4x20_relu")

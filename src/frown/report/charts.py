@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 
-from frown.plain import markup
+from frown.certification.plain import markup
+from frown.certification.results import cut, digits
 from frown.report.comparison import Comparison, Entry, display_name
-from frown.results import cut, digits
 
 WIDE, NARROW = (960, 400), (380, 330)
 _SLICES = 60  # places along an axis where the pointer gets numbers

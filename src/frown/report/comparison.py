@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
 from typing import NoReturn
 
+from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.statement import Statement
 from frown.errors import InvalidInput
-from frown.results import Certification, Row, Sensitivity
-from frown.statement import Statement
 
 # From the loosest method to the tightest, with the names people know them by.
 NAMES = {

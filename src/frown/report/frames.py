@@ -11,15 +11,15 @@ from math import isfinite, isnan, log
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.certification.plain import markup
+from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.statement import Statement
 from frown.errors import InvalidInput
-from frown.plain import markup
 from frown.report.charts import number, percent
 from frown.report.comparison import display_name, require_comparable
 from frown.report.parts import banner, document, duration, proved_how, reproduce, tile
 from frown.report.png import data_uri
 from frown.report.read import FLAT
-from frown.results import Certification, Row, Sensitivity
-from frown.statement import Statement
 
 MOST = 60  # inputs
 _TALL = 64  # pixels of the highest bar

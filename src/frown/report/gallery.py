@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.certification.plain import markup
 from frown.errors import InvalidInput
-from frown.plain import markup
 from frown.report.charts import number
 from frown.report.comparison import Comparison, Entry
 from frown.report.png import data_uri

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.certification.folder import write_whole
+from frown.certification.plain import markup
+from frown.certification.results import STATUSES, Certification, Sensitivity
 from frown.errors import InvalidInput, OutputError
-from frown.folder import write_whole
-from frown.plain import markup
 from frown.report.charts import (
     NARROW,
     WIDE,
@@ -36,7 +37,6 @@ from frown.report.read import (
     read_notices,
     read_sequences,
 )
-from frown.results import STATUSES, Certification, Sensitivity
 
 Result = TypeVar("Result", Certification, Sensitivity)
 

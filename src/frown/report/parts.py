@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from frown.plain import markup
+from frown.certification.plain import markup
+from frown.certification.results import LEVELS, Certification, Row, Sensitivity
+from frown.certification.statement import KEY, SAID, Statement, levels_text
 from frown.report.comparison import display_name
-from frown.results import LEVELS, Certification, Row, Sensitivity
-from frown.statement import KEY, SAID, Statement, levels_text
 
 # Settings that the statement tells in words, or that stand elsewhere.
 _TOLD = {"method", "norm", "level", KEY, *(name for names in SAID.values() for name in names)}

@@ -12,12 +12,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.certification.folder import RESULTS_LOCK, holder
+from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.statement import Statement, levels_text
 from frown.errors import InvalidInput
-from frown.folder import RESULTS_LOCK, holder
-from frown.results import Certification, Row, Sensitivity
-from frown.run.data import digest, read_data
-from frown.run.files import COUNTEREXAMPLES, ROWS_JSON, RUN
-from frown.statement import Statement, levels_text
+from frown.jobs.files import COUNTEREXAMPLES, ROWS_JSON, RUN
+from frown.problem.data import digest, read_data
 
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
 FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}

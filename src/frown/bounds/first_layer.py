@@ -1,0 +1,105 @@
+"""The first layer, seen from the centres of balls.
+
+With x = centre + d a first layer W x + b is W d + (W centre + b): balls lie about the origin,
+and all that a row needs of its sample is a radius and a bias. For p = 2 the layer W = R^T Q^T,
+Q with orthonormal columns, sees no more of d than Q^T d, and that fills the ball of as many
+dimensions as the layer has neurons.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, prod
+
+import torch
+from torch import Tensor
+
+from frown.bounds.plan import Plan
+from frown.graph.affine import Linear
+from frown.graph.box import rows_of
+from frown.graph.selection import Reshape
+from frown.problem.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How rows enter the network: forms end at d, points start there."""
+
+    node: int  # the first layer
+    weight: Tensor  # (neurons, dimensions of d)
+    bias: Tensor  # (rows, *shape of the node); (1, ...) where all rows share one
+    region: Region  # of d
+
+    def back(self, here: Tensor) -> Tensor:
+        """From coefficients of the node to those of d."""
+        return here.flatten(1) @ self.weight
+
+    def shift(self, here: Tensor) -> Tensor:
+        """(rows,) what the bias adds to forms of the node."""
+        return (here * self.bias).flatten(1).sum(1)
+
+    def least(self, coef: Tensor) -> Tensor:
+        """(rows,) min coef . d."""
+        if self.region.p == inf:
+            return -self.region.radius * coef.abs().sum(1)
+        return -self.region.radius * self.region.gain(coef)
+
+    def lowest(self, coef: Tensor) -> Tensor:
+        """The node's values where coef . d is least."""
+        # W d^T is faster than d W^T where neurons are few.
+        if self.region.p == inf:
+            step = (self.weight @ coef.sign().T).T
+            if self.bias.dim() == 2:
+                return torch.addcmul(self.bias, step, self.region.radius[:, None], value=-1)
+            step = step * -self.region.radius[:, None]
+        else:
+            step = (self.weight @ self.region.lowest(coef).T).T
+        return self.bias + step.reshape(-1, *self.bias.shape[1:])
+
+
+def entry(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Entry | None:
+    """Of rows of these samples; None where the input is not read by one dense layer alone, or
+    where the balls are cut or stretched."""
+    if region.clipped or region.scale is not None or region.split is not None:
+        return None
+    node = plan.fact(("entrance", target), lambda: _entrance(plan, target))
+    if node is None:
+        return None
+    op = _layer(plan, node)
+    source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
+    centre, weight = region.centre, op.weight
+    bias = plan.latest(("bias", node), centre, lambda: op.apply(centre.reshape(-1, *source)))
+    if region.p == 2 and weight.shape[0] < weight.shape[1]:
+        weight = plan.fact(("narrowed", node), lambda: _narrowed(op.weight))
+    ball = Region(weight.new_zeros(1, weight.shape[1]), rows_of(region.radius, index), region.p)
+    return Entry(node, weight, rows_of(bias, index), ball)
+
+
+def _entrance(plan: Plan, target: int) -> int | None:
+    """The dense layer that alone reads the input, flattened or not."""
+    if not plan.below(target):
+        return None
+    among, node = set(plan.ancestors(target)), 0
+    while True:
+        readers = [i for i in plan.graph.consumers[node] if i in among]
+        if len(readers) != 1:
+            return None
+        (node,) = readers
+        if not isinstance(plan.graph.nodes[node].op, Reshape):
+            break
+    read = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
+    whole = isinstance(plan.graph.nodes[node].op, Linear) and prod(read) == read[-1]
+    return node if whole else None
+
+
+def _layer(plan: Plan, node: int) -> Linear:
+    op = plan.graph.nodes[node].op
+    assert isinstance(op, Linear)
+    return op
+
+
+def _narrowed(weight: Tensor) -> Tensor:
+    """R^T of W^T = Q R."""
+    _, upper = torch.linalg.qr(weight.double().T)
+    narrow: Tensor = upper.T.contiguous().to(weight)
+    return narrow

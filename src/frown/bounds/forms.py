@@ -1,0 +1,211 @@
+"""Linear forms and their way through a graph.
+
+Backward: a form on a node's value becomes a form on the input, nonlinear nodes being
+replaced by lines (appendix A.2). Forward: the point that minimises it goes through the
+same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from frown.bounds.first_layer import Entry
+from frown.bounds.plan import Plan
+from frown.graph.selection import Gather, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class LinearForm:
+    """coef . x + const at the network's input, one per row."""
+
+    coef: Tensor  # (rows, *input shape)
+    const: Tensor  # (rows,)
+
+
+class Sided(Protocol):
+    """The lines one pass uses at a nonlinear node, side chosen by the coefficient's sign."""
+
+    @property
+    def slope(self) -> Tensor: ...  # (rows, *input shape of the node)
+
+    @property
+    def intercept(self) -> Tensor: ...  # (rows, *output shape of the node)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Such lines, and nothing else."""
+
+    slope: Tensor
+    intercept: Tensor
+
+
+Choose = Callable[[int, Tensor], Sided]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A form on its way: coefficients at nodes still to be passed, all before `stop`."""
+
+    pending: dict[int, Tensor]
+    const: Tensor  # (rows,)
+    stop: int
+
+    def at(self, values: dict[int, Tensor]) -> Tensor:
+        """(rows,) the form's value where the nodes have these values."""
+        total = self.const
+        for i, coef in self.pending.items():
+            terms = coef * values[i]
+            total = total + (terms if terms.dim() == 2 else terms.flatten(1)).sum(1)
+        return total
+
+
+_LAID_OUT = (Slice, Gather)  # whose `pull_back` makes a tensor of its own
+
+Through = Callable[[int, Tensor], tuple[Tensor | None, Tensor]]
+
+
+def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
+    """Pull coef . target back to the last nonlinearity; the part no choice of lines changes."""
+    return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
+
+
+def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
+    """Bound coef . target below by a form at the input.
+
+    `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
+    take a line below, others one above.
+    """
+
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        lines = choose(i, here)
+        gain = (here * lines.intercept).flatten(1).sum(1)
+        return gain, plan.relaxation(i).expand(here) * lines.slope
+
+    return form_of(plan, descend(plan, target, begin(plan, target, coef), through))
+
+
+def form_of(plan: Plan, end: Partial, entry: Entry | None = None) -> LinearForm:
+    """A form that has come all the way down."""
+    if 0 in end.pending:
+        return LinearForm(end.pending[0], end.const)
+    shape = plan.graph.input_shape if entry is None else entry.weight.shape[1:]
+    return LinearForm(end.const.new_zeros(len(end.const), *shape), end.const)
+
+
+def descend(
+    plan: Plan,
+    target: int,
+    start: Partial,
+    through: Through | None,
+    constants: bool = True,
+    entry: Entry | None = None,
+) -> Partial:
+    """Pass nodes in reverse order, down to the input or, without `through`, to a nonlinearity.
+
+    `through(node, coefficients of its output)` gives what the passage adds to the constant
+    (rows,) and the coefficients of the node's input. Without `constants` none is kept. With an
+    `entry` forms end at what that starts from.
+    """
+    if through is not None and not constants and plan.chain(target):
+        return _straight_down(plan, target, start, through, entry)
+    const, pending = start.const, dict(start.pending)
+    own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
+    for step in plan.route(target):
+        if step.node > start.stop or step.node not in pending:
+            continue
+        if entry is not None and step.node == entry.node:
+            here = pending.pop(step.node)
+            if constants:
+                const = const + entry.shift(here)
+            return Partial({0: entry.back(here)}, const, 0)
+        if step.affine is not None:
+            here = pending.pop(step.node)
+            shift = step.affine.shift(here) if constants else None
+            if shift is not None:
+                const = const + shift
+            first = step.inputs[0]
+            if first in own and step.affine.add_back(here, pending[first]):
+                continue
+            back = step.affine.pull_back(here)
+            if type(step.affine) in _LAID_OUT and first not in pending:
+                own.add(first)
+        elif through is None:
+            return Partial(pending, const, step.node)
+        else:
+            gain, below = through(step.node, pending.pop(step.node))
+            if gain is not None:
+                const = const + gain
+            back = (below,)
+        for j, part in zip(step.inputs, back, strict=True):
+            if j in pending:
+                pending[j] = pending[j] + part
+                own.add(j)
+            else:
+                pending[j] = part
+    return Partial(pending, const, 0)
+
+
+def _straight_down(
+    plan: Plan, target: int, start: Partial, through: Through, entry: Entry | None
+) -> Partial:
+    """`descend` without constants where nodes are a chain: the hottest loop, in few words."""
+    ((node, here),) = start.pending.items()
+    for step in plan.route(target):
+        if step.node > node:
+            continue
+        if entry is not None and step.node == entry.node:
+            here = entry.back(here)
+            break
+        if step.affine is None:
+            here = through(step.node, here)[1]
+        else:
+            (here,) = step.affine.pull_back(here)
+    return Partial({0: here}, start.const, 0)
+
+
+def push_forward(
+    plan: Plan,
+    target: int,
+    point: Tensor,
+    lines: Mapping[int, Sided],
+    see: Callable[[int, Tensor], None],
+    first: int = 0,
+) -> dict[int, Tensor]:
+    """Send one point per row, the value of the node `first`, through the relaxed network up to
+    the last of the lines.
+
+    `see(node, z)` receives the value arriving at every nonlinear node. Returns the values of
+    all nodes passed.
+    """
+    last = max(lines, default=0)
+    values = {first: point}
+    for step in reversed(plan.route(target)):
+        i, op = step.node, step.relaxation
+        if i <= first:
+            continue
+        if i > last:
+            break
+        if op is None:
+            assert step.affine is not None
+            values[i] = step.affine.apply(*[values[j] for j in step.inputs])
+        elif i in lines:
+            z, chosen = values[step.inputs[0]], lines[i]
+            see(i, z)
+            values[i] = op.along(chosen.slope, z, chosen.intercept)
+        else:
+            # No row reads this node: its value reaches the target with coefficient 0.
+            values[i] = op.apply(values[step.inputs[0]])
+    return values
+
+
+def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:
+    """Rows that pick single entries of a node: sign at index, 0 elsewhere."""
+    coef = torch.zeros(len(index), size, dtype=sign.dtype, device=sign.device)
+    coef.scatter_(1, index[:, None], sign[:, None])
+    return coef.view(-1, *shape)

@@ -1,0 +1,219 @@
+"""Neurons that are bounded in one graph: all of a node's in the whole one, or those that read
+patches of one form in a crop of it.
+
+A neuron of a convolution reads a patch of every earlier layer. Its row lives in the network
+cropped to that patch, with all that is known of samples cropped alike; a crop at another
+place is like another sample.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.bounds.first_layer import Entry, entry
+from frown.bounds.plan import Plan
+from frown.bounds.stacks import bank, line_rows
+from frown.graph.affine import Conv, ConvTranspose
+from frown.graph.box import Box
+from frown.problem.region import Region
+from frown.relax.relaxation import Frame, Lines, SlopeRange, Slopes
+
+
+class Part(ABC):
+    """Neurons of a node that are bounded in one graph.
+
+    `neurons` (places, entries): for every place of the graph, the neuron of the node that
+    each entry of `target` is.
+    """
+
+    plan: Plan
+    target: int
+    neurons: Tensor
+    positions: int  # of a convolution, along the last of the target's entries; 1: none
+
+    @abstractmethod
+    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        """The lines of every row, at the nodes of this part's graph."""
+
+    @abstractmethod
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
+        """The frames of every row, one for each run of nodes."""
+
+    @abstractmethod
+    def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
+        """The region of every row."""
+
+    def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
+        """How every row enters the network, where that is simpler than by its region."""
+        return None
+
+    @abstractmethod
+    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+        """Slopes (rows, lanes, slots here) over the slots of the whole graph; NaN elsewhere."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.plan.graph.nodes[self.target].shape
+
+    @property
+    def convolved(self) -> bool:
+        """Whether rows pass convolutions, which are prepared anew for every number of rows."""
+        kinds = (Conv, ConvTranspose)
+        return self.plan.fact(
+            ("convolved", self.target),
+            lambda: any(isinstance(s.affine, kinds) for s in self.plan.route(self.target)),
+        )
+
+    def blocks(self, place: Tensor, entry: Tensor, group: int) -> tuple[Tensor, int]:
+        """The block of each row that shares slopes (0: all entries), and how many there are.
+
+        Blocks are cut from the entries position by position, all channels of each: these
+        read the same patches, and want much the same slopes.
+        """
+        places, size = self.neurons.shape
+        per = group or size
+        channels = size // self.positions
+        rank = entry % self.positions * channels + entry // self.positions
+        each = -(-size // per)
+        return place * each + rank // per, places * each
+
+
+@dataclass(frozen=True)
+class Whole(Part):
+    """All neurons of a node, in the graph as it is."""
+
+    plan: Plan
+    target: int
+    neurons: Tensor
+    positions: int
+
+    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        own = {i: frames[i].lines for i in self.plan.below(self.target)}
+        return line_rows(self.plan, self.target, own, shared(sample))
+
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
+        index = shared(sample)
+        return tuple(f.rows(index) for f in bank(self.plan, self.target, frames))
+
+    def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
+        return region.rows(shared(sample))
+
+    def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
+        return entry(self.plan, self.target, region, shared(sample))
+
+    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+        return theta
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a node of a cropped graph sees of the node it comes from, at every place."""
+
+    origin: int
+    reads: Tensor  # (places, size of its input here) flat indices
+    gives: Tensor  # (places, its size here)
+
+
+@dataclass(frozen=True)
+class Patch(Part):
+    """Neurons that read patches of one form."""
+
+    plan: Plan
+    target: int
+    neurons: Tensor
+    positions: int
+    views: dict[int, View]  # of the nonlinear nodes
+    inputs: Tensor  # (places, input size here)
+    slots: Tensor  # (places, slots here) in the slots of the whole graph
+    origins: Callable[[], dict[int, tuple[int, Tensor]]]  # node -> origin, (places, size) entries
+
+    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        sample, place, index = self.distinct(sample, place)
+        own = {i: self._lines(i, frames, sample, place) for i in self.views}
+        return line_rows(self.plan, self.target, own, index)
+
+    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
+        sample, place, index = self.distinct(sample, place)
+        own = {i: self._frame(i, frames, sample, place) for i in self.views}
+        return tuple(f.rows(index) for f in bank(self.plan, self.target, own))
+
+    def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
+        sample, place, index = self.distinct(sample, place)
+        shape = self.plan.graph.input_shape
+        return region.patch(sample, self.inputs[place], shape).rows(index)
+
+    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+        wide = theta.new_full((*theta.shape[:2], slots), torch.nan)
+        return wide.scatter_(2, self.slots[place][:, None].expand_as(theta), theta)
+
+    def distinct(self, sample: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor | slice]:
+        """Samples and places that differ, and which of them each row has."""
+        places = len(self.neurons)
+        each, index = torch.unique(sample * places + place, return_inverse=True)
+        return each // places, each % places, slice(0, 1) if len(each) == 1 else index
+
+    def moves(
+        self, i: int, sample: Tensor, place: Tensor
+    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """How tensors of the origin's input and output shape are cropped."""
+        node = self.plan.graph.nodes[i]
+        (source,) = node.inputs
+        view = self.views[i]
+
+        def mover(index: Tensor, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+            return lambda t: cropped(t, index, sample, place, shape)
+
+        return (
+            mover(view.reads, self.plan.graph.nodes[source].shape),
+            mover(view.gives, node.shape),
+        )
+
+    def _lines(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Lines:
+        reads, gives = self.moves(i, sample, place)
+        return moved_lines(frames[self.views[i].origin].lines, reads, gives)
+
+    def _frame(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Frame:
+        reads, gives = self.moves(i, sample, place)
+        frame = frames[self.views[i].origin]
+
+        def box(b: Box) -> Box:
+            return Box(reads(b.lower), reads(b.upper))
+
+        return Frame(
+            self.plan.relaxation(i),
+            box(frame.box),
+            moved_lines(frame.lines, reads, gives),
+            SlopeRange(box(frame.range.lower), box(frame.range.upper)),
+            None if frame.excess is None else reads(frame.excess),
+        )
+
+
+def cropped(
+    t: Tensor, entries: Tensor, sample: Tensor, place: Tensor, shape: tuple[int, ...]
+) -> Tensor:
+    """(rows, *shape): of each row's sample of t the entries (places, size) that its place has."""
+    flat, picked = t.flatten(1), entries[place]
+    kept = flat[0][picked] if len(flat) == 1 else flat[sample[:, None], picked]
+    return kept.view(-1, *shape)
+
+
+def moved_lines(
+    lines: Lines, reads: Callable[[Tensor], Tensor], gives: Callable[[Tensor], Tensor]
+) -> Lines:
+    slopes = Slopes(reads(lines.slopes.lower), reads(lines.slopes.upper))
+    return Lines(slopes, gives(lines.lower), gives(lines.upper))
+
+
+def shared(sample: Tensor) -> Tensor | slice:
+    """Rows of one sample alone broadcast instead of being gathered."""
+    if not len(sample):
+        return sample
+    first = int(sample[0])
+    if first != int(sample[-1]) or not bool((sample == first).all()):
+        return sample
+    return slice(first, first + 1)

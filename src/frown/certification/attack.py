@@ -1,0 +1,164 @@
+"""Counterexamples: projected gradient descent with restarts, for the least distance.
+
+Each restart walks along the decision boundary: its ball shrinks while the point is
+adversarial and grows while it is not. The nearest adversarial point seen is then pulled
+towards the centre by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, pi
+
+import torch
+from torch import Tensor
+
+from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
+from frown.graph.graph import Graph
+from frown.problem.region import Region
+from frown.problem.spec import Conditions, violated
+
+BRIEF = 1 << 22  # numbers of all nodes that are computed between two looks at a clock
+WALK = 0.8  # of the time is for the walk, the rest for pulling points in
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """How hard to look."""
+
+    steps: int = 100
+    restarts: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The nearest adversarial point of each sample; distance inf where there is none."""
+
+    point: Tensor  # (N, *shape)
+    distance: Tensor  # (N,)
+
+
+def nearest(
+    graph: Graph,
+    region: Region,  # its radius: no counterexample beyond it is wanted
+    spec: Conditions,
+    guess: Tensor,  # (N,) the radius to start with
+    attack: Attack,
+    clock: Clock = NO_LIMIT,
+    memory: int | None = None,  # bytes for what is computed at once
+) -> Found:
+    """Points inside the region where the spec is violated: some condition is <= 0.
+
+    When the clock runs out, the nearest points seen until then.
+    """
+    count = len(region.radius)
+    generator = torch.Generator(device="cpu").manual_seed(attack.seed)
+    every = torch.arange(count).repeat(attack.restarts).to(region.centre.device)
+    ball, conditions = region.rows(every), spec.rows(every)
+    work = _Work(graph, conditions, _at_once(graph, clock, memory))
+    walking = clock.part(WALK)
+    lane = torch.arange(len(every), device=every.device) // count  # which restart
+    radius = torch.minimum(guess[every] * 2.0 ** (lane - 1), ball.radius)
+    x = _scatter(ball.with_radius(radius), count, generator)
+    spread = 0.3 * 0.2 ** (lane % 4).to(x)
+    best = torch.full_like(radius, inf)
+    where = ball.centre.clone()
+    for step in range(attack.steps):
+        try:
+            worst, slope = work.worst(x, walking)
+        except OutOfTime:
+            break
+        distance = ball.distance(x)
+        hit = violated(worst[:, None]) & (distance <= ball.radius)
+        closer = hit & (distance < best)
+        best = torch.where(closer, distance, best)
+        where = torch.where(_like(closer, x), x, where)
+        # The pace falls along a cosine, as the walk settles on the boundary.
+        pace = 0.5 * (1 + torch.cos(torch.tensor(pi * step / attack.steps)).item())
+        ratio = 1 + 0.25 * pace + 0.01
+        radius = torch.where(hit, torch.minimum(distance, radius) / ratio, radius * ratio)
+        radius = radius.minimum(best / 1.005).minimum(ball.radius)
+        move = ball.with_radius(radius * (0.5 * pace + 0.02)).descent(slope, spread)
+        x = ball.with_radius(radius).project(x + move)
+    where, best = _pull_in(work, ball, clock, where, best)
+    best, where = (
+        best.view(attack.restarts, count),
+        where.view(attack.restarts, count, *x.shape[1:]),
+    )
+    which = best.argmin(0)
+    column = torch.arange(count, device=which.device)
+    return Found(where[which, column], best[which, column])
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Points evaluated some rows at a time."""
+
+    graph: Graph
+    conditions: Conditions
+    most: int  # rows at once
+
+    def worst(self, x: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
+        """The least condition of every row, and its gradient."""
+        found = []
+        for rows in self._rows(x, clock):
+            with torch.enable_grad():
+                point = x[rows].detach().requires_grad_()
+                worst = self._least(rows, point)
+                (slope,) = torch.autograd.grad(worst.sum(), point)
+            found.append((worst.detach(), slope))
+        worst, slope = (torch.cat(t) for t in zip(*found, strict=True))
+        return worst, slope
+
+    def bad(self, x: Tensor, clock: Clock) -> Tensor:
+        """Which rows are counterexamples."""
+        found = [violated(self._least(rows, x[rows])[:, None]) for rows in self._rows(x, clock)]
+        return torch.cat(found)
+
+    def _least(self, rows: slice, x: Tensor) -> Tensor:
+        return self.conditions.rows(rows).at(self.graph.apply(x).flatten(1)).amin(1)
+
+    def _rows(self, x: Tensor, clock: Clock) -> Iterator[slice]:
+        for a in range(0, len(x), self.most):
+            clock.check()
+            yield slice(a, a + self.most)
+
+
+def _at_once(graph: Graph, clock: Clock, memory: int | None) -> int:
+    """Rows whose nodes, with what their gradients need, fit the memory and take no long time."""
+    numbers = sum(node.size for node in graph.nodes)
+    most = 1 << 40 if memory is None else memory // (4 * numbers * graph.dtype.itemsize)
+    return max(1, most if clock == NO_LIMIT else min(most, BRIEF // numbers))
+
+
+def _scatter(ball: Region, count: int, generator: torch.Generator) -> Tensor:
+    """First points: the centre for the first restart, random ones for the others."""
+    noise = torch.rand(ball.centre.shape, generator=generator).to(ball.centre) * 2 - 1
+    noise[:count] = 0
+    reach = ball.box()
+    return ball.project(ball.centre + noise * (reach.upper - reach.lower) / 2)
+
+
+def _pull_in(
+    work: _Work, ball: Region, clock: Clock, where: Tensor, best: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Bisection on the segment from the centre to the point, which stays adversarial."""
+    low, high = torch.zeros_like(best), torch.ones_like(best)
+    step = where - ball.centre
+    for _ in range(12):
+        middle = (low + high) / 2
+        x = ball.centre + _like(middle, step) * step
+        try:
+            bad = work.bad(x, clock)
+        except OutOfTime:
+            break
+        high, low = torch.where(bad, middle, high), torch.where(bad, low, middle)
+    x = ball.centre + _like(high, step) * step
+    found = torch.isfinite(best)
+    return torch.where(_like(found, x), x, where), torch.where(found, ball.distance(x), best)
+
+
+def _like(t: Tensor, x: Tensor) -> Tensor:
+    return t.view(-1, *([1] * (x.dim() - 1)))

@@ -1,0 +1,216 @@
+"""Certificates: what a replay used, as one file per input that an independent checker can verify.
+
+A certificate holds the claim, the region and slopes; docs/certificate.md describes the format.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frown import __version__
+from frown.bounds.charged.replay import Step, Walk
+from frown.bounds.plan import Plan
+from frown.errors import InvalidInput
+from frown.graph.box import Box
+from frown.problem.query import Query
+from frown.read.model import Model
+
+MAGIC = b"FROWNC01"
+NO_TABLE = 0xFFFFFFFF
+
+
+@dataclass
+class Payload:
+    """Arrays one after the other; the header refers to them by where they start."""
+
+    data: bytearray = field(default_factory=bytearray)
+
+    def put(self, array: Any, dtype: str = "f8") -> dict[str, Any]:
+        values = np.ascontiguousarray(array, dtype="|u1" if dtype == "u1" else f"<{dtype}")
+        start = len(self.data)
+        self.data += values.tobytes()
+        self.data += b"\0" * (-len(self.data) % 8)
+        return {"dtype": dtype, "shape": list(values.shape), "at": start}
+
+
+@dataclass
+class Recorder:
+    """Collects a replay's steps; `file` turns those of a sample into a certificate."""
+
+    plan: Plan
+    steps: list[Step] = field(default_factory=list)
+
+    def __call__(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def file(self, model: Model, query: Query, walk: Walk, n: int, radius: float) -> bytes:
+        """The certificate of the replay's n-th sample."""
+        payload = Payload()
+        mine = [part for step in self.steps if (part := _of_sample(step, n)) is not None]
+        output = self.plan.graph.output
+        steps = [s for part in mine if part.target != output for s in self._step(part, payload)]
+        final = [part for part in mine if part.target == output]
+        header = {
+            "format": 1,
+            "producer": f"frown {__version__}",
+            "model": {"sha256": model.files[0][1], "external": dict(model.files[1:])},
+            "normalisation": _normalisation(model, payload),
+            "input": list(model.input_shape),
+            "region": _region(query, n, radius, payload),
+            "claim": {
+                "label": int(query.label[n]),
+                "others": query.targets(model.classes)[n].tolist(),
+            },
+            "sites": self._sites(),
+            "shared": [_shared(walk, i, n, payload) for i in self.plan.relaxed],
+            "steps": sorted(steps, key=lambda s: int(s["site"])),
+            "final": self._final(final, payload),
+        }
+        text = json.dumps(header, allow_nan=False).encode()
+        packed = zlib.compress(bytes(payload.data), 6)
+        sizes = struct.pack("<I", len(text)), struct.pack("<Q", len(payload.data))
+        return MAGIC + sizes[0] + text + sizes[1] + packed
+
+    def _sites(self) -> list[dict[str, Any]]:
+        nodes = self.plan.graph.nodes
+        return [
+            {
+                "name": nodes[i].name,
+                "kind": type(nodes[i].op).__name__,
+                "size": nodes[nodes[i].inputs[0]].size,
+            }
+            for i in self.plan.relaxed
+        ]
+
+    def _step(self, step: Step, payload: Payload) -> list[dict[str, Any]]:
+        """The rows of a source, told to each site that reads it in the site's own numbering."""
+        node = self.plan.graph.nodes[step.target]
+        entries = torch.arange(node.size, dtype=torch.float64).view(1, *node.shape)
+        slopes, found = None, []
+        for k, i in enumerate(self.plan.relaxed):
+            if self.plan.sources[i] != step.target:
+                continue
+            origin = self.plan.carry(i, Box(entries, entries)).lower.flatten().long()
+            # Which rows bound which entries of the site's input.
+            row, entry = (step.neuron[:, None] == origin[None, :]).nonzero(as_tuple=True)
+            if not len(row):
+                continue
+            if step.slopes is not None and slopes is None:
+                slopes = payload.put(*_stored(self._table([step])))
+            table = np.full(len(row), NO_TABLE) if slopes is None else row.numpy()
+            found.append(
+                {
+                    "site": k,
+                    "over": [] if slopes is None else self._over(step.target),
+                    "neuron": payload.put(entry.numpy(), "u4"),
+                    "side": payload.put(step.side[row].numpy(), "u1"),
+                    "table": payload.put(table, "u4"),
+                    "slopes": slopes,
+                }
+            )
+        return found
+
+    def _final(self, parts: list[Step], payload: Payload) -> dict[str, Any]:
+        """The conditions' rows, in order."""
+        count = sum(len(part.neuron) for part in parts)
+        if any(part.slopes is None for part in parts):
+            none = payload.put(np.full(count, NO_TABLE), "u4")
+            return {"over": [], "table": none, "slopes": None}
+        condition = torch.cat([part.neuron for part in parts]).numpy()
+        return {
+            "over": self._over(self.plan.graph.output),
+            "table": payload.put(np.argsort(condition), "u4"),
+            "slopes": payload.put(*_stored(self._table(parts))),
+        }
+
+    def _over(self, target: int) -> list[int]:
+        place = {i: k for k, i in enumerate(self.plan.relaxed)}
+        return [place[i] for i in self.plan.below(target)]
+
+    def _table(self, parts: list[Step]) -> NDArray[np.float64]:
+        """(rows, 1, slots) every row's slopes at the nodes before its target."""
+        tables = []
+        for part in parts:
+            assert part.slopes is not None
+            columns = [part.slopes[i].flatten(1) for i in self.plan.below(part.target)]
+            tables.append(torch.cat(columns, 1)[:, None])
+        return torch.cat(tables).numpy()
+
+
+def _stored(slopes: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:
+    """Slopes with the shorter type that holds them; replays use no others than single ones."""
+    with np.errstate(over="ignore", under="ignore"):
+        same = (slopes.astype(np.float16) == slopes) | np.isnan(slopes)
+    return slopes, "f2" if same.all() else "f4"
+
+
+def _of_sample(step: Step, n: int) -> Step | None:
+    """The rows of one sample."""
+    mine = (step.sample == n).nonzero().flatten()
+    if not len(mine):
+        return None
+    slopes = None
+    if step.slopes is not None:
+        slopes = {i: t[mine] if len(t) > 1 else t for i, t in step.slopes.items()}
+    return Step(step.target, step.sample[mine], step.neuron[mine], step.side[mine], slopes)
+
+
+def _shared(walk: Walk, i: int, n: int, payload: Payload) -> dict[str, Any]:
+    """The fixed rule's slopes below and above."""
+    rule = walk.fixed[i].lines.slopes
+    both = torch.stack([rule.lower[n].flatten(), rule.upper[n].flatten()])
+    return payload.put(both.numpy())
+
+
+def check_certifiable(model: Model) -> None:
+    """Raise InvalidInput where a certificate could not name the network."""
+    if model.source != "onnx" or model.path is None:
+        raise InvalidInput(
+            "certificates are about ONNX files: export the module with torch.onnx.export and "
+            "load that file"
+        )
+    away = [name for name, _ in model.files[1:] if Path(name).name != name]
+    if away:
+        raise InvalidInput(
+            f"{model.name}: weights in {', '.join(away)} do not lie beside it; certificates know "
+            "files of the model's own folder only: save the model with its weights there"
+        )
+    if len(model.normalisation) > 1:
+        raise InvalidInput("certificates know one normalisation; this model has several")
+
+
+def _normalisation(model: Model, payload: Payload) -> dict[str, Any] | None:
+    if not model.normalisation:
+        return None
+    ((mean, std),) = model.normalisation
+    return {"mean": payload.put(mean), "std": payload.put(std)}
+
+
+def _region(query: Query, n: int, radius: float, payload: Payload) -> dict[str, Any]:
+    shape = query.x.shape[1:]
+
+    def put(array: NDArray[np.float64] | None, dtype: str = "f8") -> dict[str, Any] | None:
+        if array is None:
+            return None
+        return payload.put(np.broadcast_to(array[n if len(array) > 1 else 0], shape), dtype)
+
+    norm = {inf: "inf", 1.0: "1", 2.0: "2"}.get(query.p, float(query.p).hex())
+    return {
+        "norm": norm,
+        "radius": radius.hex(),
+        "centre": payload.put(query.x[n]),
+        "scale": put(query.scale),
+        "ball": payload.put(balls, "i4") if (balls := query.balls()).any() else None,
+        "lower": put(query.range.lower) if query.range else None,
+        "upper": put(query.range.upper) if query.range else None,
+    }

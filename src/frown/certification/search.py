@@ -1,0 +1,470 @@
+"""From a batch of inputs to proved radii: attack, bracket cheaply, then optimise.
+
+The attack gives the broken end of each bracket, the fixed lines of CROWN a proved end at
+little cost, and FROWN or linear programs move the proved end up from there. Branch and bound
+(milp) starts from FROWN's end and may lower the broken one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.bounds.backward import fixed_layers, fixed_margins
+from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
+from frown.bounds.known import Ceiling
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Settings
+from frown.certification.agreement import compare_inputs
+from frown.certification.attack import Attack, nearest
+from frown.certification.batch import Batch
+from frown.certification.confirm import confirm, confirm_one
+from frown.certification.radius import Bracket, Evaluate, Goal, holds, search
+from frown.methods.frown.network import Warm, frown
+from frown.methods.lp.bounds import Tally, Vertices, Workers, lp
+from frown.problem.query import Query
+from frown.problem.region import Region
+from frown.problem.spec import Conditions, violated
+from frown.read.model import Model
+
+SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets, be they rough
+ROUGHLY = 4  # radii are enough for a bracket as rough as this:
+NEAR = Goal(0.5, 0.15)
+# Optimised lines gain the more, the deeper a network is (as the paper found): a first guess.
+GAIN, GAIN_PER_LAYER = 0.2, 0.03
+INSIST = 4  # times that ascents go on where there is one radius
+CHEAP = Goal(0.1, 0.05)  # of radii by plain intervals, which only have to be there
+# Rigorous proofs take time as well, which searches leave. By fixed lines they took up to 9 times
+# as long as the last radius tried, up to 2.2 times as long as the longest; by optimised ones 1.2 to
+# 2.4 times as long as by fixed ones (MNIST and CIFAR networks, dense and convolutional). A check
+# is taken to last some times as long.
+REPLAY, LARGEST, AGAIN, CHECK = 9.0, 2.5, 2.0, 4.0
+SMALLER = 2  # times that a search begins anew, should no radius be done in time
+FIRST = 0.5  # of the time left is the most that the first radius may take
+HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
+
+
+Pulse = Callable[[Batch], None]  # told of a batch after every radius tried
+
+
+@dataclass(frozen=True)
+class Certifier:
+    """A network with everything fixed but the inputs."""
+
+    model: Model
+    plan: Plan
+    settings: Settings
+    tol: float
+    attack: Attack | None
+    clock: Clock
+    crew: Workers = field(default_factory=Workers)
+    soft: Clock = NO_LIMIT  # when a search that has proved something ends
+    proofs: float = 0.0  # what follows a search: 0 nothing, 1 a proof, more with its check
+
+    def start(
+        self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None
+    ) -> Batch:
+        """Predictions, and brackets with nothing proved yet."""
+        began = monotonic()
+        graph = self.plan.graph
+        outputs = self.model.run(query.x)
+        prediction = outputs.argmax(1)
+        spec, region = query.spec(graph), query.region(graph)
+        ours = graph.apply(region.centre).flatten(1)
+        answers = self._answers(query, ours).double().cpu().numpy()
+        mismatch = compare_inputs(self.model, query.x, outputs, answers)
+        clean = spec.at(ours)
+        wrong = violated(query.margins(outputs))
+        holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label) & ~wrong
+        holds[list(mismatch)] = False
+        right = np.flatnonzero(holds)
+        keep = torch.from_numpy(right).to(graph.device)
+        limit = query.limits(graph)[keep]
+        if eps is not None:
+            limit = torch.minimum(_rounded_up(eps[right], limit), region.limit()[keep])
+        batch = Batch(
+            query,
+            index,
+            prediction,
+            right,
+            Bracket.start(clean[keep], limit),
+            limit,
+            region.limit()[keep],
+            np.full(len(query), np.inf),
+            {},
+            mismatch=mismatch,
+        )
+        batch.broken[wrong] = 0.0
+        batch.seconds += monotonic() - began
+        return batch
+
+    def _answers(self, query: Query, ours: Tensor) -> Tensor:
+        """The imported graph's outputs; `ours` are those of the graph that is bounded."""
+        if self.model.scores is None:
+            return ours
+        return self.model.graph.apply(torch.from_numpy(query.x).double()).flatten(1)
+
+    def strike(self, batch: Batch, fixed: bool) -> None:
+        """The attack."""
+        if self.attack is None or not len(batch.right) or self.clock.expired():
+            return
+        began = monotonic()
+        (region, spec), graph, limit = self._problem(batch), self.plan.graph, batch.limit
+        guess = limit if fixed else self._guess(batch)
+        problem = (graph, region.with_radius(limit), spec, guess)
+        found = nearest(*problem, self.attack, self.clock.part(0.9), self.settings.memory)
+        confirm(self.model, batch, found, fixed, self.clock)
+        batch.seconds += monotonic() - began
+
+    def glance(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
+        """Radii by the fixed lines over plain intervals: something to go back to when time is
+        short."""
+        if not len(batch.right):
+            return
+        began = monotonic()
+        region, spec = self._problem(batch)
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            self.clock.check()
+            ball = region.rows(sample).with_radius(radius)
+            layers = fixed_layers(self.plan, ball, self.settings, self.clock, inside=False)
+            rows = spec.rows(sample)
+            return fixed_margins(self.plan, ball, rows, layers, self.settings, self.clock)
+
+        own, batch.cheap = batch.bracket, replace(batch.bracket)
+        batch.bracket = batch.cheap
+        first = batch.limit if eps else self._guess(batch) * 0.1
+        self._search(batch, evaluate, first, CHEAP, 1 if eps else 30, pulse)
+        batch.bracket, batch.complete, batch.evaluations = own, True, []
+        batch.seconds += monotonic() - began
+
+    def bracket(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
+        """Radii by the fixed rule of the method; for FROWN and programs, CROWN's."""
+        if not len(batch.right):
+            return
+        began = monotonic()
+        first = batch.limit if eps else self._first(batch)
+        fixed, rounds = self._fixed(batch), 1 if eps else 60
+        if self._goes_on(eps):
+            batch.fixed = fixed
+            self._search(batch, fixed, first, self._fine, ROUGHLY, pulse, enough=self._rough)
+            # However many more it takes, something not too far off must be known to go on from.
+            every = torch.arange(len(batch.right), device=first.device)
+            first = batch.bracket.propose(every, self._fine)
+            self._search(batch, fixed, first, self._fine, rounds, pulse, enough=NEAR)
+        else:
+            self._search(batch, fixed, first, self._fine, rounds, pulse)
+            for _ in range(0 if eps else SMALLER):
+                if batch.evaluations or self.clock.expired():
+                    break
+                # The first radius took too long: neurons are settled sooner at a smaller one.
+                least = first if batch.cheap is None else batch.cheap.proved
+                first = (0.1 * first).maximum(least.minimum(first))
+                self._search(batch, fixed, first, self._fine, rounds, pulse)
+            if self.settings.method not in SEARCHED and not eps:
+                batch.say_what_is_open(self._fine)
+        if batch.cheap is not None:
+            every = torch.arange(len(batch.right), device=first.device)
+            batch.bracket.take_over(every, batch.cheap)
+        batch.seconds += monotonic() - began
+
+    def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
+        """Radii by optimised lines or programs, from the brackets that CROWN left."""
+        method = self.settings.method
+        if method not in SEARCHED or not len(batch.right):
+            return
+        if self.clock != NO_LIMIT and not batch.evaluations:
+            return  # not even CROWN's lines were done in time
+        began = monotonic()
+        bracket = batch.bracket
+        batch.base = bracket.proved.clone()
+        # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
+        batch.bracket = bracket.onwards()
+        likely = bracket.likely()
+        gain = 1 + min(GAIN, GAIN_PER_LAYER * len(self.plan.relaxed))
+        first = batch.limit if eps else gain * likely.where(likely.isfinite(), bracket.proved)
+        glance = not eps and self.settings.group == 1 and method != "lp"
+        evaluate = self._optimised(batch, glance)
+        if method == "lp":
+            if self.settings.hot and self.settings.start == "frown" and not eps:
+                first = self._foreseen(batch, first)
+            self._at_least(batch, bracket)  # programs may take long, and be interrupted
+            evaluate = self._programmed(batch)
+        goal = Goal.optimised(self.tol)
+        self._search(batch, evaluate, first, goal, 1 if eps else 20, pulse, glance)
+        if eps and method != "lp":
+            self._insist(batch, evaluate, bracket, goal, pulse)
+        self._at_least(batch, bracket)
+        batch.fixed = None
+        if method != "milp" and not eps:
+            batch.say_what_is_open(goal)
+        if method == "milp" and not self.clock.expired():
+            with torch.inference_mode():
+                self._branch(batch, eps, pulse)
+        batch.seconds += monotonic() - began
+
+    # -- stages -------------------------------------------------------------------
+
+    @property
+    def _fine(self) -> Goal:
+        """Of searches with fixed lines."""
+        return Goal.fixed(self.tol)
+
+    @property
+    def _rough(self) -> Goal:
+        """Enough of them where another method goes on."""
+        return Goal(10 * self.tol, 2 * self.tol)
+
+    def _goes_on(self, eps: bool) -> bool:
+        """Whether a search goes on from CROWN's, whatever time it takes."""
+        return self.settings.method in SEARCHED and not eps and self.clock == NO_LIMIT
+
+    def _search(
+        self,
+        batch: Batch,
+        evaluate: Evaluate,
+        first: Tensor,
+        goal: Goal,
+        rounds: int,
+        pulse: Pulse,
+        glance: bool = False,
+        enough: Goal | None = None,
+    ) -> None:
+        def late() -> bool:
+            if self.soft.expired() and bool((batch.bracket.proved > 0).all()):
+                return True
+            return self.clock.expired() or self.clock.left() < self._reserve(batch)
+
+        def stop() -> bool:
+            pulse(batch)
+            return late()
+
+        def timed(sample: Tensor, radius: Tensor) -> Tensor:
+            began = now()
+            margins = evaluate(sample, radius)
+            batch.evaluations.append(now() - began)
+            return margins
+
+        try:
+            with torch.inference_mode():
+                search(batch.bracket, timed, first, goal, rounds, stop, glance, enough)
+        except OutOfTime:
+            batch.complete = False
+        if late() and len(batch.bracket.open(enough or goal)):
+            batch.complete = False
+
+    def _reserve(self, batch: Batch) -> float:
+        """Seconds that proving what a search has found should take."""
+        known, took = AGAIN * batch.replay * len(batch.right), batch.evaluations
+        if known > 0 or not took:
+            return self.proofs * known
+        if batch.cheap is not None and bool(
+            (batch.bracket.proved <= batch.cheap.proved).double().mean() > 0.5
+        ):
+            return 0.0  # there is hardly anything to prove
+        return self.proofs * min(REPLAY * took[-1], LARGEST * max(took))
+
+    def _search_clock(self, batch: Batch) -> Clock:
+        """What a radius may take: it must leave the time for its proof."""
+        if self.proofs and not batch.evaluations:
+            return self.clock.part(FIRST)
+        own = self.clock.sooner(self._reserve(batch))
+        started = bool((batch.bracket.proved > 0).all())
+        return min(own, self.soft, key=lambda c: c.deadline) if started else own
+
+    def _insist(
+        self, batch: Batch, evaluate: Evaluate, fixed: Bracket, goal: Goal, pulse: Pulse
+    ) -> None:
+        """Where margins at the one radius came near 0, ascents go on from where they ended, as
+        they would in a search; `fixed` has what CROWN's lines gave there."""
+        for _ in range(INSIST):
+            now = batch.bracket
+            gained = now.at_failed - fixed.at_failed
+            near = (now.at_failed + HOPE * gained >= 0).all(1)
+            again = near & (now.failed <= now.limit) & (now.proved < now.limit)
+            if not (batch.complete and bool(again.any())):
+                return
+            before, now.failed = now.failed, torch.where(again, torch.inf, now.failed)
+            self._search(batch, evaluate, now.limit, goal, 1, pulse)
+            unproved = again & (now.proved < now.limit)
+            now.failed = torch.where(unproved, before, now.failed)
+
+    def _at_least(self, batch: Batch, rough: Bracket) -> None:
+        """Where next to nothing was gained, CROWN's search, left at `rough` brackets, goes on, so
+        that no radius is below CROWN's own."""
+        if batch.fixed is None:
+            return
+        most = rough.failed.minimum(rough.likely() * (1 + 0.5 * self.tol))
+        few = (batch.bracket.proved < most).nonzero().flatten()
+        fine, fixed = rough.rows(few), batch.fixed
+        if not len(fine.open(self._fine)):
+            return
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            return fixed(few[sample], radius)
+
+        first = fine.propose(torch.arange(len(few), device=few.device), self._fine)
+        with torch.inference_mode():
+            search(fine, evaluate, first, self._fine)
+        batch.bracket.take_over(few, fine)
+        assert batch.base is not None
+        batch.base[few] = fine.proved
+
+    def _problem(self, batch: Batch) -> tuple[Region, Conditions]:
+        query = batch.query.take(batch.right)
+        return query.region(self.plan.graph), query.spec(self.plan.graph)
+
+    def _fixed(self, batch: Batch) -> Evaluate:
+        region, spec = self._problem(batch)
+        ceiling = Ceiling.of(region.radius)
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            ball = region.rows(sample).with_radius(radius)
+            known, clock = ceiling.at(sample, radius), self._search_clock(batch)
+            rows = spec.rows(sample)
+            layers = fixed_layers(self.plan, ball, self.settings, clock, known)
+            margins = fixed_margins(self.plan, ball, rows, layers, self.settings, clock)
+            ceiling.lower(self.plan, sample, radius, margins, layers)
+            return margins
+
+        return evaluate
+
+    def _optimised(self, batch: Batch, glance: bool) -> Evaluate:
+        """FROWN; the first radius of all gets a mere glance, or (a group's slopes are harder to
+        find again) its due."""
+        region, spec = self._problem(batch)
+        warm, ceiling = Warm(len(batch.right)), Ceiling.of(region.radius)
+        batch.warm = warm
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            ball, rows = region.rows(sample).with_radius(radius), spec.rows(sample)
+            known = ceiling.at(sample, radius)
+            settings = self.settings
+            if glance and warm.rounds == 0:
+                settings = replace(settings, ascent=settings.ascent.glance)
+            clock = self._search_clock(batch)
+            found = frown(self.plan, ball, rows, settings, warm, sample, clock, known)
+            ceiling.lower(self.plan, sample, radius, found.margins, found.layers)
+            warm.keep(sample[holds(found.margins)])
+            return found.margins
+
+        return evaluate
+
+    def _foreseen(self, batch: Batch, first: Tensor) -> Tensor:
+        """Where programs should look first: FROWN's radius, which costs little beside them. How
+        fast margins fall is supposed to be as FROWN's do."""
+        own = batch.bracket
+        trial = replace(own)
+        try:
+            with torch.inference_mode():
+                search(
+                    trial,
+                    self._optimised(batch, True),
+                    first,
+                    Goal.optimised(self.tol),
+                    20,
+                    self.clock.expired,
+                    True,
+                )
+        except OutOfTime:
+            batch.complete = False
+        further = trial.proved > own.proved
+        power = trial.growth()
+        part = torch.where(further, own.proved / trial.proved, 1.0) ** power
+        likely = trial.clean - (trial.clean - trial.at_proved) * part[:, None]
+        own.power = power
+        every = further.nonzero().flatten()
+        own.suppose(every, own.proved[every], likely[every])
+        return torch.where(further, trial.proved, first)
+
+    def _programmed(self, batch: Batch) -> Evaluate:
+        """Linear programs, one sample after the other."""
+        region, spec = self._problem(batch)
+        tallies = [Tally() for _ in batch.right]
+        vertices = [Vertices() for _ in batch.right]
+
+        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
+            margins = []
+            for k, r in zip(sample.tolist(), radius, strict=True):
+                ball = region.rows(slice(k, k + 1)).with_radius(r[None])
+                rows = spec.rows(slice(k, k + 1))
+                clock = self._search_clock(batch)
+                found = lp(self.plan, ball, rows, self.settings, self.crew, clock, vertices[k])
+                margins.append(found.margins)
+                if bool(holds(found.margins)) and r > batch.bracket.proved[k]:
+                    batch.slants[k] = found.slants
+                tallies[k] += found.tally
+                if tallies[k].unsolved:
+                    batch.remark[int(batch.right[k])] = tallies[k].remark()
+            return torch.cat(margins)
+
+        return evaluate
+
+    def _branch(self, batch: Batch, fixed: bool, pulse: Pulse) -> None:
+        """Exact distances by mixed-integer programs, one sample after the other."""
+        from frown.methods.exact.distance import exact
+
+        region, spec = self._problem(batch)
+        bracket = batch.bracket
+        for k, n in enumerate(batch.right.tolist()):
+            pulse(batch)
+            proved, limit = float(bracket.proved[k]), float(batch.limit[k])
+            hit = float(batch.broken[n]) <= limit
+            upper = float(batch.broken[n]) if hit else limit * (1 + 3e-6)
+            clock = self.clock.share(len(batch.right) - k)
+            one = slice(k, k + 1)
+            found = exact(
+                self.plan,
+                region.rows(one),
+                spec.rows(one),
+                self.settings,
+                upper,
+                proved,
+                clock,
+                broken=hit,
+            )
+            if found.point is not None:
+                stretch = (1.0, 1.0001, 1.001)
+                confirm_one(self.model, batch, k, found.point, fixed, stretch)
+            gain = min(found.proved, limit, float(batch.broken[n]) * (1 - 1e-6))
+            if gain > proved:
+                bracket.proved[k], bracket.at_proved[k] = gain, 0.0
+                if float(bracket.failed[k]) <= gain:
+                    bracket.failed[k] = torch.inf
+            if not found.optimal:
+                batch.remark[n] = found.message
+                batch.complete &= not clock.expired()
+
+    def _first(self, batch: Batch) -> Tensor:
+        """A first radius for fixed lines; where time is limited a smaller one, at which more
+        neurons are settled."""
+        guess = self._guess(batch)
+        if batch.cheap is None:
+            return 0.3 * guess
+        least = batch.cheap.proved.maximum(1e-4 * guess)
+        return (least * 0.3 * guess).sqrt().minimum(0.3 * guess)
+
+    def _guess(self, batch: Batch) -> Tensor:
+        """Where the margins would vanish if the network were linear at the input."""
+        region, spec = self._problem(batch)
+        with torch.enable_grad():
+            x = region.centre.detach().requires_grad_()
+            worst = spec.at(self.plan.graph.apply(x).flatten(1)).amin(1)
+            (slope,) = torch.autograd.grad(worst.sum(), x)
+        gain = region.gain(slope)
+        tiny = torch.finfo(gain.dtype).tiny
+        return torch.minimum(worst.detach() / gain.clamp(min=tiny), batch.limit)
+
+
+def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:
+    """In the precision of the engines, and not a hair less than what was asked for."""
+    exact = torch.from_numpy(radius)
+    cast = exact.to(like.dtype)
+    above = torch.nextafter(cast, torch.full_like(cast, torch.inf))
+    return torch.where(cast.double() < exact, above, cast).to(like.device)

@@ -1,0 +1,405 @@
+"""What rows say: the region in which inputs move and the property that holds there, in words.
+
+Pages, cards, charts, comparisons and the terminal's summary take their sentences from here, so
+that all of them speak of the same thing. Every option of `frown certify` is listed below, as one
+that changes what is said or as one that does not; a test holds the lists against the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import inf, isfinite, isinf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.certification.results import LEVELS, Certification, Row, Sensitivity
+
+# Options that change the region, the property, their units, or how they are proved.
+SAID = {
+    "region": ("norm", "frames", "frame_axis", "sensitivity", "scale", "bounds", "eps"),
+    "property": ("target",),
+    "units": ("divide", "mean", "std"),
+    "proof": ("level", "deployed"),
+}
+# Options that change none of it.
+UNSAID = {
+    "inputs, which rows name": ("model", "data", "labels", "label_column", "samples"),
+    "search": ("method", "tol", "group", "wide", "rule", "gates", "tangents", "boxes", "attack"),
+    "machine": (
+        *("threads", "workers", "hot", "start", "device", "dtype"),
+        *("time_limit", "memory", "batch"),
+    ),
+    "output": ("out", "certificates", "force", "quiet", "json"),
+}
+
+KEY = "statement"  # where a result's settings hold it
+GIVEN = "given"  # a target for each input, which its row names
+
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Numbers by feature: the least, the largest, and SHA-256 of all as little-endian doubles."""
+
+    least: float
+    largest: float
+    sha256: str
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], shape: tuple[int, ...]) -> Spread:
+        every = np.broadcast_to(values, shape).astype("<f8")
+        digest = hashlib.sha256(np.ascontiguousarray(every).tobytes()).hexdigest()
+        return cls(float(every.min()), float(every.max()), digest)
+
+    def __str__(self) -> str:
+        if not self.known:
+            return "given"
+        return exact(self.least) if self.single else f"{exact(self.least)} to {exact(self.largest)}"
+
+    @property
+    def known(self) -> bool:
+        """Whether there is more than a digest, of what could not be read as numbers."""
+        return self.least == self.least  # not NaN
+
+    @property
+    def single(self) -> bool:
+        return self.least == self.largest
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """output[label] > output[o], for the classes o that `target` says, at every x around x0 that
+    `norm`, `frames`, `scale` and the valid range allow at a row's radius."""
+
+    norm: float
+    frames: str = "all"
+    frame_axis: int = 0
+    sensitivity: bool = False  # every frame alone
+    scale: Spread | None = None  # of the features that may move
+    fixed: int = 0  # features of the frames that move whose scale is 0
+    features: int = 0  # of the frames that move
+    lower: Spread | None = None  # the valid range
+    upper: Spread | None = None
+    divide: float | None = None  # of the numbers in the data file
+    mean: Spread | None = None  # the model is given (x - mean) / std
+    std: Spread | None = None
+    target: str = "all"  # every other class; a class; +K; `GIVEN`
+    eps: str | None = None  # the radius asked about; None: searched for
+    deployed: str = ""
+
+    # -- to and from settings ----------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON, without those that are not set; infinity is a word."""
+
+        def value(held: Any) -> Any:
+            if isinstance(held, dict):
+                return {k: value(v) for k, v in held.items()}
+            return str(held) if isinstance(held, float) and isinf(held) else held
+
+        said = {k: value(v) for k, v in asdict(self).items()}
+        return {k: v for k, v in said.items() if v not in (None, "", False)} | {
+            "norm": norm_text(self.norm)
+        }
+
+    @classmethod
+    def of(cls, result: Certification | Sensitivity) -> Statement:
+        """The statement of a result, as its settings hold it; without one, as rows tell it."""
+        held = result.settings.get(KEY)
+        if isinstance(held, Mapping):
+            return cls._read(held)
+        return cls._guess(result.rows, result.settings, isinstance(result, Sensitivity))
+
+    @classmethod
+    def _read(cls, held: Mapping[str, Any]) -> Statement:
+        def spread(name: str) -> Spread | None:
+            found = held.get(name)
+            if found is None:
+                return None
+            return Spread(float(found["least"]), float(found["largest"]), str(found["sha256"]))
+
+        divide, eps = held.get("divide"), held.get("eps")
+        return cls(
+            norm=float(held["norm"]),
+            frames=str(held.get("frames", "all")),
+            frame_axis=int(held.get("frame_axis", 0)),
+            sensitivity=bool(held.get("sensitivity", False)),
+            scale=spread("scale"),
+            fixed=int(held.get("fixed", 0)),
+            features=int(held.get("features", 0)),
+            lower=spread("lower"),
+            upper=spread("upper"),
+            divide=None if divide is None else float(divide),
+            mean=spread("mean"),
+            std=spread("std"),
+            target=str(held.get("target", "all")),
+            eps=None if eps is None else str(eps),
+            deployed=str(held.get("deployed", "")),
+        )
+
+    @classmethod
+    def _guess(
+        cls, rows: Iterable[Row], settings: Mapping[str, Any], sensitivity: bool
+    ) -> Statement:
+        """What rows made by hand, or by others, say of themselves."""
+        first = next(iter(rows), None)
+
+        def spread(value: Any) -> Spread | None:
+            if value is None:
+                return None
+            try:
+                array = np.asarray(value, dtype=np.float64)
+                return Spread.of(array, array.shape)
+            except (TypeError, ValueError):
+                digest = hashlib.sha256(repr(value).encode()).hexdigest()
+                return Spread(float("nan"), float("nan"), digest)
+
+        bounds = settings.get("bounds")
+        ends = bounds if isinstance(bounds, list | tuple) and len(bounds) == 2 else (bounds, bounds)
+        eps, divide = settings.get("eps"), settings.get("divide")
+        targets = {row.target for row in rows}
+        single = len(targets) == 1 and targets != {None}
+        return cls(
+            norm=inf if first is None else first.norm,
+            frames="all" if first is None or sensitivity else first.frames,
+            frame_axis=int(settings.get("frame_axis") or 0),
+            sensitivity=sensitivity,
+            scale=spread(settings.get("scale")),
+            lower=spread(ends[0]),
+            upper=spread(ends[1]),
+            divide=None if divide is None else float(divide),
+            mean=spread(settings.get("mean")),
+            std=spread(settings.get("std")),
+            target=str(targets.pop()) if single else "all" if targets <= {None} else GIVEN,
+            eps=None if eps is None else str(eps),
+            deployed=str(settings.get("deployed") or ""),
+        )
+
+    # -- the region --------------------------------------------------------------------
+
+    @property
+    def scaled(self) -> bool:
+        return self.scale is not None and (not self.scale.single or self.scale.least != 1)
+
+    def allowed(self, radius: str = "the radius") -> str:
+        """A clause on which changes are within a radius."""
+        clause = self._moving() + self._size(radius)
+        if self.fixed:
+            clause += f"; {self.fixed:,} of {self.features:,} numbers may not change at all"
+        if self.lower is not None and self.upper is not None:
+            clause += f"; every number stays in its valid range{self.range_text()}"
+        return clause
+
+    def range_text(self) -> str:
+        """` [0, 1]`, with what differs from feature to feature."""
+        if self.lower is None or self.upper is None or not self.lower.known:
+            return ""
+        if self.lower.single and self.upper.single:
+            return f" [{self.lower}, {self.upper}]"
+        return f" (from {self.lower}, up to {self.upper})"
+
+    def _size(self, radius: str) -> str:
+        far, each = radius, ""
+        if self.scaled and self.scale is not None:
+            if self.scale.single:
+                far, each = f"{self.scale} times {radius}", f", each divided by {self.scale},"
+            else:
+                extent = f" ({self.scale})" if self.scale.known else ""
+                far = f"{radius} times its own scale{extent}"
+                each = f", each divided by the scale of its number{extent},"
+        if isinf(self.norm):
+            return f"no single number of the input changes by more than {far}"
+        if self.norm == 1:
+            return f"all changes together{each or ','} added up, are no larger than {radius}"
+        if self.norm == 2:
+            end = f"as a vector, a Euclidean length of at most {radius}"
+            return f"the changes{each} have, {end}"
+        return f"the changes{each} have an {norm_name(self.norm)} norm of at most {radius}"
+
+    def _moving(self) -> str:
+        along = f" (along axis {self.frame_axis})" if self.frame_axis else ""
+        if self.sensitivity:
+            return f"only one frame{along} changes, and in it "
+        return moving(self.frames, along)
+
+    # -- the property ------------------------------------------------------------------
+
+    @property
+    def targeted(self) -> bool:
+        return self.target != "all"
+
+    def rival(self) -> str:
+        """The class that must not overtake the label."""
+        if self.target.startswith("+"):
+            return f"the class label {self.target.replace('+', '+ ')}"
+        return "its target class" if self.target == GIVEN else f"class {self.target}"
+
+    def altering(self) -> str:
+        """What no change within the radius does."""
+        return (
+            f"lets {self.rival()} overtake the label"
+            if self.targeted
+            else ("alters the answer of the network")
+        )
+
+    def against(self) -> str:
+        """To stand behind a heading."""
+        return f", against {self.rival()} alone" if self.targeted else ""
+
+    def caveat(self) -> str:
+        """What a reader of targeted radii might take for granted; empty for others."""
+        if not self.targeted:
+            return ""
+        return (
+            "All other classes are left aside: within the radius the answer may become one of them."
+        )
+
+    # -- units, search, precision ------------------------------------------------------
+
+    def units(self) -> str:
+        """What radii are measured in."""
+        text = "the data's own units"
+        if self.divide is not None:
+            text = f"the data's units divided by {exact(self.divide)}"
+        if self.mean is not None or self.std is not None:
+            mean = "mean" if self.mean is None or not self.mean.single else str(self.mean)
+            std = "std" if self.std is None or not self.std.single else str(self.std)
+            text += f"; the model is given (x - {mean}) / {std}"
+            spread = [
+                f"{name} {values}"
+                for name, values in (("mean", self.mean), ("std", self.std))
+                if values is not None and not values.single
+            ]
+            text += f" with {', '.join(spread)}" if spread else ""
+        return text
+
+    def asked(self) -> str:
+        """That one radius was asked about; empty where it was searched for."""
+        if self.eps is None:
+            return ""
+        which = f"the radius {self.eps}" if _is_number(self.eps) else "one radius per input"
+        return f"Only {which} was asked about: nothing is said of larger ones."
+
+    def radius_title(self) -> str:
+        """For an axis."""
+        times = ", times the scale of each number" if self.scaled else ""
+        return f"radius ({norm_name(self.norm)} norm{times})"
+
+    def lines(self) -> list[str]:
+        """For a terminal: what the radii r of a table mean."""
+        lines = [f"radius r: {self.allowed('r')}"]
+        if self.targeted:
+            rival = self.rival()
+            lines.append(f"proved: {rival} does not overtake the label; all others are left aside")
+        if self.divide is not None or self.mean is not None or self.std is not None:
+            lines.append(f"units: {self.units()}")
+        return lines
+
+    def facts_shown(self) -> list[tuple[str, str]]:
+        """Name and text, for a list of how results were made."""
+        return [
+            ("within the radius", self.allowed()),
+            ("proved", f"no such change {self.altering()}"),
+            ("radii in", self.units()),
+            ("radius asked about", self.eps or ""),
+            ("execution covered", self.deployed),
+        ]
+
+    def options(self) -> list[str]:
+        """Of `frown certify`, with FILE for numbers that differ from feature to feature."""
+
+        def one(values: Spread | None) -> str:
+            known = values is not None and values.single
+            return str(values) if known else "FILE"
+
+        found = ["--norm", norm_text(self.norm)]
+        found += ["--frames", self.frames] if self.frames != "all" else []
+        found += ["--frame-axis", str(self.frame_axis)] if self.frame_axis else []
+        found += ["--sensitivity"] if self.sensitivity else []
+        found += ["--scale", "FILE.npy"] if self.scaled or self.fixed else []
+        found += ["--bounds", one(self.lower), one(self.upper)] if self.lower is not None else []
+        found += ["--divide", exact(self.divide)] if self.divide is not None else []
+        found += ["--mean", one(self.mean)] if self.mean is not None else []
+        found += ["--std", one(self.std)] if self.std is not None else []
+        found += ["--target", "FILE" if self.target == GIVEN else self.target] * self.targeted
+        found += ["--eps", self.eps] if self.eps is not None else []
+        found += ["--deployed", self.deployed] if self.deployed else []
+        return found
+
+    def aspects(self) -> dict[str, str]:
+        """What must agree between results whose radii are compared, each as a text of its own."""
+
+        def full(*spreads: Spread | None) -> str:
+            held = [f"{s} (sha256 {s.sha256[:12]})" for s in spreads if s is not None]
+            return " and ".join(held) or "none"
+
+        plainly = self.scale is None or (not self.scaled and not self.fixed)
+        return {
+            "norms": norm_text(self.norm),
+            "frames that move": self.frames
+            + (f", axis {self.frame_axis}" * (self.frames != "all")),
+            "scales": "none" if plainly else full(self.scale),
+            "valid ranges": full(self.lower, self.upper),
+            "units": f"divided by {exact(self.divide or 1.0)}, mean {full(self.mean)}, "
+            f"std {full(self.std)}",
+            "radii asked about": self.eps or "none",
+            "kinds of execution": self.deployed or "real numbers",
+        }
+
+
+def moving(frames: str, along: str = "") -> str:
+    """What a row's `frames` allow to change, to begin a clause on how far."""
+    if frames == "all":
+        return ""
+    which = frames.removeprefix("each of ") if frames != "each" else ""
+    only = f"only frame{'' if which.isdigit() else 's'} {which}{along} may change, and "
+    own = "in each of them by itself " if which else f"in every frame{along} by itself "
+    return (only if which else "") + (own if frames.startswith("each") else "")
+
+
+def levels_text(rows: Iterable[Row]) -> str:
+    """How radii were proved: one level with what it means, or how many of each."""
+    counts = Counter(row.level for row in rows if row.radius > 0)
+    if len(counts) == 1:
+        (level,) = counts
+        return f"{level} ({LEVELS.get(level, level)})"
+    return ", ".join(f"{n:,} {level}" for level, n in sorted(counts.items()))
+
+
+def norm_text(norm: float) -> str:
+    """p with all its digits: 2, 1.9999996, inf."""
+    return exact(norm)
+
+
+def norm_name(norm: float) -> str:
+    """l∞, l₂, l1.9999996."""
+    if isinf(norm):
+        return "l∞"
+    text = norm_text(norm)
+    return f"l{text.translate(_SUBSCRIPTS)}" if text.isdigit() else f"l{text}"
+
+
+def exact(number: float) -> str:
+    """The shortest decimal that is this very double; 2 and not 2.0."""
+    if isfinite(number) and number == int(number) and abs(number) < 1e16:
+        return str(int(number))
+    return repr(float(number))
+
+
+def input_digest(x: NDArray[np.float64]) -> str:
+    """SHA-256 of an input as little-endian doubles: what `frown check` calls x0."""
+    return hashlib.sha256(np.ascontiguousarray(x, dtype="<f8").tobytes()).hexdigest()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

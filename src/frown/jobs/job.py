@@ -1,0 +1,398 @@
+"""From files and options to files and rows: what `frown certify` does."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frown import __version__, api
+from frown.certification.folder import CERTIFICATES_LOCK, Lock
+from frown.certification.prove import ESTIMATES
+from frown.certification.results import LEVELS, Row
+from frown.certification.run import certificate_name
+from frown.certification.statement import KEY
+from frown.errors import LevelNotReached, ModelMismatch, OutputError
+from frown.jobs.files import Origin, ResultFiles, writing
+from frown.jobs.interrupt import Interrupt
+from frown.jobs.options import (
+    parse_group,
+    parse_memory,
+    parse_numbers,
+    parse_samples,
+    parse_target,
+    per_feature,
+)
+from frown.jobs.screen import Screen
+from frown.problem.data import Dataset, digest, read_array, read_classes, read_data
+from frown.problem.frames import apart_of
+from frown.problem.inputs import inputs_of
+from frown.read.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of `frown certify` as typed; docs/command-line.md explains each."""
+
+    model: Path
+    data: Path
+    labels: Path | None = None
+    label_column: str | None = None
+    samples: str | None = None
+    divide: float | None = None
+    mean: str | None = None
+    std: str | None = None
+    bounds: tuple[str, str] | None = None
+    scale: str | None = None
+    frames: str = "all"
+    frame_axis: int = 0
+    sensitivity: bool = False
+    norm: str = "inf"
+    method: str = "frown"
+    target: str | None = None
+    eps: float | None = None
+    tol: float = 0.01
+    group: str = "1"
+    wide: bool = False
+    rule: str = "area"
+    gates: str = "composed"
+    tangents: int = 3
+    boxes: str = "lp"
+    workers: int = 1
+    hot: bool = True
+    start: str = "frown"
+    attack: bool = True
+    level: str = "rigorous"
+    deployed: str | None = None
+    certificates: Path | None = None
+    threads: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    time_limit: float | None = None
+    memory: str | None = None
+    batch: int | None = None
+    out: Path | None = None
+    force: bool = False
+    command: tuple[str, ...] = ()
+
+
+SMALL = 300_000  # weights; below this one thread is fastest
+
+
+def certify_files(request: Request, screen: Screen) -> bool:
+    """Certify what `request` names; True when done, False when interrupted.
+
+    Rows reach the files and the screen as each batch is finished. An interrupt keeps
+    them. Raises FrownError before any work where the request makes no sense, or where another
+    run is writing to its folders, and in the end ModelMismatch where rows were withdrawn because
+    graph and model disagree, and LevelNotReached where proofs fall short of the level.
+    """
+    with ExitStack() as taken:
+        return _certify(request, screen, taken)
+
+
+def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
+    """The same, with the folders that are `taken` until it ends."""
+    options = _options(request)
+    data, target = _data(request)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    model = _model(request)
+    if request.threads is None and model.graph.parameters() < SMALL:
+        torch.set_num_threads(1)  # more would only wait for each other
+    y = data.y
+    if y is None:
+        y = _predictions(model, data)
+        screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
+    if request.divide is None and request.mean is None and _looks_like_bytes(data):
+        screen.note(
+            f"{request.data.name} holds whole numbers up to {data.x.max():g}, taken as they are; "
+            "for a model of inputs in [0, 1] add --divide 255"
+        )
+    bounds, scale = _bounds(request, model), _scale(request, model)
+    said = replace(
+        api.statement(
+            model,
+            data.x,
+            y,
+            norm=request.norm,
+            target=target,
+            bounds=bounds,
+            eps=request.eps,
+            scale=scale,
+            frames=request.frames,
+            frame_axis=request.frame_axis,
+            deployed=request.deployed,
+            sensitivity=request.sensitivity,
+            indices=data.indices,
+        ),
+        divide=request.divide,
+    )
+    origin = Origin(_settings(request, options) | {KEY: said.facts()}, __version__, model.digest)
+    pairs: Sequence[int | None] = (None,)
+    if request.sensitivity:
+        pairs = apart_of(request.frames, request.frame_axis, model.input_shape).chosen
+    total = len(data) * len(pairs)
+    files = None
+    if request.out is not None:
+        about = _about(request, model, data, origin) | {"asked": total}
+        files = ResultFiles.prepare(request.out, about, origin, force=request.force)
+        taken.callback(files.release)
+    held = _held(request, data, pairs, taken)
+    rows: list[Row] = []
+
+    def finished(fresh: list[Row], counterexamples: Mapping[Any, NDArray[Any]]) -> None:
+        for row in fresh if held else []:
+            name = certificate_name(row.index, int(row.frames) if request.sensitivity else None)
+            if name in held and not row.certificate:
+                held[name].unlink(missing_ok=True)  # of an earlier run; this one has none
+        if files is not None:
+            files.append(fresh, counterexamples)
+        rows.extend(fresh)
+        screen.rows(fresh, origin)
+        interrupt.check()
+
+    certify: Callable[..., object] = api.sensitivity if request.sensitivity else api.certify
+    started = time.monotonic()
+    state, interrupt = "failed", Interrupt()
+    try:
+        with interrupt, screen.working(total) as progress:
+            certify(
+                model,
+                data.x,
+                y,
+                target=target,
+                bounds=bounds,
+                scale=scale,
+                indices=data.indices,
+                progress=progress,
+                on_rows=finished,
+                **options,
+            )
+        state = "finished"
+    except KeyboardInterrupt:
+        state = "interrupted"
+    finally:
+        seconds = time.monotonic() - started
+        if files is not None and (rows or state != "failed"):
+            mismatches = sum(row.status == "mismatch" for row in rows)
+            outcome = {"state": state, "seconds": round(seconds, 3), "mismatches": mismatches}
+            files.close(outcome)
+    order = {index: place for place, index in enumerate(data.indices.tolist())}
+    rows.sort(key=lambda row: order[row.index])
+    if request.sensitivity:
+        screen.sensitivity(rows, seconds, said, request.out)
+    else:
+        screen.results(rows, seconds, said, request.out)
+    if request.certificates is not None:
+        count = sum(bool(row.certificate) for row in rows)
+        screen.certificates(count, request.certificates, request.model)
+    if state == "interrupted":
+        what = "pairs of input and frame" if request.sensitivity else "inputs"
+        _tell_interrupted(rows, total, what, request.out, screen)
+    _refuse_mismatches(request.model, rows)
+    if state == "finished":
+        _require_level(rows, request)
+    return state == "finished"
+
+
+def _require_level(rows: list[Row], request: Request) -> None:
+    """Raise LevelNotReached where a radius is proved at a lower level than asked for. Methods
+    without rigorous bounds are asked for none."""
+    if request.method in ESTIMATES:
+        return
+    order = list(LEVELS)
+    short = [
+        row
+        for row in rows
+        if (row.radius > 0 or row.status == "certified")
+        and order.index(row.level) < order.index(request.level)
+    ]
+    if short:
+        first = short[0]
+        why = f": {first.remark}" if first.remark else ""
+        raise LevelNotReached(
+            f"{len(short)} of {len(rows)} inputs have a radius that is not proved at the "
+            f"level {request.level}; input {first.index} is {first.level}{why}"
+        )
+
+
+def _refuse_mismatches(model: Path, rows: list[Row]) -> None:
+    """Raise ModelMismatch where rows say that graph and model disagree."""
+    where = list(dict.fromkeys(row.index for row in rows if row.status == "mismatch"))
+    if where:
+        first = next(row.remark for row in rows if row.status == "mismatch")
+        others = f" and {len(where) - 5} more" if len(where) > 5 else ""
+        raise ModelMismatch(
+            f"{model.name}: nothing is proved of {len(where)} of {len({r.index for r in rows})} "
+            f"inputs ({', '.join(map(str, where[:5]))}{others}): {first}\nthe "
+            "model is read otherwise than its runtime runs it: trust no other row before that is "
+            "understood, and report it with the model"
+        )
+
+
+def _held(
+    request: Request, data: Dataset, frames: Sequence[int | None], taken: ExitStack
+) -> dict[str, Path]:
+    """Certificates of an earlier run that this one would write again; OutputError without force."""
+    folder = request.certificates
+    if folder is None:
+        return {}
+    if folder.is_dir():  # else nobody writes there yet
+        with writing(folder, "certificates", "--certificates"):
+            taken.enter_context(Lock.take(folder, CERTIFICATES_LOCK, "certificates"))
+    names = [certificate_name(int(i), f) for i in data.indices for f in frames]
+    held = {name: folder / name for name in names if os.path.lexists(folder / name)}
+    if held and not request.force:
+        more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+        raise OutputError(
+            f"{folder} already holds certificates of these inputs ({next(iter(held))}{more}); "
+            "choose another --certificates, or overwrite them with --force"
+        )
+    return held
+
+
+def _tell_interrupted(
+    rows: list[Row], total: int, what: str, out: Path | None, screen: Screen
+) -> None:
+    whole = sum(row.complete for row in rows)
+    kept = f"; what was finished is in {out}" if out is not None and rows else ""
+    partial = f", {len(rows) - whole} ended early" if whole < len(rows) else ""
+    screen.warn(f"interrupted: {whole} of {total} {what} finished{partial}{kept}")
+
+
+# -- options -> values -----------------------------------------------------------------
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """The arguments of `api.certify` that need neither model nor data."""
+    return {
+        "norm": request.norm,
+        "method": request.method,
+        "eps": request.eps,
+        "frames": request.frames,
+        "frame_axis": request.frame_axis,
+        "tol": request.tol,
+        "group": parse_group(request.group),
+        "wide": request.wide,
+        "rule": request.rule,
+        "gates": request.gates,
+        "tangents": request.tangents,
+        "boxes": request.boxes,
+        "workers": request.workers,
+        "hot": request.hot,
+        "start": request.start,
+        "dtype": request.dtype,
+        "device": request.device,
+        "memory": None if request.memory is None else parse_memory(request.memory),
+        "time_limit": request.time_limit,
+        "attack": request.attack,
+        "level": request.level,
+        "deployed": request.deployed,
+        "certificates": request.certificates,
+        "batch": request.batch,
+    }
+
+
+def _settings(request: Request, options: dict[str, Any]) -> dict[str, Any]:
+    own = {k: v for k, v in options.items() if k not in ("norm", "method", "certificates")}
+    own |= {"sensitivity": True} if request.sensitivity else {}
+    data = {
+        "samples": request.samples,
+        "divide": request.divide,
+        "mean": request.mean,
+        "std": request.std,
+        "bounds": request.bounds,
+        "scale": request.scale,
+        "target": request.target,
+        "threads": request.threads,
+    }
+    return own | data
+
+
+def _data(request: Request) -> tuple[Dataset, Any]:
+    """The chosen inputs, and the target as `api.certify` takes it."""
+    data = read_data(request.data, request.label_column)
+    if request.labels is not None:
+        data = data.labelled(read_classes(request.labels, "y"))
+    wanted = None if request.target is None else parse_target(request.target)
+    if isinstance(wanted, Path):
+        data = data.targeted(read_classes(wanted, "target"))
+    if request.divide is not None:
+        data = data.divided(request.divide)
+    if request.samples is not None:
+        data = data.select(parse_samples(request.samples, len(data)))
+    from_file = request.target is None or isinstance(wanted, Path)
+    return data, data.target if from_file else wanted
+
+
+def _model(request: Request) -> Model:
+    model = api.load(request.model)
+    if request.mean is None and request.std is None:
+        return model
+    mean = parse_numbers(request.mean or "0", "--mean")
+    std = parse_numbers(request.std or "1", "--std")
+    return model.normalised(mean, std)
+
+
+def _bounds(request: Request, model: Model) -> Any:
+    if request.bounds is None:
+        return None
+    low, high = (parse_numbers(text, "--bounds") for text in request.bounds)
+    return per_feature(low, model.input_shape), per_feature(high, model.input_shape)
+
+
+def _scale(request: Request, model: Model) -> Any:
+    if request.scale is None:
+        return None
+    if request.scale.endswith(".npy"):
+        return read_array(Path(request.scale))
+    return per_feature(parse_numbers(request.scale, "--scale"), model.input_shape)
+
+
+def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:
+    outputs = model.run(inputs_of(data.x, model.input_shape))
+    return np.array(outputs.argmax(1), dtype=np.int64)
+
+
+def _looks_like_bytes(data: Dataset) -> bool:
+    return bool(50 < data.x.max() <= 255 and data.x.min() >= 0 and (data.x % 1 == 0).all())
+
+
+def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:
+    return {
+        "version": origin.version,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(request.command),
+        "model": {
+            "file": str(request.model),
+            "sha256": model.digest,
+            "classes": model.classes,
+            "input_shape": list(model.input_shape),
+        },
+        "data": {
+            "file": str(request.data),
+            "sha256": digest(request.data),
+            "inputs": len(data),
+            "shape": list(data.x.shape[1:]),
+        },
+        "norm": request.norm,
+        "method": request.method,
+        "settings": origin.settings,
+        "software": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "numpy", "onnxruntime")},
+        },
+    }

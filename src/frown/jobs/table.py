@@ -1,0 +1,246 @@
+"""What the command line shows: results as a table with a summary, and a model's graph."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from frown.certification.plain import plain
+from frown.certification.results import LEVELS, Row, digits
+from frown.certification.statement import Statement
+
+MOST_ROWS = 40
+
+_STYLES = {
+    "certified": "green",
+    "robust": "bold green",
+    "misclassified": "yellow",
+    "falsified": "red",
+    "unknown": "magenta",
+    "mismatch": "bold white on red",
+}
+
+
+def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
+    """One line per input, the first `most` of them (None: all)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("index", "label", "prediction", "target"):
+        table.add_column(name, justify="right")
+    table.add_column("status")
+    table.add_column(Text("[proved, broken]"))
+    table.add_column("seconds", justify="right")
+    for row in rows[:most]:
+        early = "*" if ended_early(row) else ""
+        table.add_row(
+            str(row.index),
+            str(row.label),
+            str(row.prediction),
+            "all" if row.target is None else str(row.target),
+            Text(plain(row.status) + early, style=_STYLES.get(row.status, "")),
+            Text(bracket(row)),
+            f"{row.seconds:.3g}",
+        )
+    return table
+
+
+def bracket(row: Row) -> str:
+    """[proved, broken]: the distance to the nearest wrong answer lies in it."""
+    top = "?" if row.broken is None else f"{digits(row.broken, 4, 1):.4g}"
+    if row.broken is None and row.status == "robust":
+        top = "none"
+    return f"[{digits(row.radius, 4, -1):.4g}, {top}]"
+
+
+def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
+    """Lines to print below the table; `said` is what the rows say."""
+    eps = None if said.eps is None else float(said.eps)
+    counts = Counter(row.status for row in rows)
+    order = [*_STYLES, *(status for status in counts if status not in _STYLES)]
+    parts = ", ".join(f"{counts[s]} {s}" for s in order if counts[s])
+    lines = [f"{inputs(len(rows))} in {duration(seconds)}: {parts}"]
+    right = [row.radius for row in rows if row.status != "misclassified"]
+    finite = [r for r in right if math.isfinite(r)]
+    if eps is None and finite:
+        others = {"misclassified": len(rows) - len(right), "unlimited": len(right) - len(finite)}
+        named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
+        left_out = f" (without {named})" if named else ""
+        lines.append(
+            f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
+        )
+    lines += said.lines() + levels(rows)
+    if eps is not None:
+        # The status decides: the radius may be eps rounded to another precision.
+        shares = {eps: (counts["certified"] + counts["robust"]) / max(1, len(rows))}
+    else:
+        shares = {r: _accuracy(rows, r) for r in round_radii(max(finite, default=0.0))}
+    if rows and shares:
+        text = ", ".join(f"{share:.0%} at {r:g}" for r, share in shares.items())
+        lines.append(f"certified accuracy{said.against()}: {text}")
+    if any(map(ended_early, rows)):
+        lines.append("* ended early: the radius is proved, a larger one may be provable")
+    return lines + all_wrong(rows) + remarks(rows)
+
+
+def all_wrong(rows: Sequence[Row]) -> list[str]:
+    """Where no answer is right, the inputs are more likely at fault than the model."""
+    if not rows or any(row.status != "misclassified" for row in rows):
+        return []
+    return [
+        "no input is classified correctly: if the model is better than that, it may want other "
+        "units (--divide, --mean, --std), or its classes are counted otherwise than the labels"
+    ]
+
+
+def levels(rows: Sequence[Row]) -> list[str]:
+    """How the radii were proved."""
+    counts = Counter(row.level for row in rows if row.radius > 0)
+    if not counts:
+        return []
+    if len(counts) == 1:
+        (level,) = counts
+        also = {row.deployed for row in rows if row.radius > 0}
+        executed = f"; {also.pop()} execution covered" if len(also) == 1 and also != {""} else ""
+        return [f"level: {level} ({LEVELS.get(level, level)}{executed})"]
+    return ["level: " + ", ".join(f"{n} {level}" for level, n in sorted(counts.items()))]
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What rows remark, each with the inputs it concerns."""
+    said: dict[str, dict[int, None]] = {}
+    for row in rows:
+        if row.remark:
+            said.setdefault(row.remark, {})[row.index] = None
+    return [f"{_numbers(list(where))}: {remark}" for remark, where in said.items()]
+
+
+def _numbers(where: Sequence[int], most: int = 5) -> str:
+    """`input 3`, `inputs 3, 5, 8`, with an end where there are many."""
+    listed = ", ".join(map(str, where[:most])) + (", ..." if len(where) > most else "")
+    return f"input {listed}" if len(where) == 1 else f"inputs {listed}"
+
+
+def round_radii(largest: float, count: int = 4) -> list[float]:
+    """Up to `count` + 1 round, evenly spaced radii below `largest`."""
+    if not (largest > 0 and math.isfinite(largest)):
+        return []
+    rough = largest / count
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = max(f * unit for f in (1, 2, 2.5, 5) if f * unit <= rough * (1 + 1e-9))
+    steps = min(int(largest / step + 1e-9), 2 * count)
+    every = -(-steps // (count + 1))
+    return [float(f"{i * step:.6g}") for i in range(every, steps + 1, every)]
+
+
+def ended_early(row: Row) -> bool:
+    return not row.complete and row.status != "misclassified"
+
+
+def _accuracy(rows: Sequence[Row], radius: float) -> float:
+    proved = [r.status != "misclassified" and r.radius >= radius for r in rows]
+    return sum(proved) / len(proved)
+
+
+def inputs(count: int) -> str:
+    return "1 input" if count == 1 else f"{count} inputs"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+# -- models ----------------------------------------------------------------------------
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """A `frown.read.model.Model` as plain values: its sizes and its nodes."""
+    from frown.graph.graph import Input
+    from frown.graph.op import Nonlinear
+    from frown.relax.elementwise import Elementwise
+
+    nodes = []
+    for index, node in enumerate(model.graph.nodes):
+        if isinstance(node.op, Input):
+            treatment = "input"
+        elif isinstance(node.op, Nonlinear):
+            # A relaxation's module names its family: piecewise, convex, s_shaped, ...
+            family = type(node.op).__module__.rsplit(".", 1)[-1].replace("_", "-")
+            lines = "lines" if isinstance(node.op, Elementwise) else "planes"
+            treatment = f"bounded: {family} {lines}"
+        else:
+            treatment = "affine: exact"
+        nodes.append(
+            {
+                "node": index,
+                "name": node.name,
+                "operator": type(node.op).__name__,
+                "inputs": list(node.inputs),
+                "shape": list(node.shape),
+                "parameters": sum(t.numel() for t in node.op.tensors().values()),
+                "treatment": treatment,
+            }
+        )
+    bounded = [model.graph.nodes[i] for i in model.graph.nonlinear]
+    return {
+        "model": model.name,
+        "source": model.source,
+        "digest": model.digest,
+        "input_shape": list(model.input_shape),
+        "classes": model.classes,
+        "parameters": model.graph.parameters(),
+        "neurons": sum(node.size for node in bounded),
+        "nonlinear": len(bounded),
+        "nodes": nodes,
+    }
+
+
+_LONG = 24  # letters of a node's name
+
+
+def info_table(about: dict[str, Any]) -> Table:
+    """The nodes of `describe`, one per line; of long names the end."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node", justify="right")
+    table.add_column("name", overflow="fold", min_width=12)
+    table.add_column("operator", no_wrap=True, min_width=8)
+    table.add_column("reads", justify="right")
+    table.add_column("shape")
+    table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
+    table.add_column("bounds", no_wrap=True)
+    for node in about["nodes"]:
+        table.add_row(
+            str(node["node"]),
+            Text(name if len(name := plain(node["name"])) <= _LONG else "…" + name[1 - _LONG :]),
+            Text(plain(node["operator"])),
+            ",".join(map(str, node["inputs"])),
+            _shape(node["shape"]),
+            f"{node['parameters']:,}" if node["parameters"] else "",
+            Text(
+                node["treatment"].rpartition(": ")[2],
+                style="cyan" if "bounded" in node["treatment"] else "",
+            ),
+        )
+    return table
+
+
+def info_summary(about: dict[str, Any]) -> list[str]:
+    return [
+        f"{plain(about['model'])}: input {_shape(about['input_shape'])}, "
+        f"{about['classes']} outputs, {about['parameters']:,} parameters, "
+        f"{about['neurons']:,} neurons in {about['nonlinear']} nonlinear layers",
+        f"sha256 {about['digest']}",
+        "every operator can be bounded",
+    ]
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return str(tuple(shape))

@@ -1,0 +1,228 @@
+"""The exact minimal distortion of piecewise linear networks by mixed-integer programs.
+
+At a radius r, every open neuron gets a binary per kink inside its box, and HiGHS minimises a
+condition over the ball. Beyond a small positive level everywhere: no counterexample within r.
+Otherwise the point found is moved as near as its linear piece allows and becomes the new
+upper end; boxes are made afresh at the next radius, a hair below it.
+
+Unlike every other method here, the proof rests on HiGHS's branch and bound in floating point.
+Its tolerances are set to 1e-9, columns and rows are scaled to unit size, the level is 1e-6
+of the condition at the centre, and the radius reported is lowered by a further 1e-6 of itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.bounds.backward import fixed_layers, fixed_margins
+from frown.bounds.clock import Clock, OutOfTime
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Ascent, Settings
+from frown.errors import InvalidInput
+from frown.methods.exact.program import Mixed, minimise_mixed, nearest_on_piece
+from frown.methods.frown.network import Warm, frown
+from frown.problem.region import Region
+from frown.problem.spec import Conditions, Spec, violated
+from frown.relax.maximum import Max
+from frown.relax.piecewise import PiecewiseLinear
+
+Array = NDArray[np.float64]
+LEVEL = 1e-6  # what a condition must exceed, in units of its value at the centre
+SAFETY = 1e-6  # by which a proved radius is lowered, relative
+NUDGE = 1e-7  # how far below 0 a counterexample is sought, in the same units
+GAP = 0.004  # how far below a counterexample the proof is tried
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Both ends of the minimal distortion of one sample."""
+
+    proved: float  # no counterexample up to here
+    point: Tensor | None  # (*input shape) the nearest counterexample found by the solver
+    broken: float  # its distance; inf without one
+    optimal: bool  # whether the two ends meet, within half a per cent
+    targets: tuple[float, ...]  # the radius proved for each condition
+    message: str
+
+
+def exact(
+    plan: Plan,
+    region: Region,  # of one sample
+    spec: Conditions,
+    settings: Settings,
+    upper: float,
+    lower: float,
+    clock: Clock,
+    *,
+    broken: bool = True,
+) -> Exact:
+    """The minimal distortion between `lower`, a radius already proved, and `upper`, one that
+    is `broken` by a known counterexample or else the limit up to which to search.
+
+    When the clock runs out, what was proved before stands.
+    """
+    refuse_others(plan, region.p)
+    double = plan.fact(("double", 0), lambda: Plan(plan.graph.to(torch.float64, "cpu")))
+    ball, rows = _double(region), Spec(spec.coef.double().cpu())
+    hunt = _Hunt(double, ball, rows, settings, clock, upper, lower, broken)
+    with torch.inference_mode():
+        return hunt.run()
+
+
+def refuse_others(plan: Plan, p: float) -> None:
+    """Only piecewise linear networks, and balls with flat sides, are mixed-integer linear."""
+    if p not in (1, inf):
+        raise InvalidInput(
+            f"the method milp needs the norm 1 or inf, not {p:g}; for this norm use frown or lp"
+        )
+    ops = (plan.graph.nodes[i].op for i in plan.relaxed)
+    names = sorted({type(op).__name__ for op in ops if not isinstance(op, PiecewiseLinear | Max)})
+    if names:
+        raise InvalidInput(
+            f"the method milp is exact for piecewise linear networks (ReLU, LeakyReLU, PReLU, "
+            f"Clip, Abs, max pooling) and this one has {', '.join(names)}; use frown or lp"
+        )
+
+
+@dataclass
+class _Hunt:
+    """The two ends of one sample, moved towards each other."""
+
+    plan: Plan
+    region: Region
+    spec: Spec
+    settings: Settings
+    clock: Clock
+    upper: float
+    lower: float
+    broken: bool
+    point: Tensor | None = None
+    found: float = inf
+    targets: Array = field(default_factory=lambda: np.zeros(0))  # proved, per condition
+    unit: Array = field(default_factory=lambda: np.zeros(0))  # conditions at the centre
+
+    def run(self) -> Exact:
+        clean = self._conditions(self.region.centre)
+        self.targets = np.full(len(clean), self.lower)
+        if not (clean > 0).all():
+            return Exact(0.0, self.region.centre[0], 0.0, True, (0.0,) * len(clean), "the centre")
+        self.unit = clean
+        timely, hard = True, inf
+        try:
+            self._foothold()
+            while True:
+                low = float(self.targets.min())
+                top = self.upper * (1 - GAP) if self.broken else self.upper
+                if low >= top or low <= 0 or hard <= low * 1.002:
+                    break
+                # Boxes far beyond what is proved are loose: at most twice as far at a time.
+                radius = min(top if hard >= top else sqrt(low * hard), 2 * low)
+                if not self._attempt(radius):
+                    hard = radius
+        except OutOfTime:
+            timely = False
+        return self._result(timely)
+
+    def _result(self, timely: bool) -> Exact:
+        end = self.upper
+        proved = np.where(
+            self.targets > self.lower,
+            np.maximum(self.targets * (1 - SAFETY), self.lower),
+            self.lower,
+        )
+        least = min(float(proved.min()), end)
+        optimal = least >= end * (1 - GAP - 2 * SAFETY)
+        if optimal:
+            message = "solved"
+        elif timely:
+            message = "the solver came to no answer nearer to the upper end"
+        else:
+            message = "the time limit came before the ends met"
+        return Exact(least, self.point, self.found, optimal, tuple(proved.tolist()), message)
+
+    def _foothold(self) -> None:
+        """Without a radius to start from: CROWN's, by halving."""
+        radius = self.upper
+        while float(self.targets.min()) <= 0 and radius > self.upper * 2.0**-60:
+            self.clock.check()
+            ball = self._ball(radius)
+            rule = replace(self.settings, method="crown")
+            layers = fixed_layers(self.plan, ball, rule, self.clock)
+            margins = fixed_margins(self.plan, ball, self.spec, layers, rule, self.clock)[0].numpy()
+            self.targets[margins > 0] = np.maximum(self.targets[margins > 0], radius)
+            radius /= 2
+
+    def _attempt(self, radius: float) -> bool:
+        """Try to prove all conditions at a radius; whether either end has moved."""
+        ball = self._ball(radius)
+        ascent = Ascent(steps=30, more=30)
+        rule = replace(self.settings, method="frown", group=1, wide=False, ascent=ascent)
+        first = torch.zeros(1, dtype=torch.long)
+        base = frown(self.plan, ball, self.spec, rule, Warm(1), first, self.clock)
+        margins = base.margins[0].numpy()
+        self.targets[margins > 0] = np.maximum(self.targets[margins > 0], radius)
+        waiting = [t for t in np.argsort(margins / self.unit) if self.targets[t] < radius]
+        if not waiting:
+            return True
+        mixed = Mixed.build(self.plan, ball, base.layers.frames)
+        costs, consts = mixed.program.objective(self.plan.graph.output, self.spec.coef[0].numpy())
+        problem = mixed.constraints()
+        # Half of the time left is for this radius, in equal shares.
+        spare = self.clock.left() / 2
+        for place, t in enumerate(waiting):
+            self.clock.check()
+            share = inf
+            if spare < inf:
+                share = max(0.0, self.clock.left() - spare) / (len(waiting) - place)
+            cost, const = costs[t] / self.unit[t], float(consts[t] / self.unit[t])
+            answer = minimise_mixed(problem, mixed.binaries, cost, const, LEVEL, share)
+            if not answer.proved:
+                return answer.columns is not None and self._take(mixed, answer.columns, cost, const)
+            self.targets[t] = max(self.targets[t], radius)
+        return True
+
+    def _take(self, mixed: Mixed, columns: Array, cost: Array, const: float) -> bool:
+        """A counterexample as near as the linear piece of this point allows, if it is one."""
+        value = mixed.program.values[0]
+        candidates = [columns]
+        nearer = nearest_on_piece(mixed, columns, cost, const + NUDGE)
+        if nearer is not None:
+            candidates.append(nearer)
+        moved = False
+        for v in candidates:
+            x = torch.from_numpy(value.matrix @ v[: value.matrix.shape[1]] + value.shift)
+            x = self._ball(self.upper).box().clip(x.view_as(self.region.centre))
+            distance = self._distance(x)
+            if distance < self.upper and bool(violated(self._conditions(x))):
+                self.upper, self.broken, moved = distance, True, True
+                self.point, self.found = x[0], distance
+        return moved
+
+    def _ball(self, radius: float) -> Region:
+        return self.region.with_radius(torch.tensor([radius], dtype=torch.float64))
+
+    def _conditions(self, x: Tensor) -> Array:
+        return (self.spec.coef[0] @ self.plan.graph.apply(x).flatten()).numpy()
+
+    def _distance(self, x: Tensor) -> float:
+        return float(self.region.distance(x))
+
+
+def _double(region: Region) -> Region:
+    def cast(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t.double().cpu()
+
+    return replace(
+        region,
+        centre=region.centre.double().cpu(),
+        radius=region.radius.double().cpu(),
+        scale=cast(region.scale),
+        lower=cast(region.lower),
+        upper=cast(region.upper),
+    )

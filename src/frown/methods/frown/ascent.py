@@ -1,0 +1,215 @@
+"""FROWN: every row optimises its own lines by projected ascent on their slopes.
+
+A row's bound is a function of one number theta in [0, 1] per earlier neuron, its place
+in the range of the tightest slopes of the side the row needs there. The ascent
+direction has a closed form (envelope theorem): with x* the minimiser of the row's form,
+z* what arrives at a neuron when x* goes through the relaxed network, A the coefficient of
+the neuron's output and z0 the point where its line touches f,
+
+    d bound / d slope = A (z* - z0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frown.bounds.clock import NO_LIMIT, Clock
+from frown.bounds.first_layer import Entry
+from frown.bounds.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Ascent
+from frown.bounds.stacks import runs
+from frown.methods.frown.alpha import passage
+from frown.problem.region import Region
+from frown.relax.relaxation import Frame
+
+_NOISE = 1e-2  # of a row's largest derivative
+
+
+@dataclass(frozen=True, slots=True)
+class Optimised:
+    """The bounds of rows, and where they were found."""
+
+    bound: Tensor  # (rows,)
+    theta: Tensor  # (groups, lanes, slots) the best iterate
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Quantities to bound below: coef . target over each row's region.
+
+    `group` says which theta a row uses. None: each row its own, and then one number per
+    neuron is enough, because a row needs one side of it only. The rows of a group may need
+    different sides, so a group has two lanes of theta: for lines below and above. A wide
+    search doubles the lanes: how far each slope leaves the tightest range, in [-1, 1].
+    Frames and region are per row, or shared by all.
+    """
+
+    target: int
+    coef: Tensor  # (rows, *target shape)
+    region: Region
+    frames: tuple[Frame, ...]  # of every run of nodes below the target
+    group: Tensor | None  # (rows,)
+    wide: bool = False
+    entry: Entry | None = None  # stands for the region, where there is one
+
+    @property
+    def sides(self) -> int:
+        return 1 if self.group is None else 2
+
+    @property
+    def lanes(self) -> int:
+        return self.sides * (2 if self.wide else 1)
+
+
+def optimise(
+    plan: Plan, rows: Rows, theta: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
+) -> Optimised:
+    """Maximise every row's bound; with groups, the mean bound of each group.
+
+    Starts at theta (groups, lanes, slots), where NaN means CROWN's slope, and takes a fixed
+    number of steps, so results do not depend on which rows share a batch. Keeps the best
+    theta of each group and its rows' bounds there: theta proves them all.
+    """
+    search = _Search(plan, rows, theta.clone())
+    best = rows.coef.new_full((len(rows.coef),), -torch.inf)
+    best_mean = rows.coef.new_full((len(theta),), -torch.inf)
+    best_theta = search.theta
+    first = second = torch.zeros(())
+    rate, tiny = ascent.rate, 16 * torch.finfo(best.dtype).tiny
+    for step in range(steps + 1):
+        clock.check()
+        bound, gradient = search.evaluate(gradient=step < steps)
+        mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
+        better = mean > best_mean
+        if step > 0:
+            which = better.nonzero().flatten()
+            best_theta.index_copy_(0, which, search.theta.index_select(0, which))
+        best_mean = torch.fmax(best_mean, mean)  # not NaN
+        best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
+        if gradient is None or not gradient.numel():
+            break
+        if step == 0:
+            # Not quite 0 anywhere: roots of 0 are slow.
+            first, second = gradient, gradient.square().add_(tiny)
+        else:
+            first.lerp_(gradient, 1 - ascent.momentum)
+            second.mul_(ascent.memory).addcmul_(gradient, gradient, value=1 - ascent.memory)
+        size = second.sqrt()
+        # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
+        # and following its sign would make results depend on the order of sums.
+        size.add_(size.amax((1, 2), keepdim=True), alpha=_NOISE)
+        search.move(first, size, rate)
+        rate *= ascent.decay
+    return Optimised(best, best_theta)
+
+
+def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
+    """The forms and lines of rows at given slopes."""
+    search = _Search(plan, rows, theta.clone())
+    return search.form(), search.lines()
+
+
+def slopes_of(
+    plan: Plan,
+    target: int,
+    frames: Sequence[Frame],
+    group: Tensor | None,
+    theta: Tensor,
+    count: int,
+) -> Callable[[int, Tensor], Tensor]:
+    """What `count` rows with frames and groups as in `Rows` take for slopes at a node, whatever
+    their coefficients are when they pass it."""
+    theta, fresh = theta.clone(), bool(torch.isnan(theta).any())
+    every = zip(runs(plan, target), frames, strict=True)
+    passages = [passage(run, frame, group, count) for run, frame in every]
+    for own in passages:
+        own.prepare(theta, fresh)
+    at = {i: own for own in passages for i in own.run.nodes}
+    return lambda i, here: at[i].slope(i, here)
+
+
+class _Search:
+    """Rows and the slopes they are at."""
+
+    def __init__(self, plan: Plan, rows: Rows, theta: Tensor) -> None:
+        self.plan, self.rows, self.theta = plan, rows, theta
+        self.fresh = bool(torch.isnan(theta).any())
+        self.head = begin(plan, rows.target, rows.coef)
+        every = zip(runs(plan, rows.target), rows.frames, strict=True)
+        count = rows.coef.shape[0]
+        self.passages = [passage(run, frame, rows.group, count) for run, frame in every]
+        self.at = {i: own for own in self.passages for i in own.run.nodes}
+
+    def move(self, step: Tensor, size: Tensor, rate: float) -> None:
+        """By rate step / size, inside the search space."""
+        sides = self.rows.sides
+        self.theta = torch.addcdiv(self.theta, step, size, value=rate)
+        if self.rows.wide:
+            self.theta[:, :sides].clamp_(0, 1)
+            self.theta[:, sides:].clamp_(-1, 1)
+        else:
+            self.theta.clamp_(0, 1)
+
+    def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
+        """Every row's bound at its slopes, and the groups' ascent direction.
+
+        What the relaxed network gives at x* is the form's value there, the bound: on the way
+        to a direction no constants are needed.
+        """
+        form, entry, region = self.form(constants=not gradient), self.rows.entry, self.rows.region
+        if not gradient:
+            least = region.least(form.coef) if entry is None else entry.least(form.coef)
+            return least + form.const, None
+        arrived: dict[int, Tensor] = {}
+        if entry is None:
+            first, point = 0, region.lowest(form.coef)
+        else:
+            first, point = entry.node, entry.lowest(form.coef)
+        values = push_forward(
+            self.plan, self.rows.target, point, self.lines(), arrived.__setitem__, first
+        )
+        # A coefficient without a number has no minimiser, and what a point gives there no meaning.
+        bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
+        direction = self._joined([own.uphill(arrived) for own in self.passages], bound)
+        if self.rows.group is not None:
+            direction = torch.zeros_like(self.theta).index_add_(0, self.rows.group, direction)
+        return bound, direction
+
+    def form(self, constants: bool = True) -> LinearForm:
+        """The rows' forms at the input; their lines are known then."""
+        for own in self.passages:
+            own.prepare(self.theta, self.fresh)
+
+        def through(i: int, here: Tensor) -> tuple[None, Tensor]:
+            return None, self.at[i].back(i, here)
+
+        entry = self.rows.entry
+        end = descend(self.plan, self.rows.target, self.head, through, constants, entry)
+        form = form_of(self.plan, end, entry)
+        for own in self.passages:
+            own.complete()
+        self.fresh = False
+        if not constants:
+            return form
+        return LinearForm(form.coef, sum((own.gain() for own in self.passages), form.const))
+
+    def lines(self) -> dict[int, Chosen]:
+        """Of every node that was passed."""
+        return {i: line for own in self.passages for i, line in own.lines().items()}
+
+    def _joined(self, uphill: list[list[Tensor]], like: Tensor) -> Tensor:
+        """(rows, lanes, slots) of the runs' derivatives."""
+        if not uphill:
+            return like.new_zeros(len(like), self.rows.lanes, 0)
+        lanes = [torch.cat(t, 1) if len(t) > 1 else t[0] for t in zip(*uphill, strict=True)]
+        return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
+
+
+def _group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:
+    total = values.new_zeros(count).index_add_(0, group, values)
+    return total / torch.bincount(group, minlength=count).clamp(min=1).to(values.dtype)

@@ -1,0 +1,113 @@
+"""ONNX softmax, normalisation by computed statistics, norms and Einstein's sums."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from frown.graph.builder import Builder, Operand, Value
+from frown.graph.op import Op, Unsupported
+from frown.read import attention, matrices
+from frown.read.onnx.call import Call, axis_of, handles
+from frown.read.onnx.ops import axes_of
+from frown.relax.table import Abs, Power
+
+
+@handles("Softmax", attributes="axis")
+def softmax(call: Call) -> Operand:
+    x, axis, shape = _axis(call)
+    return _shaped(call.build, attention.softmax(call.build, x, axis), shape)
+
+
+@handles("LogSoftmax", attributes="axis")
+def log_softmax(call: Call) -> Operand:
+    x, axis, shape = _axis(call)
+    return _shaped(call.build, attention.log_softmax(call.build, x, axis), shape)
+
+
+def _axis(call: Call) -> tuple[Value, int, tuple[int, ...]]:
+    """The input, its axis and its shape; before opset 13 all axes from `axis` on are one."""
+    x = call.value()
+    if call.opset >= 13:
+        return x, axis_of(call.integer("axis", -1), x.rank), x.shape
+    axis = axis_of(call.integer("axis", 1), x.rank)
+    flat = call.build.reshape(x, (*x.shape[:axis], prod(x.shape[axis:])))
+    return flat, axis, x.shape
+
+
+def _shaped(b: Builder, y: Operand, shape: tuple[int, ...]) -> Operand:
+    return b.reshape(y, shape) if isinstance(y, Value) else y.reshape(shape)
+
+
+@handles("LayerNormalization", attributes="axis epsilon stash_type")
+def layer_normalization(call: Call) -> Operand:
+    x = call.value()
+    axis = axis_of(call.integer("axis", -1), x.rank)
+    bias = call.operand(2) if call.has(2) else None
+    eps = call.number("epsilon", 1e-5)
+    return attention.layer_norm(call.build, x, axis, call.operand(1), bias, eps)
+
+
+@handles("InstanceNormalization", attributes="epsilon")
+def instance_normalization(call: Call) -> Value:
+    x = call.value()
+    weight, bias = call.constant(1, "scale"), call.constant(2, "a bias")
+    eps = call.number("epsilon", 1e-5)
+    return attention.group_norm(call.build, x, x.shape[1], weight, bias, eps)
+
+
+@handles("GroupNormalization", attributes="epsilon num_groups stash_type")
+def group_normalization(call: Call) -> Value:
+    x, groups = call.value(), call.integer("num_groups", 1)
+    if x.rank < 2 or groups < 1 or x.shape[1] % groups:
+        raise Unsupported(f"{groups} groups for an input of shape {x.shape}")
+
+    def per_channel(index: int, what: str) -> Tensor:
+        # Up to opset 20 one number per group.
+        given = call.constant(index, what)
+        return given.repeat_interleave(x.shape[1] // groups) if call.opset < 21 else given
+
+    weight, bias = per_channel(1, "scale"), per_channel(2, "a bias")
+    eps = call.number("epsilon", 1e-5)
+    return attention.group_norm(call.build, x, groups, weight, bias, eps)
+
+
+_REDUCTION = "axes keepdims noop_with_empty_axes"
+
+
+@handles("ReduceLogSumExp", attributes=_REDUCTION)
+def reduce_log_sum_exp(call: Call) -> Value:
+    x = call.value()
+    axes = axes_of(call, x)
+    return attention.log_sum_exp(call.build, x, axes, call.flag("keepdims", True)) if axes else x
+
+
+@handles("ReduceSumSquare", attributes=_REDUCTION)
+def reduce_sum_square(call: Call) -> Value:
+    return _summed(call, Power(2.0))
+
+
+@handles("ReduceL2", attributes=_REDUCTION)
+def reduce_l2(call: Call) -> Value:
+    return call.build.add(Power(0.5), _summed(call, Power(2.0)))
+
+
+@handles("ReduceL1", attributes=_REDUCTION)
+def reduce_l1(call: Call) -> Value:
+    return _summed(call, Abs())
+
+
+def _summed(call: Call, of: Op) -> Value:
+    x = call.value()
+    return call.build.sum(call.build.add(of, x), axes_of(call, x), call.flag("keepdims", True))
+
+
+@handles("Einsum", attributes="equation")
+def einsum(call: Call) -> Operand:
+    operands = tuple(
+        x if isinstance(x, Value) else x.to(torch.float64)
+        for x in (call.operand(i) for i in range(len(call.inputs)))
+    )
+    return matrices.einsum(call.build, call.text("equation", ""), operands)

@@ -1,0 +1,406 @@
+"""Loading ONNX files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.external_data_helper
+import onnx.inliner
+import onnx.shape_inference
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from frown.errors import InvalidModel, UnsupportedModel
+from frown.graph.op import MOST_ENTRIES, Shape
+from frown.read.model import Model, require_finite
+from frown.read.onnx.constants import Constants, Evaluator, fold
+from frown.read.onnx.fuse import fuse_activations
+from frown.read.onnx.importer import Task, import_graph
+from frown.read.onnx.nodes import OnnxNode, captured, needed
+from frown.read.onnx.runtime import OnnxRuntime, Port
+
+OLDEST_OPSET = 8
+MOST_NUMBERS = 2**26  # in one tensor with the batch that a file fixes
+MOST_NODES = 2**16  # that local functions may come to, each call written out
+
+_DTYPES: dict[int, np.dtype[Any]] = {
+    onnx.TensorProto.FLOAT: np.dtype(np.float32),
+    onnx.TensorProto.DOUBLE: np.dtype(np.float64),
+}
+
+
+def load_onnx(path: str | Path) -> Model:
+    """The network in an ONNX file, checked against onnxruntime on random inputs.
+
+    Opsets from 8 on. Operators are read as opsets up to 20 define them; a newer file
+    may load too, for unknown operators and attributes are refused and the check
+    against onnxruntime catches one whose meaning changed.
+
+    The file has one input and one output. The leading axis of the input is the batch
+    and set to 1, be it symbolic, unknown or fixed; an input of one axis is taken whole.
+
+    Raises InvalidModel where the file is missing or damaged or has weights that are
+    not finite, UnsupportedModel with every operator that has no bounds, ModelMismatch
+    where the imported graph disagrees with onnxruntime.
+    """
+    file = Path(path)
+    proto, source, files = _read(file)
+    port = _input(proto, file.name)
+    try:
+        graph, scores = import_graph(_task(proto, file.name, port))
+        require_finite(graph, file.name)
+        largest = max(node.size for node in graph.nodes)
+        if port.is_redeclared and largest * (port.batch or 1) > MOST_NUMBERS:
+            raise UnsupportedModel(
+                f"{file.name}: with its batch of {port.batch} a tensor has more than "
+                f"{MOST_NUMBERS:,} numbers"
+            )
+        runtime = OnnxRuntime.open(source, port, file.name, largest)
+        model = Model(
+            graph,
+            port.input_shape,
+            runtime,
+            file.name,
+            _digest(files),
+            "onnx",
+            file,
+            files,
+            scores=scores,
+        )
+        model.check()
+    except InvalidModel as error:
+        if not port.is_redeclared:
+            raise
+        raise type(error)(
+            f"{file.name}: input {port.name} fixes a batch of {port.batch}, and with a batch "
+            "of 1 it does not load; export it with batch 1 or a symbolic one (and the batch, not "
+            f"frames, as the first axis)\n{error}"
+        ) from error
+    return model
+
+
+# -- the file -----------------------------------------------------------------------
+
+
+Files = tuple[tuple[str, str], ...]  # names and SHA-256, the model's own first
+
+
+def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
+    """The model with all its weights, what onnxruntime opens, and the files that it consists of."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise InvalidModel(f"{file}: there is no such file") from None
+    except IsADirectoryError:
+        raise InvalidModel(f"{file} is a directory; give the ONNX file itself") from None
+    except OSError as error:
+        raise InvalidModel(f"{file} cannot be read: {error.strerror}") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError:
+        proto.Clear()
+    if not (proto.ir_version and proto.HasField("graph") and proto.opset_import):
+        hint = ""
+        if content[:2] == b"PK" or content[:1] == b"\x80":
+            hint = (
+                "; it looks like a PyTorch file: export it with torch.onnx.export, or pass the "
+                "module itself to frown.load in Python"
+            )
+        raise InvalidModel(f"{file} is not an ONNX file, or it is cut off or damaged{hint}")
+    if not proto.graph.node:
+        raise InvalidModel(f"{file}: its graph is empty")
+    if not _legible(proto):
+        raise InvalidModel(f"{file} is damaged: it has names that are not text in UTF-8")
+    odd = [t.name for t in _tensors(proto.graph) if any(size < 0 for size in t.dims)]
+    if odd:  # numpy would work out a size of -1, and onnx's shape inference ends the process
+        raise InvalidModel(f"{file} is damaged: sizes below 0 in {', '.join(odd)}")
+    files = [(file.name, hashlib.sha256(content).hexdigest())]
+    beside = sorted(_external(proto))
+    if beside:
+        try:
+            onnx.external_data_helper.load_external_data_for_model(proto, str(file.parent))
+            for location in beside:
+                found = (file.parent / location).read_bytes()
+                files.append((location, hashlib.sha256(found).hexdigest()))
+        except Exception as error:  # the loader raises errors of several libraries
+            raise InvalidModel(
+                f"{file}: its external data ({', '.join(beside)}) cannot be read: {error}"
+            ) from error
+    source: bytes | str = str(file) if beside else content
+    if _open_batch(proto):
+        source = proto.SerializeToString()
+    read = _inlined(proto, file)
+    if _drop_unread(read):
+        try:
+            source = read.SerializeToString()
+        except ValueError:
+            raise UnsupportedModel(
+                f"{file}: it has nodes that nothing reads, and is too large to be written without "
+                "them; remove them"
+            ) from None
+    return read, source, tuple(files)
+
+
+def _digest(files: Files) -> str:
+    """That of a model's one file, or one of all digests: another weight in any is another model."""
+    if len(files) == 1:
+        return files[0][1]
+    return hashlib.sha256("\n".join(digest for _, digest in files).encode()).hexdigest()
+
+
+def _legible(message: Any) -> bool:
+    """Whether all strings of a message are text: of others the parser makes bytes."""
+    for field, value in message.ListFields():
+        values = (
+            [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        )
+        if field.type == field.TYPE_STRING and any(isinstance(v, bytes) for v in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(_legible(v) for v in values):
+            return False
+    return True
+
+
+def _open_batch(proto: onnx.ModelProto) -> bool:
+    """Declare a batch of 0 or -1 symbolic, which onnxruntime would take literally.
+
+    Returns whether there was one.
+    """
+    changed = False
+    for tensor in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
+        dims = tensor.type.tensor_type.shape.dim
+        if dims and dims[0].HasField("dim_value") and dims[0].dim_value <= 0:
+            dims[0].dim_param = "batch"
+            changed = True
+    return changed
+
+
+def _external(proto: onnx.ModelProto) -> set[str]:
+    """The files, relative to the model's, that hold its weights."""
+    return {
+        onnx.external_data_helper.ExternalDataInfo(t).location
+        for t in _tensors(proto.graph)
+        if onnx.external_data_helper.uses_external_data(t)
+    }
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for body in (attribute.g, *attribute.graphs):
+                yield from _tensors(body)
+
+
+def _inlined(proto: onnx.ModelProto, file: Path) -> onnx.ModelProto:
+    if not proto.functions:
+        return proto
+    _require_few_calls(proto, file)
+    return onnx.inliner.inline_local_functions(proto)
+
+
+def _require_few_calls(proto: onnx.ModelProto, file: Path) -> None:
+    """Raise where functions that call functions come to more nodes than can be read."""
+    bodies = {(f.domain, f.name): f.node for f in proto.functions}
+    counts: dict[tuple[str, str], int] = {}
+    for _ in range(len(bodies) + 1):  # each pass settles those whose callees are settled
+        for key, body in bodies.items():
+            calls = [(n.domain, n.op_type) for n in _all_nodes(body)]
+            if all(c in counts or c not in bodies for c in calls):
+                counts[key] = sum(counts.get(c, 1) for c in calls)
+        if len(counts) == len(bodies):
+            break
+    else:
+        raise InvalidModel(f"{file}: it has a function that calls itself")
+    calls = [(n.domain, n.op_type) for n in _all_nodes(proto.graph.node)]
+    total = sum(counts.get(c, 1) for c in calls)
+    if total > MOST_NODES:
+        raise UnsupportedModel(
+            f"{file}: its functions, written out, have {total:,} nodes; at most {MOST_NODES:,}"
+        )
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of the graphs in them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(body.node)
+
+
+def _drop_unread(proto: onnx.ModelProto) -> bool:
+    """Remove the nodes that no output depends on, which onnxruntime would compute all the same:
+    their sizes are nobody's to check. Returns whether there was one."""
+    wanted = {o.name for o in proto.graph.output}
+    kept = []
+    for node in reversed(proto.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input, captured(node))
+    if len(kept) == len(proto.graph.node):
+        return False
+    copies = onnx.GraphProto(node=reversed(kept)).node
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    return True
+
+
+# -- what goes in and out -------------------------------------------------------------
+
+
+def _input(proto: onnx.ModelProto, model: str) -> Port:
+    weights = {t.name for t in proto.graph.initializer}
+    inputs = [i for i in proto.graph.input if i.name not in weights]
+    if len(inputs) != 1:
+        names = ", ".join(i.name for i in inputs) or "none"
+        raise UnsupportedModel(f"{model}: it must have exactly one input, but has {names}")
+    given = inputs[0]
+    kind = given.type.tensor_type
+    dtype = _DTYPES.get(kind.elem_type)
+    if dtype is None:
+        types = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        found = types.get(kind.elem_type, f"number {kind.elem_type}")
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has type {found}; only FLOAT and DOUBLE are bounded"
+        )
+    if not kind.HasField("shape") or not kind.shape.dim:
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has no axes or no declared shape; export it with one"
+        )
+    dims = kind.shape.dim
+    open_axes = [
+        f"{d.dim_param or 'unnamed'} (axis {i})"
+        for i, d in enumerate(dims)
+        if i > 0 and d.dim_value <= 0
+    ]
+    if open_axes:
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has axes of unknown size: {', '.join(open_axes)}; "
+            "only the batch may be symbolic, export the others with fixed sizes"
+        )
+    first = dims[0].dim_value if dims[0].dim_value > 0 else None
+    lead = first if len(dims) == 1 and first is not None else 1
+    declared = (first or 1, *(d.dim_value for d in dims[1:]))
+    if prod(declared[1:]) > MOST_ENTRIES or prod(declared) > MOST_NUMBERS:
+        limit = MOST_ENTRIES if prod(declared[1:]) > MOST_ENTRIES else MOST_NUMBERS
+        raise UnsupportedModel(
+            f"{model}: input {given.name} has shape {declared}, more than "
+            f"{limit:,} numbers; export it with batch 1 or a symbolic one"
+        )
+    return Port(given.name, dtype, (lead, *(d.dim_value for d in dims[1:])), first)
+
+
+def _output(proto: onnx.ModelProto, model: str) -> str:
+    names = [o.name for o in proto.graph.output]
+    if len(names) != 1:
+        raise UnsupportedModel(
+            f"{model}: it must have exactly one output, but has {', '.join(names) or 'none'}; "
+            "cut one out with onnx.utils.extract_model"
+        )
+    return str(names[0])
+
+
+# -- what is imported -------------------------------------------------------------------
+
+
+def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
+    opset = _opset(proto, model)
+    output = _output(proto, model)
+    nodes = needed([OnnxNode.read(n) for n in proto.graph.node], output)
+    weights = _initializers(proto, model)
+    _require_order(nodes, {port.name, *weights}, model)
+    evaluator = Evaluator.of(opset, weights)
+    nodes, constants = fold(nodes, weights, evaluator)
+    nodes, constants = fuse_activations(nodes, constants, output)
+    return Task(
+        model,
+        opset,
+        evaluator,
+        needed(nodes, output),
+        constants,
+        port.name,
+        port.shape,
+        output,
+        lambda: _inferred(proto, port),
+    )
+
+
+def _require_order(nodes: Sequence[OnnxNode], known: set[str], model: str) -> None:
+    """Raise InvalidModel where a node reads what is computed after it, or never."""
+    for node in nodes:
+        missing = [i for i in node.inputs if i and i not in known]
+        if missing:
+            raise InvalidModel(
+                f"{model}: {node.op} at {node.name} reads {', '.join(missing)}, "
+                "which nothing before it computes"
+            )
+        known.update(node.outputs)
+
+
+def _opset(proto: onnx.ModelProto, model: str) -> int:
+    # One version given twice is one: exporters write that. Of two, each runtime takes its own.
+    imports = {(o.domain or "ai.onnx", o.version) for o in proto.opset_import}
+    domains = [domain for domain, _ in imports]
+    twice = sorted({d for d in domains if domains.count(d) > 1})
+    if twice:
+        raise InvalidModel(
+            f"{model}: it imports two versions of the operators of {', '.join(twice)}; keep one "
+            '("" and "ai.onnx" are one domain)'
+        )
+    versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
+    if not versions:
+        raise InvalidModel(f"{model}: it declares no opset of the standard operators")
+    if max(versions) < OLDEST_OPSET:
+        raise UnsupportedModel(
+            f"{model}: opset {max(versions)} is older than {OLDEST_OPSET}; convert it with "
+            "onnx.version_converter.convert_version"
+        )
+    return int(max(versions))
+
+
+def _initializers(proto: onnx.ModelProto, model: str) -> Constants:
+    if proto.graph.sparse_initializer:
+        names = ", ".join(t.values.name for t in proto.graph.sparse_initializer)
+        raise UnsupportedModel(f"{model}: sparse weights {names}; store them dense")
+    constants: Constants = {}
+    for tensor in proto.graph.initializer:
+        try:
+            constants[tensor.name] = np.asarray(onnx.numpy_helper.to_array(tensor))
+        except Exception as error:  # of protobuf, numpy and onnx, and all mean the same
+            raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error!r}") from error
+    return constants
+
+
+def _inferred(proto: onnx.ModelProto, port: Port) -> Mapping[str, Shape]:
+    """Every tensor's shape that onnx infers from the input's, for error messages."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.value_info[:]
+    for given in copy.graph.input:
+        if given.name == port.name:
+            for dim, size in zip(given.type.tensor_type.shape.dim, port.shape, strict=True):
+                dim.dim_value = size
+    for result in copy.graph.output:
+        result.type.tensor_type.ClearField("shape")
+    try:
+        # Not with data_prop, which keeps numbers: concatenations of themselves double them.
+        graph = onnx.shape_inference.infer_shapes(copy).graph
+    except Exception:  # a shape in a message is not worth a second error
+        return {}
+    shapes = {}
+    for tensor in (*graph.value_info, *graph.output):
+        kind = tensor.type.tensor_type
+        sizes = tuple(d.dim_value for d in kind.shape.dim)
+        if kind.HasField("shape") and all(n > 0 for n in sizes):
+            shapes[tensor.name] = sizes
+    return shapes

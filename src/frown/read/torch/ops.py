@@ -1,0 +1,216 @@
+"""Arithmetic and weights of ATen, one handler per operator, and their registry.
+
+A handler gets the builder and the operator's arguments as the exported graph has
+them: a `Value` where something is computed from the input, a tensor where it is
+constant. At least one argument is computed; constants fold before they come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from frown.graph.builder import Builder, Operand, Value
+from frown.graph.op import Unsupported, lossless
+from frown.read import arithmetic, matrices
+from frown.relax.table import Sigmoid, Silu
+
+Handler = Callable[..., Any]
+H = TypeVar("H", bound=Handler)
+
+# By ATen name, with an overload ("max.dim") where the overloads mean different things.
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[H], H]:
+    """Registers a handler for ATen operators."""
+
+    def register(handler: H) -> H:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+def operand(x: Operand | float) -> Operand:
+    return x if isinstance(x, Value | Tensor) else torch.tensor(x, dtype=torch.float64)
+
+
+def computed(x: Operand, role: str) -> Value:
+    if not isinstance(x, Value):
+        raise Unsupported(f"a constant {role}")
+    return x
+
+
+def constant(x: Operand, role: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise Unsupported(f"a {role} computed from the input")
+    return x
+
+
+def each(values: int | Sequence[int], dims: int) -> list[int]:
+    """One number per axis where torch lets one stand for all."""
+    given = [values] if isinstance(values, int) else list(values)
+    return given * dims if len(given) == 1 else given
+
+
+# -- arithmetic -----------------------------------------------------------------
+
+
+@handles("add")
+def add(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
+    return b.combine(operand(x), operand(y), float(alpha))
+
+
+@handles("sub")
+def sub(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
+    return b.combine(operand(x), operand(y), -float(alpha))
+
+
+@handles("rsub")
+def rsub(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
+    return b.combine(operand(y), operand(x), -float(alpha))
+
+
+@handles("mul")
+def mul(b: Builder, x: Operand, y: Operand | float) -> Operand:
+    x, y = operand(x), operand(y)
+    if isinstance(x, Value) and isinstance(y, Value):
+        for gate, value in ((x, y), (y, x)):
+            if _is_sigmoid_of(b, gate, value):
+                return b.add(Silu(), value)
+    return arithmetic.multiply(b, x, y)
+
+
+def _is_sigmoid_of(b: Builder, gate: Value, value: Value) -> bool:
+    node = b.nodes[gate.index]
+    return isinstance(node.op, Sigmoid) and node.inputs == (value.index,)
+
+
+@handles("div")
+def div(b: Builder, x: Operand, y: Operand | float, rounding_mode: str | None = None) -> Operand:
+    if rounding_mode is not None:
+        raise Unsupported(f"division rounded by {rounding_mode}")
+    return arithmetic.divide(b, operand(x), operand(y))
+
+
+@handles("pow")
+def power(b: Builder, x: Operand | float, exponent: Operand | float) -> Operand:
+    return arithmetic.power(b, operand(x), operand(exponent))
+
+
+@handles("neg")
+def neg(b: Builder, x: Value) -> Value:
+    return b.scale(x, -1.0)
+
+
+@handles("where.self")
+def where(b: Builder, mask: Operand, x: Operand | float, y: Operand | float) -> Operand:
+    return arithmetic.where(b, constant(mask, "condition"), operand(x), operand(y))
+
+
+@handles("sum.dim_IntList", "sum.default")
+def sum_(
+    b: Builder,
+    x: Value,
+    axes: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    return b.sum(x, axes or None, keepdim)
+
+
+@handles("mean.dim", "mean.default")
+def mean(
+    b: Builder,
+    x: Value,
+    axes: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    return b.mean(x, axes or None, keepdim)
+
+
+@handles("cumsum")
+def cumsum(b: Builder, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
+    return arithmetic.running_sum(b, x, axis)
+
+
+# -- weights --------------------------------------------------------------------
+
+
+@handles("linear")
+def linear(b: Builder, x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
+    value, matrix = computed(x, "input"), constant(weight, "weight")
+    if matrix.dim() == 1:
+        y = matmul(b, value, matrix)
+        return y if bias is None else b.combine(y, bias, 1.0)
+    if isinstance(bias, Value):
+        return b.combine(b.linear(value, matrix), bias, 1.0)
+    return b.linear(value, matrix, bias)
+
+
+@handles("matmul", "mm", "bmm", "mv", "dot")
+def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
+    return matrices.matmul(b, x, y)
+
+
+@handles("addmm")
+def addmm(
+    b: Builder, bias: Operand, x: Operand, y: Operand, beta: float = 1, alpha: float = 1
+) -> Operand:
+    product = matmul(b, x, y) if isinstance(x, Value) or isinstance(y, Value) else x @ y
+    if alpha != 1:
+        product = b.multiply(product, operand(alpha))
+    return b.combine(product, bias, float(beta))
+
+
+@handles("convolution")
+def convolution(
+    b: Builder,
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    value, kernel = computed(x, "input"), constant(weight, "kernel")
+    offset = None if bias is None else constant(bias, "bias")
+    dims = kernel.dim() - 2
+    pads = [(p, p) for p in each(padding, dims)]
+    steps, gaps = each(stride, dims), each(dilation, dims)
+    if transposed:
+        extra = each(output_padding, dims)
+        return b.conv_transpose(value, kernel, offset, steps, pads, extra, gaps, groups)
+    return b.conv(value, kernel, offset, steps, pads, gaps, groups)
+
+
+@handles("_native_batch_norm_legit_no_training")
+def batch_norm(
+    b: Builder,
+    x: Value,
+    weight: Operand | None,
+    bias: Operand | None,
+    mean: Operand,
+    var: Operand,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, None, None]:
+    centre, width = constant(mean, "mean").double(), constant(var, "variance").double()
+    factor = 1.0 / (width + eps).sqrt()
+    if weight is not None:
+        given = constant(weight, "weight").double()
+        factor = lossless(lossless(factor) * given, given)
+    offset = torch.zeros_like(factor) if bias is None else constant(bias, "bias").double()
+    per_channel = (-1, *([1] * (x.rank - 2)))
+    # In two steps, as bias - mean * factor may cancel: so every constant is right to a few ulps.
+    centred = b.scale(x, 1.0, -centre.reshape(per_channel))
+    return b.scale(centred, factor.reshape(per_channel), offset.reshape(per_channel)), None, None

@@ -1,0 +1,119 @@
+"""Balls moved to the origin: forms, points and bounds are those of the input itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from frown.bounds import patches as part
+from frown.bounds.backward import fixed_form, fixed_layers, fixed_margins
+from frown.bounds.first_layer import Entry, entry
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Ascent, Settings
+from frown.graph.builder import Builder
+from frown.graph.graph import Graph
+from frown.methods.frown.network import Warm, frown
+from frown.problem.region import Region
+from frown.problem.spec import Spec
+from frown.relax.table import Relu, Tanh
+
+NORMS = (1.0, 2.0, 3.0, inf)
+
+
+def image(seed: int = 20) -> Graph:
+    """An image that is flattened first; fewer neurons than pixels."""
+    weights, b = zoo.Weights.seeded(seed), Builder()
+    x = b.reshape(b.input("x", (1, 1, 4, 4)), (1, 16))
+    x = b.add(Relu(), b.linear(x, weights(6, 16), weights(6)))
+    return b.graph(b.linear(b.add(Tanh(), b.linear(x, weights(5, 6), weights(5))), weights(3, 5)))
+
+
+GRAPHS = {
+    "narrow": zoo.mlp(Relu(), (12, 5, 6, 3)),
+    "wide": zoo.mlp(Tanh(), (4, 9, 6, 3)),
+    "image": image(),
+    "residual": zoo.residual(Relu()),
+}
+
+
+def problem(name: str, p: float) -> tuple[Plan, Region, Spec]:
+    graph = GRAPHS[name]
+    ball = zoo.region(graph, p, 0.2, count=3)
+    return Plan(graph), ball, Spec(torch.eye(3, dtype=graph.dtype).expand(3, -1, -1))
+
+
+def at_input(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Entry | None:
+    return None
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("method", ["crown", "frown"])
+def test_bounds_are_those_of_the_input(
+    name: str, p: float, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, ball, spec = problem(name, p)
+    settings, every = Settings(method, ascent=Ascent(3, 3)), torch.arange(3)
+
+    def bounds() -> tuple[Tensor, ...]:
+        if method == "frown":
+            found = frown(plan, ball, spec, settings, Warm(3), every)
+            layers, margins = found.layers, found.margins
+        else:
+            layers = fixed_layers(plan, ball, settings)
+            margins = fixed_margins(plan, ball, spec, layers, settings)
+        return margins, *(box.lower for box in layers.values.values())
+
+    assert entry(plan, plan.graph.output, ball, every) is not None
+    moved = bounds()
+    monkeypatch.setattr(part, "entry", at_input)
+    for a, b in zip(moved, bounds(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("p", NORMS)
+def test_the_lowest_point_attains_the_least_value(name: str, p: float) -> None:
+    plan, ball, _ = problem(name, p)
+    index = torch.tensor([0, 2, 2, 1, 0])
+    found = entry(plan, plan.graph.output, ball, index)
+    assert found is not None
+    node = plan.graph.nodes[found.node]
+    generator = torch.Generator().manual_seed(3)
+    here = torch.randn(5, *node.shape, generator=generator, dtype=torch.float64)
+    coef = found.back(here)
+    least = found.least(coef) + found.shift(here)
+    assert torch.allclose((here * found.lowest(coef)).flatten(1).sum(1), least)
+    form = fixed_form(plan, found.node, here, {})
+    assert torch.allclose(ball.rows(index).minimise(form.coef).value + form.const, least)
+
+
+def test_for_p_2_a_layer_of_few_neurons_sees_a_ball_of_few_dimensions() -> None:
+    for p, dimensions in ((2.0, 5), (inf, 12), (1.0, 12)):
+        plan, ball, _ = problem("narrow", p)
+        found = entry(plan, plan.graph.output, ball, slice(None))
+        assert found is not None and found.weight.shape == (5, dimensions)
+
+
+def test_balls_that_are_cut_or_stretched_stay_where_they_are() -> None:
+    plan, ball, _ = problem("narrow", inf)
+    graph, every = plan.graph, torch.arange(3)
+    for other in (
+        zoo.region(graph, inf, clipped=True),
+        zoo.region(graph, 2.0, scaled=True),
+        replace(ball, split=1),
+    ):
+        assert entry(plan, graph.output, other, every) is None
+
+
+@pytest.mark.parametrize("name", ["branches", "product", "conv_max", "lstm", "layer_norm"])
+def test_other_first_layers_have_no_entry(name: str) -> None:
+    """Read by several nodes, by a convolution, frame by frame, or along one of many axes."""
+    graph = zoo.NETWORKS[name]
+    ball = zoo.region(graph, inf)
+    assert entry(Plan(graph), graph.output, ball, torch.arange(2)) is None

@@ -1,0 +1,85 @@
+"""Counterexamples lie in the region, are wrong, and are about as near as they can be."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+
+import pytest
+import torch
+
+import zoo
+from frown.certification.attack import Attack, nearest
+from frown.graph.builder import Builder
+from frown.graph.graph import Graph
+from frown.problem.region import Region
+from frown.problem.spec import margins, other_classes
+from frown.relax.table import Relu
+
+NORMS = (1.0, 2.0, 3.0, inf)
+
+
+def linear(weight: list[float], bias: float) -> Graph:
+    """Two outputs whose difference is w . x + b."""
+    b = Builder()
+    x = b.input("x", (1, len(weight)))
+    rows = torch.tensor([weight, [0.0] * len(weight)], dtype=torch.float64)
+    return b.graph(b.linear(x, rows, torch.tensor([bias, 0.0])))
+
+
+@cache
+def divided() -> Graph:
+    """The first random network that knows two classes or more in the box of the tests."""
+    x = torch.rand(200, 1, 4, generator=torch.Generator().manual_seed(0)).double() * 1.7 - 0.9
+    for seed in range(100):
+        graph = zoo.mlp(Relu(), seed=seed)
+        if graph.apply(x).argmax(1).bincount().amax() < 120:
+            return graph
+    raise AssertionError("every network is constant")
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_the_distance_to_a_plane(p: float) -> None:
+    """|w . x + b| / ||w||_q: the attack finds it to a few percent and never beats it."""
+    weight = [1.0, -2.0, 0.5, 0.1]
+    graph = linear(weight, 1.0)
+    q = {1.0: inf, 2.0: 2.0, 3.0: 1.5, inf: 1.0}[p]
+    truth = 1.0 / float(torch.tensor(weight).norm(q))
+    ball = Region(torch.zeros(1, 1, 4).double(), torch.tensor([5.0]).double(), p)
+    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
+    found = nearest(graph, ball, spec, torch.tensor([0.1]).double(), Attack())
+    distance = float(found.distance[0])
+    assert truth * (1 - 1e-9) <= distance <= truth * 1.05
+    assert float(ball.distance(found.point)[0]) == pytest.approx(distance)
+
+
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("clipped", [False, True], ids=["whole", "clipped"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("name", ["divided", "conv_max"])
+def test_points_are_inside_and_adversarial(
+    name: str, p: float, clipped: bool, scaled: bool
+) -> None:
+    graph = divided() if name == "divided" else zoo.NETWORKS[name]
+    ball = zoo.region(graph, p, radius=3.0, count=4, clipped=clipped, scaled=scaled)
+    label = graph.apply(ball.centre).argmax(1)
+    spec = margins(label, other_classes(label, 3), 3, torch.float64)
+    found = nearest(graph, ball, spec, ball.radius / 10, Attack(steps=25, restarts=2))
+    hit = torch.isfinite(found.distance)
+    assert hit.any()
+    worst = (spec.coef @ graph.apply(found.point)[:, :, None]).squeeze(-1).amin(1)
+    assert (worst[hit] <= 0).all()
+    assert (found.distance <= ball.radius * (1 + 1e-9))[hit].all()
+    assert torch.allclose(ball.distance(found.point)[hit], found.distance[hit])
+    if clipped:
+        assert ((found.point >= ball.lower) & (found.point <= ball.upper)).all()
+    if scaled:
+        assert torch.equal(found.point.flatten(1)[:, 0], ball.centre.flatten(1)[:, 0])
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    graph = linear([1.0, 1.0], 1.0)
+    ball = Region(torch.zeros(1, 1, 2).double(), torch.tensor([0.4]).double(), inf)
+    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
+    found = nearest(graph, ball, spec, torch.tensor([0.4]).double(), Attack())
+    assert torch.isinf(found.distance).all()

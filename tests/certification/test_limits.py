@@ -1,0 +1,166 @@
+"""Limits of time and memory hold. Time is counted in work, so that no machine is too slow."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import frown
+from frown.bounds import backward
+from frown.bounds import clock as clocks
+from frown.bounds.charged import patches, replay
+from frown.errors import InvalidInput
+from frown.methods.frown import ascent as optimise
+from frown.problem.spec import Spec, margins, other_classes
+
+BEYOND = 25  # units: what one look at the clock may miss, beside the tenth that is allowed
+
+
+class Work:
+    """A clock that moves on by one with every chunk of rows."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.done = 0
+        patch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: float(self.done)))
+        for module, name in (
+            (backward, "fixed_form"),
+            (backward, "spread_box"),
+            (replay, "pull_back"),
+            (patches, "pull_back"),
+            (optimise._Search, "evaluate"),
+        ):
+            patch.setattr(module, name, self.counted(getattr(module, name)))
+
+    def counted(self, call: Any) -> Any:
+        def one(*args: Any, **named: Any) -> Any:
+            self.done += 1
+            return call(*args, **named)
+
+        return one
+
+
+@pytest.fixture(scope="module")
+def model() -> frown.Model:
+    torch.manual_seed(0)
+    sizes = (6, 40, 40, 40, 4)
+    layers: list[torch.nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    return frown.load(torch.nn.Sequential(*layers[:-1]).eval(), torch.zeros(1, 6))
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return np.random.default_rng(1).random((4, 6))
+
+
+@pytest.mark.parametrize("method", ["crown", "frown"])
+@pytest.mark.parametrize("attack", [True, False])
+def test_no_work_is_begun_after_the_limit(
+    method: str, attack: bool, model: frown.Model, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small chunks, two batches: whatever the limit, it holds, and something is proved rigorously
+    of every input as soon as the cheap bounds of all fit."""
+    monkeypatch.setattr(backward, "PASS", 40)
+    monkeypatch.setattr(backward, "CHUNK", 1 << 14)
+    monkeypatch.setattr(replay, "PASS", 40)
+    options: dict[str, Any] = {"method": method, "attack": attack, "batch": 2}
+    work = Work(monkeypatch)
+    whole = frown.certify(model, x, **options)
+    total, before = work.done, 0.0
+    assert total > 500
+    for limit in (50, 400, total // 2, 8 * total):
+        work.done = 0
+        found = frown.certify(model, x, time_limit=limit, **options)
+        assert work.done <= 1.1 * limit + BEYOND
+        assert (found.radius <= whole.radius * 1.02).all()
+        assert {row.level for row in found.rows} == {"rigorous"}
+        if limit >= 400:
+            assert (found.radius > 0).all()
+            before = float(found.radius.mean())
+    assert before >= 0.98 * whole.radius.mean()
+    assert all(row.complete for row in found.rows)
+
+
+def test_a_limit_passed_during_the_search_leaves_a_proof(
+    model: frown.Model, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All time is gone at FROWN's first step: CROWN's radius is there, and proved."""
+    now = [0.0]
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    evaluate = optimise._Search.evaluate
+
+    def slow(*args: Any, **named: Any) -> Any:
+        now[0] += 1000
+        return evaluate(*args, **named)
+
+    crown = frown.certify(model, x, method="crown", attack=False)
+    monkeypatch.setattr(optimise._Search, "evaluate", slow)
+    found = frown.certify(model, x, method="frown", attack=False, time_limit=100)
+    assert {row.level for row in found.rows} == {"rigorous"}
+    assert not any(row.complete for row in found.rows)
+    np.testing.assert_allclose(found.radius, crown.radius, rtol=0.05)
+
+
+def test_margins_row_by_row_are_those_written_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    label = torch.tensor([0, 3, 2])
+    lazy = margins(label, other_classes(label, 5), 5, torch.float64)
+    dense = Spec(lazy.coef)
+    eye = torch.eye(5, dtype=torch.float64)
+    assert torch.equal(lazy.coef, eye[label][:, None] - eye[other_classes(label, 5)])
+    values = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    upper = values + torch.rand(3, 5, generator=generator, dtype=torch.float64)
+    index = torch.tensor([11, 0, 5])
+    torch.testing.assert_close(lazy.at(values), dense.at(values))
+    torch.testing.assert_close(lazy.spread(upper.abs()), dense.spread(upper.abs()))
+    for own, other in zip(lazy.least(values, upper), dense.least(values, upper), strict=True):
+        torch.testing.assert_close(own, other)
+    assert torch.equal(lazy.pick(index), dense.pick(index))
+    assert torch.equal(lazy.pick(slice(2, 7)), dense.pick(slice(2, 7)))
+    assert torch.equal(lazy.rows(index[:1] * 0 + 2).coef, dense.rows(slice(2, 3)).coef)
+
+
+def test_no_tensor_has_classes_times_classes() -> None:
+    """The largest tensor of a run over many classes, none of which the budget has room for
+    twice."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    classes, largest = 3000, [0]
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest[0] = max(largest[0], out.untyped_storage().nbytes())
+            return out
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, classes))
+    model = frown.load(net.eval(), torch.zeros(1, 3))
+    budget = 4 << 20
+    with Sizes():
+        frown.certify(model, np.full((1, 3), 0.5), eps=1e-6, method="crown", memory=budget)
+    assert 0 < largest[0] <= budget
+
+
+def test_memory_that_is_too_little_is_said_before_any_work(
+    model: frown.Model, x: np.ndarray
+) -> None:
+    with pytest.raises(InvalidInput, match="MiB"):
+        frown.certify(model, x, memory=1000)
+    with pytest.raises(InvalidInput, match="coef"):
+        frown.bound(model, x, 0.1, memory=1000)
+    for wrong in ("a", 1.5, 0):
+        with pytest.raises(InvalidInput, match="memory"):
+            frown.certify(model, x, memory=wrong)  # type: ignore[arg-type]
+    for wrong in ("a", float("nan"), True):
+        with pytest.raises(InvalidInput, match="time_limit"):
+            frown.certify(model, x, time_limit=wrong)  # type: ignore[arg-type]

@@ -1,0 +1,233 @@
+"""Rows along slopes of their own: what is found for many nodes at once is what each node gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from frown.bounds.charged import guided, replay
+from frown.bounds.charged.forms import Charged, Passed
+from frown.bounds.charged.guided import Choice, Guide, Guided, Request, fixed_rule
+from frown.bounds.charged.replay import Step, Walk
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Settings
+from frown.graph.box import Box
+from frown.graph.graph import Graph
+from frown.problem.spec import Spec
+from frown.relax.table import Relu, Sigmoid, Tanh
+
+NETWORKS = {
+    "relu": lambda: zoo.mlp(Relu(), (4, 7, 6, 5, 6, 3)),
+    "sigmoid": lambda: zoo.mlp(Sigmoid(), (4, 6, 6, 5, 3)),
+    "residual": lambda: zoo.residual(Tanh()),
+    "branches": zoo.branches,
+    "sliced": zoo.sliced,
+    "lstm": zoo.lstm,
+}
+
+
+def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Guide:
+    """The same slopes whenever a target's rows are asked for, by the side they need."""
+
+    def choose(request: Request) -> Choice:
+        generator = torch.Generator().manual_seed(request.target)
+        both: dict[int, tuple[Tensor, Tensor]] = {}
+        for i in plan.below(request.target):
+            slopes = request.frames[i].lines.slopes
+            low, high = (t[request.sample] for t in (slopes.lower, slopes.upper))
+            noise = torch.rand(2, *low.shape, generator=generator, dtype=low.dtype)
+            gone = torch.rand(low.shape, generator=generator) < holes
+            low = (low + 0.2 * noise[0]).masked_fill(gone, torch.nan)
+            both[i] = low, (high - 0.1 * noise[1]).masked_fill(gone, torch.nan)
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            return torch.where(plan.relaxation(i).expand(here) >= 0, *both[i])
+
+        return Choice(slope, whole)
+
+    return Guide(choose)
+
+
+def replayed(graph: Graph, guide: Guide, steps: list[Step] | None = None) -> tuple[Walk, Tensor]:
+    region = zoo.region(graph, 2.0, 0.2, 3)
+    record = None if steps is None else steps.append
+    walk = Walk(Plan(graph), region, Settings("crown"), guide, record=record)
+    walk.layers()
+    outputs = graph.nodes[graph.output].size
+    spec = Spec(torch.eye(outputs, dtype=torch.float64).expand(3, -1, -1))
+    return walk, walk.margins(spec)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_nodes_at_the_end_give_what_each_gives(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = NETWORKS[name]()
+    late: list[Passed] = []
+    real = Guided.rest
+
+    def rest(self: Guided) -> list[Passed]:
+        late.extend(found := real(self))
+        return found
+
+    monkeypatch.setattr(guided.Guided, "rest", rest)
+    plan, steps = Plan(graph), []
+    one, alone = replayed(graph, drawn(plan, whole=False))
+    assert not late
+    many, together = replayed(graph, drawn(plan, whole=True), steps)
+    assert bool(late) == (name not in ("branches", "lstm"))  # without two like nodes in a row
+    assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
+    for i, box in one.values.items():
+        other = many.values[i]
+        assert torch.allclose(box.lower, other.lower, rtol=1e-11, atol=1e-11)
+        assert torch.allclose(box.upper, other.upper, rtol=1e-11, atol=1e-11)
+    # Every row has told its slopes, at all nodes before its target.
+    asked = [step for step in steps if step.slopes is not None]
+    assert asked and all(set(s.slopes) == set(plan.below(s.target)) for s in asked)
+    for x in zoo.samples(many.region, 100):
+        values = graph.values(x)
+        assert (values[graph.output].flatten(1) >= together).all()
+        for i, box in many.values.items():
+            assert (values[i] >= box.lower).all() and (values[i] <= box.upper).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_where_no_slope_is_given_the_rule_stands_in(name: str) -> None:
+    graph = NETWORKS[name]()
+    plan, steps = Plan(graph), []
+    walk, found = replayed(graph, drawn(plan, whole=False, holes=0.5), steps)
+    assert torch.isfinite(found).all()
+    asked = [step for step in steps if step.slopes is not None]
+    assert any(bool(t.isnan().any()) for step in asked for t in step.slopes.values())
+    for x in zoo.samples(walk.region, 100):
+        assert (graph.values(x)[graph.output].flatten(1) >= found).all()
+
+
+@pytest.mark.parametrize("name", ["relu", "sigmoid"])
+def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
+    """Bounds hold either way; entries that are not ready have rows of the rule, others do not."""
+    graph = NETWORKS[name]()
+    plan = Plan(graph)
+    guide = drawn(plan, whole=True)
+
+    def ready(source: int) -> Tensor:
+        return (torch.arange(graph.nodes[source].size) % 2 == 0).expand(3, -1)
+
+    sources = {plan.sources[i] for i in plan.relaxed if plan.below(plan.sources[i])}
+    for spare in (False, True):
+        steps: list[Step] = []
+        region = zoo.region(graph, 2.0, 0.2, 3)
+        walk = Walk(
+            plan, region, Settings("crown"), Guide(guide.choose, ready),
+            record=steps.append, spare=spare,
+        )  # fmt: skip
+        walk.layers()
+        for source in sources:
+            fixed = [s for s in steps if s.target == source and s.slopes is None]
+            entries = torch.cat([s.neuron for s in fixed]) % 2
+            assert bool((entries == 1).any())
+            assert bool((entries == 0).any()) is not spare
+        for x in zoo.samples(region, 100):
+            values = graph.values(x)
+            for i, box in walk.values.items():
+                assert (values[i] >= box.lower).all() and (values[i] <= box.upper).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = NETWORKS[name]()
+    many, together = replayed(graph, fixed_rule)
+    assert bool(many.ruled) == (name not in ("branches", "lstm"))
+    monkeypatch.setattr(guided, "runs", lambda plan, target: ())
+    one, alone = replayed(graph, fixed_rule)
+    assert not one.ruled
+    assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
+    for i, box in one.values.items():
+        assert torch.allclose(box.lower, many.values[i].lower, rtol=1e-11, atol=1e-11)
+        assert torch.allclose(box.upper, many.values[i].upper, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "residual", "sliced"])
+def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
+    name: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least as much, as sums are longer, and not many times more."""
+    graph = NETWORKS[name]()
+    taken: list[Tensor] = []
+    real = replay.pull_back
+
+    def pull_back(plan, target, coef, which, weights, through, error=None, rest=tuple) -> Charged:
+        total = coef.new_zeros(len(coef))
+
+        def passing(i: int, here: Tensor) -> Passed:
+            passed = through(i, here)
+            total.add_(0.0 if passed.charge is None else passed.charge)
+            return passed
+
+        def late() -> list[Passed]:
+            found = list(rest())
+            for passed in found:
+                total.add_(passed.charge)
+            return found
+
+        form = real(plan, target, coef, which, weights, passing, error, late)
+        assert (form.charge >= total).all()  # nothing of it is forgotten
+        taken.append(total)
+        return form
+
+    monkeypatch.setattr(replay, "pull_back", pull_back)
+    replayed(graph, drawn(Plan(graph), whole=True) if own else fixed_rule)
+    together = taken.copy()
+    taken.clear()
+    monkeypatch.setattr(guided, "runs", lambda plan, target: ())
+    replayed(graph, drawn(Plan(graph), whole=True) if own else fixed_rule)
+    assert len(together) == len(taken) > 1
+    for many, one in zip(together, taken, strict=True):
+        assert (many >= one * (1 - 1e-9)).all() and (many <= 10 * one).all()
+    assert any(bool((many > 1.001 * one).any()) for many, one in zip(together, taken, strict=True))
+
+
+def test_forms_take_in_all_that_is_left_to_the_end() -> None:
+    graph = NETWORKS["relu"]()
+    walk, _ = replayed(graph, fixed_rule)
+    coef = torch.eye(3, dtype=torch.float64)[:, None]
+    sample = torch.zeros(3, dtype=torch.long)
+
+    def through(i: int, here: Tensor) -> Passed:
+        return walk.fixed[i].through(walk.plan.relaxation(i), here, sample)
+
+    late = [Passed(coef, torch.full((3,), c).double(), torch.full((3,), 7.0 * c)) for c in (2, 3)]
+    plain, more = (
+        replay.pull_back(walk.plan, graph.output, coef, sample, walk.weights, through, None, rest)
+        for rest in (tuple, lambda: late)
+    )
+    assert torch.equal(plain.coef, more.coef)
+    assert torch.allclose(more.const, plain.const + 5, rtol=1e-12)
+    assert (more.charge >= plain.charge + 35).all() and (more.charge <= plain.charge + 35.1).all()
+
+
+def test_an_undefined_line_that_is_read_proves_nothing() -> None:
+    """Be its coefficient 0; one that no row reads does no harm."""
+    graph = NETWORKS["relu"]()
+    walk, _ = replayed(graph, drawn(Plan(graph), whole=True))
+    first, second, *_ = walk.plan.below(graph.output)
+    frame = walk.frames[first]
+    lost = Box(torch.full_like(frame.box.lower, torch.nan), frame.box.upper)
+    nodes = replace(walk._nodes(), frames={**walk.frames, first: replace(frame, box=lost)})
+    nodes.together.clear()
+    sample = torch.zeros(2, dtype=torch.long)
+    choice = Choice(lambda i, here: torch.zeros_like(here), whole=True)
+    for read, proves in ((False, True), (True, False)):
+        rows = Guided(nodes, graph.output, choice, sample, sample)
+        rows.through(second, torch.ones(2, *graph.nodes[second].shape).double())
+        if read:
+            rows.through(first, torch.zeros(2, *graph.nodes[first].shape).double())
+        (late,) = rows.rest()
+        assert bool(late.const.isfinite().all()) is proves

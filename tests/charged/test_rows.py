@@ -1,0 +1,94 @@
+"""Sums along rows do not depend on how rows say which sample they have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from charged.exact import exact, rational
+from frown.bounds.charged import gather as rows
+from frown.bounds.charged.gather import Even, dot, inner, places, spread, which
+from frown.bounds.charged.region import least
+from frown.problem.region import Region
+
+
+@pytest.mark.parametrize(
+    ("sample", "even"),
+    [
+        ([0, 0, 1, 1, 2, 2], True),
+        ([1, 1, 1], True),
+        ([2, 3], True),
+        ([0, 0, 1], False),
+        ([0, 1, 0, 1], False),
+        ([0, 0, 2, 2], False),
+        ([1, 1, 0, 0], False),
+        ([0, 0, 1, 2, 2, 2], False),
+        ([0, 0, 0, 0, 0, 2, 2, 2], False),
+        ([2, 2, 2, 2, 2, 0, 0, 0, 2, 2, 2, 2], False),
+        ([], False),
+    ],
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_of_samples(
+    sample: list[int], even: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "WIDE", 1 if wide else 1 << 14)
+    monkeypatch.setattr(rows, "LONG", 1 if wide else 1 << 14)
+    torch.manual_seed(len(sample))
+    index = torch.tensor(sample, dtype=torch.long)
+    found = which(index)
+    assert isinstance(found, Even) is even
+    numbers = torch.randn(4, 3, 2, dtype=torch.float64)
+    coef = torch.randn(len(index), 3, 2, dtype=torch.float64)
+    assert torch.equal(spread(numbers, found), numbers[index])
+    read = numbers[places(found)]
+    assert len(read) in (1, len(index)) and torch.equal(read.expand(coef.shape), numbers[index])
+    assert torch.allclose(dot(coef, numbers, found), (coef * numbers[index]).sum((1, 2)))
+    size = numbers.abs()
+    assert torch.allclose(inner(coef, size, found), (coef.abs() * size[index]).sum((1, 2)))
+    lone = torch.randn(len(index), dtype=torch.float64)
+    assert torch.allclose(dot(lone, numbers[:, 0, 0], found), lone * numbers[index, 0, 0])
+
+
+@pytest.mark.parametrize("sample", [[0, 0, 1, 1, 2, 2], [1, 1, 1], [0, 0, 2], [2, 0]])
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, torch.inf])
+@pytest.mark.parametrize("size", [1.0, 2.0**-560, 2.0**500])
+@pytest.mark.parametrize("split", [None, 1])
+def test_minima_over_the_balls_of_samples(
+    sample: list[int], p: float, size: float, split: int | None
+) -> None:
+    """As over balls copied for every row, and never above a point of the ball."""
+    torch.manual_seed(7)
+    centre = torch.randn(3, 2, 4, dtype=torch.float64)
+    radius = torch.tensor([0.5, 1e-3, 7.0], dtype=torch.float64)
+    region = Region(centre, radius, p, split=split)
+    index = torch.tensor(sample)
+    coef = torch.randn(len(index), 2, 4, dtype=torch.float64) * size
+    found = least(region, coef, which(index))
+    assert torch.allclose(found, least(region.rows(index), coef), rtol=1e-12, atol=0)
+    assert torch.allclose(found, region.rows(index).minimise(coef).value, rtol=1e-9, atol=0)
+    balls = 1 if split is None else 2
+    for row, n in enumerate(sample):
+        point, reach = exact(centre[n]), rational(float(radius[n]))
+        for b in range(balls):  # along the steepest entry, within every norm's ball
+            part = coef[row].reshape(balls, -1)[b]
+            i = int(part.abs().argmax())
+            step = -reach if part[i] > 0 else reach
+            point.reshape(balls, -1)[b, i] += step
+        value = (exact(coef[row]) * point).sum()
+        assert rational(float(found[row])) <= value
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0**-399, 2.0**-401, 2.0**399, 2.0**401, 2.0**-540])
+def test_lengths_are_rounded_up(size: float) -> None:
+    """(3, 4) and (20, 21, ...) have whole lengths; smaller entries than squares can hold count."""
+    small = 2.0**-500
+    for entries, length in (([3.0, 4.0, small], 5), ([20.0, 21.0, 0.0], 29), ([0.0] * 3, 0)):
+        coef = torch.tensor([entries, entries], dtype=torch.float64) * size
+        zero = torch.zeros(1, 3, dtype=torch.float64)
+        region = Region(zero, torch.ones(1, dtype=torch.float64), 2.0)
+        found = least(region, coef, which(torch.tensor([0, 0])))
+        truth = rational(length) * rational(size)
+        for bound in found.tolist():
+            assert rational(bound) <= -truth
+            assert bound >= -(length * size) * (1 + 1e-12) - 2.0**-1000

@@ -1,0 +1,101 @@
+"""From the second radius on FROWN asks CROWN's lines only about neurons without slopes."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from frown.bounds.backward import fixed_layers, fixed_margins, unsettled
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Ascent, Settings
+from frown.methods.frown import network as engine
+from frown.methods.frown.network import Warm, frown
+from frown.problem.spec import Spec
+from frown.relax.table import Relu, Sigmoid
+
+GRAPHS = {
+    "relu": zoo.mlp(Relu(), (4, 16, 16, 12, 3)),
+    "sigmoid": zoo.mlp(Sigmoid()),
+    "residual": zoo.residual(Relu()),
+    "pooled": zoo.conv_max(),
+    "lstm": zoo.lstm(),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("p", [inf, 2.0])
+@pytest.mark.parametrize("group", [1, 3])
+def test_bounds_of_later_radii_hold_and_are_as_tight(name: str, p: float, group: int) -> None:
+    graph = GRAPHS[name]
+    plan, ball = Plan(graph), zoo.region(graph, p, 0.1)
+    every = torch.arange(len(ball.radius))
+    spec = Spec(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
+    settings, warm = Settings("frown", group=group, ascent=Ascent(4, 4)), Warm(len(every))
+    frown(plan, ball.with_radius(1.3 * ball.radius), spec, settings, warm, every)
+    # A sample that was decided is missing.
+    kept = every[1:]
+    small, spec = ball.rows(kept), spec.rows(kept)
+    found = frown(plan, small, spec, settings, warm, kept)
+    crown = Settings("crown")
+    layers = fixed_layers(plan, small, crown)
+    plain = fixed_margins(plan, small, spec, layers, crown)
+    slack = 1e-3 * (1 + plain.abs())
+    assert (found.margins >= plain - slack).all() and (found.margins > plain).any()
+    for x in zoo.samples(small, 50):
+        values = graph.values(x)
+        assert (values[-1].flatten(1) >= found.margins - 1e-9).all()
+        for i, box in found.layers.values.items():
+            assert (values[i] >= box.lower - 1e-9).all() and (values[i] <= box.upper + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "group"), [("relu", 1), ("sigmoid", 1), ("relu", 3), ("sigmoid", 3), ("pooled", 1)]
+)
+def test_crown_is_asked_about_neurons_without_slopes_alone(
+    name: str, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at all where rows begin with its very lines: each on its own, without planes."""
+    graph = GRAPHS[name]
+    plan, ball = Plan(graph), zoo.region(graph, inf, 0.1)
+    every = torch.arange(len(ball.radius))
+    spec = Spec(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
+    warm, settings = Warm(len(every)), Settings("frown", group=group, ascent=Ascent(3, 3))
+    optimised: dict[int, set[tuple[int, int]]] = {}
+    asked: dict[int, Tensor] = {}
+    real, fixed = engine._Engine.neurons, engine.fixed_box
+
+    def neurons(self, source, box, frames):
+        sample, neuron = unsettled(plan, source, box)
+        optimised[source] = set(zip(self.sample[sample].tolist(), neuron.tolist(), strict=True))
+        return real(self, source, box, frames)
+
+    def noted(plan, region, source, box, frames, settings, wanted):
+        asked[source] = wanted
+        return fixed(plan, region, source, box, frames, settings, wanted)
+
+    monkeypatch.setattr(engine._Engine, "neurons", neurons)
+    monkeypatch.setattr(engine, "fixed_box", noted)
+    frown(plan, ball, spec, settings, warm, every)
+    assert not asked and any(optimised.values())
+    before = dict(optimised)
+    kept = every[1:]
+    frown(plan, ball.rows(kept), spec.rows(kept), settings, warm, kept)
+    own_lines = {i for i in before if group == 1 and plan.elementwise(i)}
+    assert bool(own_lines) == (group == 1 and name != "pooled")
+    assert asked.keys() == before.keys() - own_lines
+    if name != "pooled" and group == 1:
+        assert not asked
+        return
+    spared = 0
+    for source, wanted in asked.items():
+        for row, sample in enumerate(kept.tolist()):
+            has = {n // group for k, n in before[source] if k == sample}
+            own = {n // group for n in torch.nonzero(~wanted[row]).flatten().tolist()}
+            assert own <= has  # rows that CROWN bounds better have lost their slopes
+            spared += len(own)
+    blocks = [{(k, n // group) for k, n in pairs if k != 0} for pairs in before.values()]
+    assert spared > 0.5 * sum(map(len, blocks))

@@ -1,0 +1,132 @@
+"""FROWN's schedule over radii, and what it does where one radius is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import frown
+from frown.bounds.settings import Ascent
+from frown.certification import search as certifier
+from frown.read.model import Model
+
+
+@pytest.fixture(scope="module")
+def deep() -> tuple[Model, np.ndarray, np.ndarray]:
+    torch.manual_seed(5)
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Linear(10, 10), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Linear(10, 3)).double().eval()
+    for p in net.parameters():
+        p.data *= 2
+    x = np.random.default_rng(0).normal(size=(12, 10))
+    model = frown.load(net, torch.from_numpy(x[:1]))
+    return model, x, model.run(x).argmax(1)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples each evaluation of FROWN has."""
+    calls: list[int] = []
+    real = certifier.frown
+
+    def call(plan, ball, *rest, **more):
+        calls.append(len(ball.radius))
+        return real(plan, ball, *rest, **more)
+
+    monkeypatch.setattr(certifier, "frown", call)
+    return calls
+
+
+def test_steps_and_rates_fade_with_radii() -> None:
+    ascent = Ascent()
+    steps, rates = zip(*(ascent.of_neurons(k, 20) for k in range(8)), strict=True)
+    assert steps[0] == ascent.steps and steps[-1] == ascent.more
+    assert list(steps) == sorted(steps, reverse=True) and len(set(steps)) > 3
+    assert list(rates) == sorted(rates, reverse=True) and rates[0] == ascent.rate
+    assert rates[3] > rates[-1] == ascent.least * ascent.rate
+    assert ascent.of_margins(40)[1] == ascent.least * ascent.rate
+    assert {ascent.of_margins(k)[0] for k in range(8)} == {ascent.steps}
+    assert [Ascent(7, 7).of_neurons(k, 1)[0] for k in range(4)] == [7] * 4
+    assert Ascent(1, 5).of_neurons(3, 9)[0] == 1  # never more than at the first radius
+    # Along few layers there is little to find.
+    assert [ascent.of_neurons(0, k)[0] for k in (1, 3, 9)] == [5, 7, 10]
+    assert ascent.of_neurons(7, 1)[0] == ascent.more
+
+
+@pytest.mark.parametrize("level", ["estimate", "rigorous"])
+def test_one_radius_is_proved_nearly_as_far_as_a_search_proves(
+    deep, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = deep
+    options = {"method": "frown", "attack": False, "level": level, "dtype": "float64"}
+    radius = frown.certify(model, x, y, **options).radius
+
+    def proved(share: float, insist: int) -> int:
+        monkeypatch.setattr(certifier, "INSIST", insist)
+        result = frown.certify(model, x, y, eps=share * radius, **options)
+        for row, r in zip(result.rows, radius, strict=True):
+            if row.status == "certified":
+                assert row.radius == share * r
+            else:  # what failed is said, however often it was tried
+                assert row.failed is not None and row.failed >= share * r
+        return result.status.count("certified")
+
+    assert proved(0.99, 0) < proved(0.99, 2) <= proved(0.99, 4)
+    assert proved(0.97, 4) == len(x)
+
+
+def test_radii_without_hope_are_tried_once(deep, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = deep
+    radius = frown.certify(model, x, y, method="frown", attack=False, level="estimate").radius
+    calls = counted(monkeypatch)
+    frown.certify(model, x, y, eps=2 * radius, method="frown", attack=False, level="estimate")
+    assert calls == [len(x)]
+    calls.clear()
+    frown.certify(model, x, y, eps=1.005 * radius, method="frown", attack=False, level="estimate")
+    assert len(calls) == 1 + certifier.INSIST
+
+
+def test_a_clock_that_stops_the_second_try_leaves_the_first_ones_answer(
+    deep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = deep
+    radius = frown.certify(model, x, y, method="frown", attack=False, level="estimate").radius
+    real, calls = certifier.frown, []
+
+    def stopped(*args, **more):
+        calls.append(1)
+        if len(calls) > 1:
+            raise certifier.OutOfTime
+        return real(*args, **more)
+
+    monkeypatch.setattr(certifier, "frown", stopped)
+    result = frown.certify(
+        model, x, y, eps=1.01 * radius, method="frown", attack=False, level="estimate"
+    )
+    assert len(calls) == 2
+    for row in result.rows:
+        assert row.status == "unknown" and not row.complete
+        assert row.failed is not None
+
+
+def test_only_a_searchs_first_radius_gets_a_glance(deep, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = deep
+    real, steps = certifier.frown, []
+
+    def noted(plan, ball, spec, settings, *rest):
+        steps.append(settings.ascent.steps)
+        return real(plan, ball, spec, settings, *rest)
+
+    monkeypatch.setattr(certifier, "frown", noted)
+    options = {"method": "frown", "attack": False, "level": "estimate"}
+    full = Ascent()
+    frown.certify(model, x, y, **options)
+    assert steps[0] == full.glance.steps < full.steps and full.glance.rate > full.rate
+    assert len(steps) > 2 and set(steps[1:]) == {full.steps}
+    for more in ({"eps": 1.0}, {"group": 4}, {"steps": 6}):  # where all steps are due
+        steps.clear()
+        frown.certify(model, x, y, **options, **more)
+        assert set(steps) == {more.get("steps", full.steps)}

@@ -1,0 +1,194 @@
+"""Optimised lines and linear programs: what is convex, and what converges to what."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import zoo
+from frown.bounds.backward import fixed_layers, fixed_margins
+from frown.bounds.forms import Chosen, pull_back
+from frown.bounds.plan import Plan
+from frown.bounds.settings import Ascent, Settings
+from frown.bounds.tiling import parts
+from frown.methods.frown.ascent import optimise
+from frown.methods.frown.network import Frowned, Warm, frown, gather_rows
+from frown.methods.lp.bounds import Workers, lp
+from frown.problem.region import Region
+from frown.problem.spec import Spec
+from frown.relax.table import ELEMENTWISE, Relu
+from theorem_tools import (
+    CROWN,
+    NORMS,
+    TOLERANCE,
+    Frames,
+    ball,
+    chain,
+    conditions,
+    reached,
+    rows_of,
+    self_consistent,
+    size_of,
+    small,
+    solve,
+    unit_ball,
+)
+
+SEEDS = st.integers(0, 2**20)
+one = settings(max_examples=1)
+few = settings(max_examples=2)
+LONG = Ascent(steps=200, more=200, decay=0.98)
+
+
+def frowned(
+    plan: Plan, region: Region, spec: Spec, ascent: Ascent = LONG, wide: bool = False
+) -> Frowned:
+    first = torch.zeros(1, dtype=torch.long)
+    return frown(plan, region, spec, Settings("frown", wide=wide, ascent=ascent), Warm(1), first)
+
+
+# -- Optimising lines -------------------------------------------------------------------
+
+
+def at_slopes(
+    plan: Plan, region: Region, frames: Frames, coef: Tensor, slopes: dict[int, Tensor]
+) -> Tensor:
+    """The bound as a function of every row's slopes (rows, *input shape of the node)."""
+
+    def choose(i: int, here: Tensor) -> Chosen:
+        below = here >= 0
+        return Chosen(slopes[i], frames[i].op.line(slopes[i], below, frames[i].anchors).intercept)
+
+    form = pull_back(plan, plan.graph.output, coef, choose)
+    return region.minimise(form.coef).value + form.const
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@few
+@given(seed=SEEDS)
+def test_two_layers_are_concave_in_the_slopes(name: str, seed: int) -> None:
+    """A lower bound's value between two choices of slopes is at least the mean of theirs, for
+    tightest lines and for all others."""
+    graph = zoo.mlp(ELEMENTWISE[name], (3, 6, 2), seed)
+    plan, region = Plan(graph), ball(graph, (1.0, 2.0, 3.0, inf)[seed % 4], seed)
+    frames, (node,) = self_consistent(plan, region), plan.relaxed
+    coef = rows_of(graph).repeat(40, 1)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (2, len(coef), 1, 6)
+    for reach in (1.0, 5.0):
+        a, b = torch.randn(shape, generator=generator, dtype=torch.float64) * reach
+        share = torch.rand(len(coef), generator=generator, dtype=torch.float64)
+        middle = torch.lerp(a, b, share[:, None, None])
+        ends = [at_slopes(plan, region, frames, coef, {node: s}) for s in (a, b)]
+        found = at_slopes(plan, region, frames, coef, {node: middle})
+        mean = torch.lerp(*ends, share)
+        assert (found >= mean - 1e-9 * size_of(*ends)).all()
+
+
+def test_three_layers_are_not() -> None:
+    """F(x) = relu(relu(x) - 1/2), |x| <= 1, lines s1 x and s2 z: the bound is -s1 s2 - s2 / 2. At
+    (0, 1) and (1, 0) it is -1/2 and 0, half way between -1/2, less than the mean."""
+    graph = chain(([[1.0]], [0.0]), ([[1.0]], [-0.5]), ([[1.0]], [0.0]))
+    plan, region = Plan(graph), unit_ball(graph)
+    frames = self_consistent(plan, region)
+    first, second = plan.relaxed
+    s1, s2 = torch.tensor([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], dtype=torch.float64)
+    coef = torch.ones(3, 1, dtype=torch.float64)
+    slopes = {first: s1.view(3, 1, 1), second: s2.view(3, 1, 1)}
+    found = at_slopes(plan, region, frames, coef, slopes).tolist()
+    assert found == pytest.approx([-0.5, 0, -0.5], abs=1e-9)
+    assert found[2] < (found[0] + found[1]) / 2 - 0.2
+
+
+# -- The wider search space -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*ELEMENTWISE, "max"])
+@one
+@given(seed=SEEDS)
+def test_the_wide_search_is_at_least_as_tight(name: str, seed: int) -> None:
+    graph = small(name, seed)
+    plan, region, spec = Plan(graph), ball(graph, NORMS[seed % 3], seed), conditions(graph)
+    narrow, wide = (frowned(plan, region, spec, Ascent(3, 3), w) for w in (False, True))
+    assert (wide.margins >= narrow.margins - 1e-10 * size_of(narrow.margins)).all()
+    truth = reached(graph, region, rows_of(graph))
+    assert (wide.margins <= truth + 1e-9 * size_of(truth)).all()
+    for source in plan.sources.values():
+        a, b = wide.layers.values[source], narrow.layers.values[source]
+        assert (a.lower >= b.lower - 1e-10 * size_of(b.lower)).all()
+        assert (a.upper <= b.upper + 1e-10 * size_of(b.upper)).all()
+
+
+# -- FROWN and the linear programs ------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", NORMS)
+@few
+@given(seed=SEEDS)
+def test_on_relu_frown_converges_to_the_linear_programs(p: float, seed: int) -> None:
+    """The best lines of every row are the programs' duals, and the boxes of LP-ALL follow from
+    its lines: FROWN never passes LP-ALL, and 200 steps come within 0.5 % of CROWN's gap."""
+    graph = zoo.mlp(Relu(), (4, 6, 5, 4, 3), seed)
+    plan, region, spec = Plan(graph), zoo.region(graph, p, 0.4, 1, seed=seed), conditions(graph)
+    crown = fixed_margins(plan, region, spec, fixed_layers(plan, region, CROWN), CROWN)
+    best = frowned(plan, region, spec).margins
+    programs = lp(plan, region, spec, Settings("lp"), Workers()).margins
+    gap = reached(graph, region, rows_of(graph))[None] - crown
+    assert (best <= programs + TOLERANCE[p] * size_of(programs)).all()
+    assert (best >= programs - 0.005 * gap - TOLERANCE[p] * size_of(programs)).all()
+
+
+def best_lines(plan: Plan, region: Region, coef: Tensor, frames: Frames) -> Tensor:
+    """FROWN's bound of every row over given boxes, long optimised."""
+    rows = torch.arange(len(coef))
+    (part,) = parts(plan, plan.graph.output, 0).parts
+    chosen, _ = gather_rows(
+        part, region, coef, 0 * rows, 0 * rows, rows, frames, grouped=False, wide=False
+    )
+    slots = plan.slots(plan.graph.output)[1]
+    start = coef.new_full((len(coef), chosen.lanes, slots), torch.nan)
+    return optimise(plan, chosen, start, LONG, LONG.steps).bound
+
+
+@pytest.mark.parametrize(
+    ("name", "p"), [("sigmoid", 1.0), ("tanh", 2.0), ("sigmoid", inf), ("softplus", inf)]
+)
+def test_on_curves_both_converge_to_the_convex_hull(name: str, p: float) -> None:
+    """Over the same boxes, with tangents at 3, 9, 33, 65 points: the programs' optima rise, and
+    what is proved with their duals lies between them and their limit, the hull's optimum.
+
+    FROWN chooses among all tangents, but does not know l <= z <= u: it converges to the hull's
+    optimum without boxes, hence is not below a program with any number of tangents and no boxes.
+    """
+    graph = zoo.mlp(ELEMENTWISE[name], (3, 5, 4, 2), seed=len(name))
+    plan, coef = Plan(graph), rows_of(graph)
+    region = zoo.region(graph, p, 0.8, 1, seed=1)
+    frames = fixed_layers(plan, region, CROWN).frames
+    found = [solve(plan, region, graph.output, coef, frames, k) for k in (3, 9, 33, 65)]
+    hull = found[-1].value  # but for an error of the square of the tangents' distance
+    slack = TOLERANCE[p] * size_of(hull)
+    near = slack + 1e-4 * size_of(hull)
+    for fewer, more in pairwise(found):
+        assert (more.value >= fewer.value - slack).all()
+    for one in found:
+        assert (one.proved >= one.value - slack).all()
+        assert (one.proved <= hull + near).all()
+    misses = [float((hull - one.value).sum()) for one in found]
+    assert misses[0] > 1e-3
+    assert misses[1] < misses[0] / 4 and misses[2] < misses[1] / 4 + 1e-6
+
+    first, *bare = (
+        solve(plan, region, graph.output, coef, frames, k, boxes=False).value for k in (1, 3, 65)
+    )
+    frown = best_lines(plan, region, coef, frames)
+    gap = bare[-1] - first
+    assert float(gap.sum()) > 1e-3
+    assert (frown <= bare[-1] + near).all()
+    for value in bare:
+        assert (frown >= value - 0.01 * gap - slack).all()
