@@ -11,15 +11,16 @@ from math import inf
 
 import numpy as np
 import torch
+from frown.bounds.backward import fixed_rows
+from frown.bounds.settings import Settings
+from frown.problem.spec import Spec
 from numpy.typing import NDArray
 from torch import Tensor
 
 import zoo
-from frown.bounds.backward import fixed_rows
 from frown.bounds.forms import one_hot
 from frown.bounds.plan import Plan
 from frown.bounds.rule import frame
-from frown.bounds.settings import Settings
 from frown.bounds.tiling import parts
 from frown.graph.box import Box
 from frown.graph.builder import Builder
@@ -28,7 +29,6 @@ from frown.methods.lp.bounds import dual_rows
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Constraints, minimise
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.relaxation import Frame, Lines, Relaxation, Slopes
 from frown.relax.table import ELEMENTWISE, Relu
 

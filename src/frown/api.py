@@ -12,9 +12,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
-from frown.bounds.clock import now
+from frown.bounds.clock import NO_LIMIT, now
 from frown.bounds.plan import Plan
 from frown.bounds.surroundings import in_plain_surroundings
+from frown.bounds.work import Pool, pool_of
 from frown.certification.attack import Attack
 from frown.certification.inspect import Bounded, bounded
 from frown.certification.results import Certification, Row, Sensitivity
@@ -23,7 +24,6 @@ from frown.certification.statement import GIVEN, KEY, Spread, Statement
 from frown.errors import InvalidInput
 from frown.graph.graph import Graph
 from frown.graph.simplify import simplify, without_batch_axis
-from frown.methods.lp.bounds import check_program, crew_of
 from frown.problem.frames import Frames, apart_of, frames_of
 from frown.problem.inputs import (
     indices_of,
@@ -129,7 +129,7 @@ def certify(
     `gates` says how sigmoid(x) tanh(y) and sigmoid(x) y are bounded: "composed" of their factors'
     lines, or by "joint" planes of x and y.
     Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers`, `hot` and
-    `start` are options of lp (see `frown.bounds.settings.Settings`).
+    `start` are options of lp (see `frown.methods.lp`).
 
     With the `level` "rigorous" every radius returned was proved at that very radius with all
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
@@ -385,15 +385,16 @@ def bound(
         device=device,
         memory=memory,
     )
-    plan, settings = plan_for(_gated(model, search.gates), dtype, device), search.settings()
+    plan, chosen = plan_for(_gated(model, search.gates), dtype, device), search.chosen()
+    work = search.work(NO_LIMIT, Pool())
     graph = plan.graph
     if coef is None:
         functions = 2 * len(inputs) * model.classes
         least = functions * plan.row_bytes(graph.output)  # all forms are part of the answer
-        if least > settings.memory:
+        if least > work.memory:
             raise InvalidInput(
                 f"bounds of {model.classes} outputs, with their forms, of {len(inputs)} inputs "
-                f"take {least >> 20:,} MiB, memory (--memory) is {settings.memory >> 20:,}: give "
+                f"take {least >> 20:,} MiB, memory (--memory) is {work.memory >> 20:,}: give "
                 "fewer inputs, functions (coef) or more memory"
             )
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
@@ -403,9 +404,10 @@ def bound(
     with torch.inference_mode():
         wanted = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
         ball = query.region(graph).with_radius(radius)
-        check_program(plan, settings, query.p)
-        with crew_of(settings) as crew:
-            return bounded(plan, ball, wanted, settings, model.input_shape, crew)
+        chosen.refuse(plan, query.p)
+        with pool_of(search.workers if chosen.singly else 1) as pool:
+            own = replace(work, pool=pool)
+            return bounded(plan, ball, wanted, chosen, model.input_shape, own)
 
 
 def _model(model: object) -> Model:

@@ -8,20 +8,20 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from frown.bounds.backward import Layers, fixed_layers, fixed_margins
+from frown.bounds.settings import Ascent, Settings
+from frown.problem.spec import Spec
 from scipy.optimize import linprog
 from torch import Tensor
 
 import zoo
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins
 from frown.bounds.forms import Chosen, one_hot, pull_back, push_forward
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods.frown.network import Warm, frown
 from frown.methods.lp.bounds import Workers, lp
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.relaxation import Relaxation
 from frown.relax.table import ELEMENTWISE, LeakyRelu, Log, Max, Relu
 

@@ -7,19 +7,19 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.backward import fixed_form, fixed_layers, fixed_margins
+from frown.bounds.settings import Ascent, Settings
+from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from frown.bounds import patches as part
-from frown.bounds.backward import fixed_form, fixed_layers, fixed_margins
 from frown.bounds.first_layer import Entry, entry
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods.frown.network import Warm, frown
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.table import Relu, Tanh
 
 NORMS = (1.0, 2.0, 3.0, inf)

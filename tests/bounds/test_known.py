@@ -6,17 +6,17 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.backward import fixed_layers, fixed_margins
+from frown.bounds.settings import Ascent, Settings
+from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from frown.bounds import backward
-from frown.bounds.backward import fixed_layers, fixed_margins
 from frown.bounds.known import Ceiling
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.methods.frown.network import Warm, frown
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.table import Relu, Sigmoid
 
 GRAPHS = {

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frown.bounds.backward import fixed_layers
+from frown.bounds.settings import Settings
 from torch import Tensor, nn
 
 import frown
 from frown.bounds import backward
-from frown.bounds.backward import fixed_layers
 from frown.bounds.forms import descend
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Linear
 from frown.graph.builder import Builder, Value

@@ -6,6 +6,8 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.settings import Ascent, Settings
+from frown.problem.spec import Spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,12 +15,10 @@ from torch import Tensor
 import zoo
 from frown.bounds import stacks as banks
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.bounds.stacks import runs
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods.frown.network import Warm, frown
-from frown.problem.spec import Spec
 from frown.relax.relaxation import Sides
 from frown.relax.table import PRelu, Relu, Sigmoid, Tanh
 

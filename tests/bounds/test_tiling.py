@@ -7,15 +7,16 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.backward import Layers, fixed_layers, fixed_margins, fixed_pieces, rounded
+from frown.bounds.settings import Ascent, Settings
+from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from frown.bounds import backward as backward_module
 from frown.bounds import tiling as parts_module
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins, fixed_pieces, rounded
 from frown.bounds.patches import Patch, Whole
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.bounds.tiling import parts, parts_of
 from frown.graph.affine import Conv, Flat
 from frown.graph.builder import Builder, Value
@@ -24,7 +25,6 @@ from frown.graph.graph import Graph
 from frown.graph.op import sliced
 from frown.methods.frown.network import Warm, frown
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.table import Max, PRelu, Relu, Sigmoid
 
 Layer = Callable[[Builder, Value, zoo.Weights], Value]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frown.problem.spec import violated
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -21,7 +22,6 @@ from frown.certification.attack import Found
 from frown.certification.results import Row
 from frown.cli import app
 from frown.errors import ModelMismatch
-from frown.problem.spec import violated
 from frown.read.model import Model
 from frown.read.torch.load import load_torch
 from onnx_models import model, node, saved

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frown.problem.spec import Spec, margins, other_classes
 
 import frown
 from frown.bounds import backward
@@ -16,7 +17,6 @@ from frown.bounds import clock as clocks
 from frown.bounds.charged import patches, replay
 from frown.errors import InvalidInput
 from frown.methods.frown import ascent as optimise
-from frown.problem.spec import Spec, margins, other_classes
 
 BEYOND = 25  # units: what one look at the clock may miss, beside the tenth that is allowed
 

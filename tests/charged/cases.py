@@ -13,17 +13,17 @@ from math import inf, isfinite, isqrt
 import numpy as np
 import torch
 from flint import arb, ctx, fmpq
+from frown.bounds.settings import Settings
+from frown.problem.spec import margins
 from torch import Tensor
 
 from charged.exact import Exact, Network, balls, exact, rational
 from frown.bounds.charged.guided import Choice, Guide, Request, fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.problem.region import Region
-from frown.problem.spec import margins
 from frown.relax.relaxation import Relaxation
 from frown.relax.table import (
     ELEMENTWISE,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from frown.bounds.settings import Settings
+from frown.problem.spec import margins
 from torch import nn
 
 import frown
@@ -20,11 +22,9 @@ from frown.bounds.charged.float32 import check_execution
 from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.errors import InvalidModel
 from frown.graph.simplify import tidy
 from frown.problem.region import Region
-from frown.problem.spec import margins
 from frown.read.model import Model
 from onnx_models import model, node, saved
 

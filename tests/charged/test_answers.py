@@ -10,16 +10,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from frown.bounds.settings import Settings
+from frown.problem.spec import margins
 
 import frown
 from frown.bounds.charged.execution import Execution
 from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.errors import InvalidModel
 from frown.problem.region import Region
-from frown.problem.spec import margins
 from frown.read.model import Model
 from onnx_models import model, node, number, saved
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from flint import arb, ctx, fmpq
+from frown.bounds.settings import Settings
 from torch import nn
 
 import frown
 from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.graph.affine import Scale
 from frown.graph.box import Box
 from frown.problem.region import Region

@@ -7,6 +7,8 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from frown.bounds.settings import Settings
+from frown.problem.spec import margins
 from torch import Tensor, nn
 
 import frown
@@ -17,7 +19,6 @@ from frown.bounds.charged.float32 import TINY32, UNIT32, unknown
 from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.graph.affine import Combine, Scale
 from frown.graph.box import Box
 from frown.graph.builder import Builder
@@ -25,7 +26,6 @@ from frown.graph.graph import Graph
 from frown.graph.op import Op
 from frown.graph.simplify import tidy
 from frown.problem.region import Region
-from frown.problem.spec import margins
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import LeakyRelu, PRelu, Relu
 from frown.relax.table import ELEMENTWISE, Elu

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from frown.bounds.settings import Settings
+from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
@@ -14,10 +16,8 @@ from frown.bounds.charged.forms import Charged, Passed
 from frown.bounds.charged.guided import Choice, Guide, Guided, Request, fixed_rule
 from frown.bounds.charged.replay import Step, Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.graph.box import Box
 from frown.graph.graph import Graph
-from frown.problem.spec import Spec
 from frown.relax.table import Relu, Sigmoid, Tanh
 
 NETWORKS = {

@@ -7,6 +7,8 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from frown.bounds.settings import Settings
+from frown.problem.spec import Spec
 
 import zoo
 from bounds.test_tiling import BALLS, NETWORKS
@@ -17,11 +19,9 @@ from frown.bounds.charged import replay as replay_module
 from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.bounds.tiling import parts
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.problem.spec import Spec
 from frown.relax.table import Relu
 
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from frown.bounds.backward import fixed_layers
+from frown.bounds.settings import Settings
+from frown.certification.guides import programmed
+from frown.problem.spec import Spec
 from torch import nn
 
 import frown
 import frown_check
 import zoo
-from frown.bounds.backward import fixed_layers
 from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.certification import certificate
-from frown.certification.guides import programmed
 from frown.methods.lp.bounds import Leanings, Slants
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.table import Relu
 
 ACTIVATIONS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from flint import fmpq
+from frown.bounds.settings import Settings
+from frown.problem.spec import Spec
 
 from charged.cases import Tally, run
 from charged.exact import exact, rational
@@ -14,11 +16,9 @@ from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.region import enclosing, extremes, farthest, least
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan, spread_box
-from frown.bounds.settings import Settings
 from frown.graph.builder import Builder
 from frown.graph.selection import Pad
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.proven.rounding import arithmetic_fault
 from frown.relax.relaxation import Lines, Slopes
 from frown.relax.table import Relu

@@ -7,12 +7,12 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.backward import fixed_form, fixed_layers
+from frown.bounds.settings import Ascent, Settings
 from torch import Tensor
 
 import zoo
-from frown.bounds.backward import fixed_form, fixed_layers
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.bounds.stacks import bank
 from frown.graph.graph import Graph
 from frown.methods.frown.ascent import Rows, _Search, optimise, replay

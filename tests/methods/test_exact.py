@@ -8,14 +8,15 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from frown.bounds.backward import fixed_layers, fixed_margins
+from frown.bounds.settings import Settings
+from frown.problem.spec import Spec, margins, other_classes
 from torch import Tensor, nn
 
 import frown
 import zoo
-from frown.bounds.backward import fixed_layers, fixed_margins
 from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.errors import InvalidInput
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
@@ -23,7 +24,6 @@ from frown.methods.exact.distance import Exact, exact
 from frown.methods.frown.network import Warm
 from frown.methods.frown.network import frown as frowned
 from frown.problem.region import Region
-from frown.problem.spec import Spec, margins, other_classes
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
 from frown.relax.relaxation import Relaxation
 from frown.relax.table import Max, Tanh

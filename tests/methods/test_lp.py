@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frown.bounds.backward import Layers, fixed_layers, fixed_margins
+from frown.bounds.settings import Settings
+from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from bounds.test_bounds import Truth, assert_tighter
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins
 from frown.bounds.clock import Clock, OutOfTime
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.graph.graph import Graph
 from frown.methods.lp import bounds as engine
 from frown.methods.lp import solvers
 from frown.methods.lp.bounds import Solved, Vertices, Workers, crew_of, dual_rows, lp
 from frown.methods.lp.solvers import Basis, Duals, minimise
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.table import Relu
 from theorem_tools import (
     CROWN,

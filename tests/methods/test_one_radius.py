@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from frown.bounds.settings import Ascent
 from torch import nn
 
 import frown
-from frown.bounds.settings import Ascent
 from frown.certification import search as certifier
 from frown.read.model import Model
 

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.settings import Ascent, Settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 import zoo
 from frown.bounds.forms import Chosen, LinearForm, pull_back
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.graph.box import Box
 from frown.graph.graph import Graph
 from frown.methods.frown.network import Warm, frown

@@ -7,21 +7,21 @@ from math import inf
 
 import pytest
 import torch
+from frown.bounds.backward import fixed_layers, fixed_margins
+from frown.bounds.settings import Ascent, Settings
+from frown.problem.spec import Spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import zoo
-from frown.bounds.backward import fixed_layers, fixed_margins
 from frown.bounds.forms import Chosen, pull_back
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
 from frown.bounds.tiling import parts
 from frown.methods.frown.ascent import optimise
 from frown.methods.frown.network import Frowned, Warm, frown, gather_rows
 from frown.methods.lp.bounds import Workers, lp
 from frown.problem.region import Region
-from frown.problem.spec import Spec
 from frown.relax.table import ELEMENTWISE, Relu
 from theorem_tools import (
     CROWN,

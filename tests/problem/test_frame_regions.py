@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from frown.problem.spec import margins
 from hypothesis import given
 from scipy.optimize import linprog
 from torch import Tensor
@@ -19,7 +20,6 @@ from frown.graph.graph import Graph
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, minimise
 from frown.problem.region import Region
-from frown.problem.spec import margins
 from frown.relax.table import Tanh
 from problem.test_region import every_norm, every_scale, every_shape, seeds, truth
 

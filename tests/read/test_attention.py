@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from frown.bounds.settings import Settings
 from torch import Tensor, nn
 
 import frown
 import zoo
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
 from frown.certification.inspect import bounded
 from frown.errors import UnsupportedModel
 from frown.graph.builder import Builder, Value

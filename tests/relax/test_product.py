@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from frown.bounds.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -14,7 +15,6 @@ from torch import nn
 import frown
 from frown.bounds.plan import Plan
 from frown.bounds.rule import frame
-from frown.bounds.settings import Settings
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.relax.table import Product, Sigmoid, Tanh

@@ -17,6 +17,7 @@ from torch import Tensor
 from frown.bounds.first_layer import Entry
 from frown.bounds.plan import Plan
 from frown.graph.selection import Gather, Slice
+from frown.relax.relaxation import Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,34 @@ def _straight_down(
         else:
             (here,) = step.affine.pull_back(here)
     return Partial({0: here}, start.const, 0)
+
+
+def form_along(
+    plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines], entry: Entry | None = None
+) -> LinearForm:
+    """The form at the input, or at the entry's start, that bounds coef . target below along these
+    lines, of every row."""
+
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        own, op = lines[i], plan.relaxation(i)
+        slopes = own.slopes
+        if own.lower.shape[0] == 1 < here.shape[0]:
+            # c line = c upper + max(c, 0) (lower - upper), in fewer passes for shared lines
+            positive = here.clamp(min=0)
+            gain = here.flatten(1) @ own.upper.flatten()
+            gain += positive.flatten(1) @ (own.lower - own.upper).flatten()
+            back = op.expand(here) * slopes.upper
+            return gain, back.addcmul_(op.expand(positive), slopes.lower - slopes.upper)
+        # Halves of a form in place of masks: torch selects far more slowly than it multiplies.
+        positive = here.relu()
+        negative = here - positive
+        gain = torch.addcmul(positive * own.lower, negative, own.upper)
+        gain = (gain if gain.dim() == 2 else gain.flatten(1)).sum(1)
+        back = op.expand(positive) * slopes.lower
+        return gain, back.addcmul_(op.expand(negative), slopes.upper)
+
+    start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
+    return form_of(plan, descend(plan, target, start, through, entry=entry), entry)
 
 
 def push_forward(

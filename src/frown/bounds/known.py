@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.bounds.backward import Boxes, Layers
 from frown.bounds.plan import Plan
+from frown.bounds.walk import Boxes, Given, Layers
 from frown.graph.box import Box
 
 
@@ -28,24 +28,24 @@ class Ceiling:
         """Nothing known of as many samples."""
         return cls(torch.full_like(like, torch.inf))
 
-    def at(self, sample: Tensor, radius: Tensor) -> Boxes:
+    def at(self, sample: Tensor, radius: Tensor) -> Given | None:
         """Boxes that hold for these samples at these radii; infinite where none is known."""
         holds = radius <= self.radius[sample]
         holds &= torch.isfinite(self.radius[sample])
         if not bool(holds.any()):
-            return {}
-        found = {}
+            return None
+        found: Boxes = {}
         for source, box in self.boxes.items():
             own = box.rows(sample)
             mask = holds.view(-1, *([1] * (own.lower.dim() - 1)))
             found[source] = Box(own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf))
-        return found
+        return Given(found)
 
     def lower(
-        self, plan: Plan, sample: Tensor, radius: Tensor, margins: Tensor, layers: Layers
+        self, plan: Plan, sample: Tensor, radius: Tensor, proved: Tensor, layers: Layers
     ) -> None:
         """Take in what a radius gave where it failed: a search goes on below it."""
-        failed = ~(margins > 0).all(1) & (radius < self.radius[sample])
+        failed = ~proved & (radius < self.radius[sample])
         if not bool(failed.any()):
             return
         index = sample[failed]

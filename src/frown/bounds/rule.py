@@ -1,28 +1,55 @@
-"""A nonlinear node's lines once its input is bounded, by the method's rule."""
+"""Fixed rules for slopes: Fast-Lin's and CROWN's, and a nonlinear node's lines by them."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from frown.bounds.settings import Settings
 from frown.graph.box import Box
 from frown.relax.relaxation import Frame, Relaxation, SlopeRange, Slopes
 
 
-def frame(op: Relaxation, box: Box, settings: Settings) -> Frame:
-    """The node's lines by Fast-Lin's or CROWN's rule, and its search space."""
-    spread = op.tightest(box)
-    slopes = rule_slopes(op, box, spread, settings)
-    excess = widest(spread) if settings.wide else None
-    return Frame(op, box, op.lines(slopes, box), spread, excess)
+class Rule(ABC):
+    """A choice of slopes that needs nothing but the box of a neuron's input."""
+
+    @abstractmethod
+    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+        """The slopes below and above of a nonlinearity whose tightest ones are `spread`."""
 
 
-def rule_slopes(op: Relaxation, box: Box, spread: SlopeRange, settings: Settings) -> Slopes:
-    """Of the method's lines, of which FROWN's start is CROWN's."""
-    if settings.method == "fastlin":
+@dataclass(frozen=True, slots=True)
+class Parallel(Rule):
+    """Fast-Lin: one slope for both sides."""
+
+    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
         return op.parallel(box)
-    return op.paper(box) if settings.rule == "paper" else op.least_area(box, spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Paper(Rule):
+    """CROWN as the paper has it (appendix A.4)."""
+
+    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+        return op.paper(box)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastArea(Rule):
+    """CROWN with the lines that enclose the least area."""
+
+    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+        return op.least_area(box, spread)
+
+
+def frame(op: Relaxation, box: Box, rule: Rule, wide: bool = False) -> Frame:
+    """A node's lines by the rule, and the space in which slopes are searched."""
+    spread = op.tightest(box)
+    slopes = rule.slopes(op, box, spread)
+    excess = widest(spread) if wide else None
+    return Frame(op, box, op.lines(slopes, box), spread, excess)
 
 
 def widest(spread: SlopeRange) -> Tensor:

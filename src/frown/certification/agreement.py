@@ -135,11 +135,11 @@ def _noise(like: Tensor, dice: torch.Generator) -> Tensor:
 
 def _gradients(graph: Graph, claim: _Claim) -> Tensor:
     """(n, margins and hidden sums, features) their gradients at the inputs, in one pass."""
-    region, spec = claim.query.region(graph), claim.query.spec(graph)
+    region, wanted = claim.query.region(graph), claim.query.property(graph)
     count, rivals = claim.rivals.shape
     lanes = rivals + HIDDEN
-    first = torch.arange(count)[:, None] * spec.shape[1]
-    coef = spec.pick((first + claim.rivals).flatten().to(graph.device)).view(count, rivals, -1)
+    first = torch.arange(count)[:, None] * wanted.shape[1]
+    coef = wanted.pick((first + claim.rivals).flatten().to(graph.device)).view(count, rivals, -1)
     dice = _dice()
     with torch.inference_mode(False), torch.enable_grad():
         x = region.centre.clone().repeat_interleave(lanes, 0).requires_grad_()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
 from frown.graph.graph import Graph
+from frown.problem.property import Property, violated
 from frown.problem.region import Region
-from frown.problem.spec import Conditions, violated
 
 BRIEF = 1 << 22  # numbers of all nodes that are computed between two looks at a clock
 WALK = 0.8  # of the time is for the walk, the rest for pulling points in
@@ -43,21 +43,21 @@ class Found:
 def nearest(
     graph: Graph,
     region: Region,  # its radius: no counterexample beyond it is wanted
-    spec: Conditions,
+    property: Property,
     guess: Tensor,  # (N,) the radius to start with
     attack: Attack,
     clock: Clock = NO_LIMIT,
     memory: int | None = None,  # bytes for what is computed at once
 ) -> Found:
-    """Points inside the region where the spec is violated: some condition is <= 0.
+    """Points inside the region where the property is violated: some margin is <= 0.
 
     When the clock runs out, the nearest points seen until then.
     """
     count = len(region.radius)
     generator = torch.Generator(device="cpu").manual_seed(attack.seed)
     every = torch.arange(count).repeat(attack.restarts).to(region.centre.device)
-    ball, conditions = region.rows(every), spec.rows(every)
-    work = _Work(graph, conditions, _at_once(graph, clock, memory))
+    ball, wanted = region.rows(every), property.rows(every)
+    work = _Work(graph, wanted, _at_once(graph, clock, memory))
     walking = clock.part(WALK)
     lane = torch.arange(len(every), device=every.device) // count  # which restart
     radius = torch.minimum(guess[every] * 2.0 ** (lane - 1), ball.radius)
@@ -97,11 +97,11 @@ class _Work:
     """Points evaluated some rows at a time."""
 
     graph: Graph
-    conditions: Conditions
+    property: Property
     most: int  # rows at once
 
     def worst(self, x: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
-        """The least condition of every row, and its gradient."""
+        """The least margin of every row, and its gradient."""
         found = []
         for rows in self._rows(x, clock):
             with torch.enable_grad():
@@ -118,7 +118,8 @@ class _Work:
         return torch.cat(found)
 
     def _least(self, rows: slice, x: Tensor) -> Tensor:
-        return self.conditions.rows(rows).at(self.graph.apply(x).flatten(1)).amin(1)
+        own = self.property.rows(rows)
+        return own.margins(own.literals(self.graph.apply(x).flatten(1))).amin(1)
 
     def _rows(self, x: Tensor, clock: Clock) -> Iterator[slice]:
         for a in range(0, len(x), self.most):

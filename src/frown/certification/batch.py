@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frown.bounds.proof import Proofs
 from frown.certification.radius import Bracket, Evaluate, Goal
-from frown.methods.frown.network import Warm
-from frown.methods.lp.bounds import Slants
 from frown.problem.query import Query
 
 
@@ -43,8 +42,7 @@ class Batch:
     evaluations: list[float] = field(default_factory=list)  # seconds that radii took to try
     replay: float = 0.0  # seconds that a proof by fixed lines took, for each input
     base: Tensor | None = None  # what CROWN proved, before others went on
-    warm: Warm | None = None  # where FROWN's ascents ended
-    slants: dict[int, Slants] = field(default_factory=dict)  # of the largest radii that LP proved
+    proofs: Proofs | None = None  # of the largest radii, by the method that went on
     deployed: str = ""  # the precision of execution that the proofs cover
     rigorous: tuple[Tensor, Tensor] | None = None  # radii and margins proved with all rounding
     replayed: Tensor | None = None  # with them: radii that were to be proved

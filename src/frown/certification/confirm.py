@@ -1,7 +1,7 @@
 """Points that an attack found, replayed in the original model before they count.
 
 A counterexample is a point of the region on which the original model violates the property
-(`frown.problem.spec.violated`).
+(`frown.problem.property.violated`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from frown.bounds.clock import Clock
 from frown.certification.attack import Found
 from frown.certification.batch import Batch
-from frown.problem.spec import violated
+from frown.problem.property import violated
 from frown.read.model import Model
 
 # Rounding may undo a point on the boundary: also try a little beyond it.

@@ -14,23 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.charged.execution import Execution
-from frown.bounds.charged.guided import Guide, fixed_rule
 from frown.bounds.charged.region import farthest
 from frown.bounds.charged.replay import Walk
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
+from frown.bounds.clock import OutOfTime, now
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule, Proof
+from frown.bounds.work import Work
 from frown.certification.batch import Batch
 from frown.certification.certificate import Recorder
-from frown.certification.guides import optimised, programmed
 from frown.certification.search import Certifier
-from frown.methods.frown.network import frown
 from frown.problem.query import Query
 from frown.read.model import Model
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.rounding import LONGEST, arithmetic_fault
 
 LEVELS = ("estimate", "rigorous", "checked")
-ESTIMATES = ("milp",)  # methods whose bounds are plain floating point
 LARGE = 950_000  # bytes of a certificate that is worth another replay
 # How such replays are made: thrift, and the part of the radius that is kept.
 _THRIFTY = (
@@ -103,7 +101,7 @@ class Prover:
     plan: Plan
     certificates: bool = False
     deployed: str = ""  # a precision of execution to cover
-    clock: Clock = NO_LIMIT
+    work: Work = Work()  # noqa: RUF009  (a frozen value)
     inside: bool = True  # or by plain intervals alone, what they proved
 
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
@@ -114,7 +112,7 @@ class Prover:
         """
         if not len(batch.right):
             return
-        if self.certifier.settings.method in ESTIMATES:
+        if self.certifier.method.estimates:
             return
         reason = self._unproven()
         if reason is None:
@@ -201,7 +199,7 @@ class Prover:
         worse = (proved < base).nonzero().flatten()
         if not len(worse):
             return
-        found = self._replayed(batch, worse, base[worse], fixed_rule)
+        found = self._replayed(batch, worse, base[worse], self._by_rule)
         good = (found.margins > 0).all(1)
         proved[worse[good]], margins[worse[good]] = base[worse[good]], found.margins[good]
         self._keep(batch, worse, found, good, base[worse])
@@ -213,7 +211,7 @@ class Prover:
         if not len(which):
             return
         radius = torch.zeros(len(which), dtype=margins.dtype)
-        found = self._replayed(batch, which, radius, fixed_rule)
+        found = self._replayed(batch, which, radius, self._by_rule)
         good = (found.margins > 0).all(1)
         margins[which[good]] = found.margins[good]
         self._keep(batch, which, found, good, radius)
@@ -254,7 +252,7 @@ class Prover:
         batch: Batch,
         which: Tensor,
         radius: Tensor,
-        guide: Guide | None = None,
+        proof: Proof | None = None,
         thrift: float = 0.0,
         spare: bool = False,
     ) -> _Replayed:
@@ -264,47 +262,47 @@ class Prover:
         graph = self.plan.graph
         region = query.region(graph).with_radius(radius)
         recorder = Recorder(self.plan) if self.certificates else None
-        guide = guide or self._guide(batch, which)
-        settings = self.certifier.settings
-        execution = Execution(self.plan, region, settings) if self.deployed else None
+        proof = proof or self._proof(batch, which)
+        execution = Execution(self.plan, region, self.work) if self.deployed else None
         walk = Walk(
             self.plan,
             region,
-            settings,
-            guide,
-            self.clock,
+            proof,
+            self.work,
             record=recorder,
-            inside=self.inside,
             thrift=thrift,
             spare=spare,
             execution=execution,
         )
         walk.layers()
-        return _Replayed(walk.margins(query.spec(graph)), query, walk, recorder)
+        wanted = query.property(graph)
+        margins = wanted.margins(walk.literals(wanted))
+        return _Replayed(margins, query, walk, recorder)
 
-    def _guide(self, batch: Batch, which: Tensor) -> Guide:
-        certifier = self.certifier
-        if batch.base is None:  # nothing but fixed lines so far
-            return fixed_rule
-        if certifier.settings.method == "lp":
-            slants = [batch.slants.get(k) for k in which.tolist()]
-            return programmed(self.plan, certifier.plan, slants, certifier.settings)
-        if batch.warm is None:
-            return fixed_rule
-        warm = batch.warm.proofs()
-        return optimised(self.plan, certifier.plan, warm, certifier.settings, which)
+    @property
+    def _by_rule(self) -> ByRule:
+        """Every row along the fixed lines that the search started from."""
+        base = self.certifier.base
+        return ByRule(base.lines, self.inside and base.inside)
+
+    def _proof(self, batch: Batch, which: Tensor) -> Proof:
+        """What the search chose for these samples."""
+        if batch.base is None or batch.proofs is None:  # nothing but fixed lines so far
+            return self._by_rule
+        return batch.proofs.of(which) or self._by_rule
 
     def _again(self, batch: Batch, which: Tensor, radius: Tensor) -> bool:
-        """Let FROWN go on at these radii, for margins that rounding leaves something of."""
-        certifier = self.certifier
-        if batch.warm is None or certifier.settings.method != "frown":
+        """Let the method go on at these radii, for margins that rounding leaves something of.
+        False where it has nothing to go on from."""
+        proof = None if batch.proofs is None else batch.proofs.of(which)
+        state = None if proof is None else proof.state()
+        if batch.proofs is None or state is None:
             return False
-        graph = certifier.plan.graph
-        index = which.to(graph.device)
+        certifier, graph = self.certifier, self.certifier.plan.graph
         query = batch.query.take(batch.right[which.numpy()])
         ball = query.region(graph).with_radius(radius.to(graph.dtype).to(graph.device))
-        # From the very slopes that proved these radii, whose tables take what is found.
-        warm = batch.warm.proofs(rounds=1)
-        spec, settings = query.spec(graph), certifier.settings
-        frown(certifier.plan, ball, spec, settings, warm, index, self.clock)
+        found = certifier.method.bound(
+            certifier.plan, ball, query.property(graph), state, None, self.work
+        )
+        batch.proofs.replace(which, found.proof)
         return True

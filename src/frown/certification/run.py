@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,22 +16,24 @@ from numpy.typing import NDArray
 from frown.bounds.charged.float32 import PRECISIONS, check_execution
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
 from frown.bounds.memory import half_of_free
+from frown.bounds.method import Method
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
+from frown.bounds.work import Pool, Work, pool_of
 from frown.certification.agreement import compare_regions
 from frown.certification.answers import answers
 from frown.certification.attack import Attack
 from frown.certification.batch import Batch
 from frown.certification.certificate import check_certifiable
 from frown.certification.folder import CERTIFICATES_LOCK, Lock, require_writable, write_whole
-from frown.certification.prove import ESTIMATES, LEVELS, Prover
+from frown.certification.prove import LEVELS, Prover
 from frown.certification.results import Row
-from frown.certification.search import CHECK, SEARCHED, Certifier
+from frown.certification.search import CHECK, Certifier
 from frown.certification.statement import input_digest
 from frown.errors import InvalidInput, OutputError
 from frown.graph.graph import Graph
 from frown.graph.simplify import tidy
-from frown.methods.lp.bounds import check_program, crew_of
+from frown.methods import described, kind_of, method_of
+from frown.methods.frown.network import Frown
 from frown.problem.inputs import real_number, whole_number
 from frown.problem.query import Query
 from frown.read.model import Model
@@ -92,7 +94,9 @@ class Search:
             raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
-        if self.method in ESTIMATES and (self.level == "checked" or self.certificates is not None):
+        if kind_of(self.method).estimates and (
+            self.level == "checked" or self.certificates is not None
+        ):
             raise InvalidInput(
                 f"bounds of the method {self.method} have no certificates: take frown, crown or lp"
             )
@@ -105,7 +109,7 @@ class Search:
                 raise InvalidInput(f"deployed must be float32, not {self.deployed!r}")
             if self.level == "estimate":
                 raise InvalidInput("deployed needs rigorous bounds: leave out level=estimate")
-            if self.method in ESTIMATES:
+            if kind_of(self.method).estimates:
                 raise InvalidInput(
                     f"deployed needs rigorous bounds, and those of the method {self.method} are "
                     "estimates: take frown, crown or lp"
@@ -127,24 +131,25 @@ class Search:
             return half_of_free(self.device)
         return whole_number(self.memory, "memory (--memory)")
 
-    def settings(self) -> Settings:
-        ascent = Ascent()
-        if self.steps is not None:
-            steps = whole_number(self.steps, "steps")
-            ascent = Ascent(steps=steps, more=steps)
-        return Settings(
-            method=self.method,
-            group=whole_number(self.group, "group", least=0),
-            wide=self.wide,
-            rule=self.rule,
-            ascent=ascent,
-            memory=self._bytes(),
-            tangents=whole_number(self.tangents, "tangents"),
-            boxes=self.boxes,
-            workers=whole_number(self.workers, "workers"),
-            hot=self.hot,
-            start=self.start,
-        )
+    def chosen(self) -> Method:
+        """The method with those of the options that it has."""
+        own = {
+            "group": self.group,
+            "wide": self.wide,
+            "rule": self.rule,
+            "steps": self.steps,
+            "tangents": self.tangents,
+            "inner": None if self.boxes == "lp" else self.boxes,
+            "start_at": Frown() if self.start == "frown" else None,
+            "hot": self.hot,
+        }
+        kind = kind_of(self.method)
+        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        return method_of(self.method, **{k: v for k, v in own.items() if k in known})
+
+    def work(self, clock: Clock, pool: Pool) -> Work:
+        """What the computation may use."""
+        return Work(self._bytes(), clock, pool)
 
 
 def certificate_name(index: int, frame: int | None = None) -> str:
@@ -174,21 +179,22 @@ def answered(
 ) -> tuple[Batches, dict[str, Any]]:
     """All batches, worked through, and how."""
     query, radii = question.query, question.radii
-    settings = search.settings()
+    method = search.chosen()
     attack = Attack() if search.attack is True else search.attack or None
-    check_program(plan, settings, query.p)
-    size = search.batch or batch_size(plan, settings, len(query))
+    method.refuse(plan, query.p)
+    size = search.batch or batch_size(plan, method, search.work(clock, Pool()), len(query))
     shelf = Shelf.open(model, search, question)
     taken = nullcontext() if shelf is None else shelf.lock
-    with taken, torch.no_grad(), crew_of(settings) as crew:
+    with taken, torch.no_grad(), pool_of(search.workers if method.singly else 1) as pool:
+        work = search.work(clock, pool)
         after = 0.0 if search.level == "estimate" else 1 + CHECK * (search.level == "checked")
-        certifier = Certifier(model, plan, settings, search.tol, attack, clock, crew, proofs=after)
+        certifier = Certifier(model, plan, method, search.tol, attack, work, proofs=after)
         prover = None
         if search.level != "estimate":
             exact = Plan(tidy(search.proved(model)))
             if search.deployed is not None:
                 check_execution(exact.graph)
-            prover = Prover(certifier, exact, shelf is not None, search.deployed or "")
+            prover = Prover(certifier, exact, shelf is not None, search.deployed or "", work)
         run = Batches(
             certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows
         )
@@ -210,7 +216,8 @@ def answered(
         "deployed": search.deployed,
         "time_limit": search.time_limit,
         "attack": None if attack is None else asdict(attack),
-        **asdict(settings),
+        "memory": work.memory,
+        **described(method),
     }
 
 
@@ -314,25 +321,22 @@ class Shelf:
         )
 
 
-def batch_size(plan: Plan, settings: Settings, count: int) -> int:
+def batch_size(plan: Plan, method: Method, work: Work, count: int) -> int:
     """As many inputs at once as memory for their slopes allows, 64 at most."""
-    if settings.method in ("lp", "milp"):
-        return 1  # programs are solved input by input
-    kept = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize
-    if settings.method == "frown":
-        for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
-            groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
-            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+    if method.singly:
+        return 1
+    slopes = method.kept_bytes(plan)
+    kept = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize + slopes
     # Each is there twice, as it is and as it was at the radius proved; rows want their part, too.
     least = 2 * kept + plan.row_bytes(plan.graph.output)
-    if least > settings.memory:
+    if least > work.memory:
         raise InvalidInput(
-            f"memory (--memory) of {_mib(settings.memory)} is too little: one input's "
-            f"{'slopes and ' if settings.method == 'frown' else ''}margins take {_mib(least)}; "
+            f"memory (--memory) of {_mib(work.memory)} is too little: one input's "
+            f"{'slopes and ' if slopes else ''}margins take {_mib(least)}; "
             "give as much, a target class, or with the method frown a larger group (--group), or "
             "take the method crown"
         )
-    return int(max(1, min(64, count, settings.memory // (4 * kept))))
+    return int(max(1, min(64, count, work.memory // (4 * kept))))
 
 
 def _mib(size: int) -> str:
@@ -358,7 +362,7 @@ class Batches:
         self.prover, self.shelf = prover, shelf
         self.size, self.progress, self.on_rows = size, progress, on_rows
         self.rows: list[Row] = []
-        self.stage = certifier.settings.method
+        self.stage = certifier.method.name
         self.counterexamples: dict[int, NDArray[np.float64]] = {}
         self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
 
@@ -384,7 +388,7 @@ class Batches:
                 if not (limited and self._in_two):
                     self._tell("crown" if self._in_two else "search")
                     certifier.bracket(batch, self.eps is not None, self._pulse)
-                self._tell(certifier.settings.method)
+                self._tell(certifier.method.name)
                 certifier.tighten(batch, self.eps is not None, self._pulse)
                 # A proof that takes longer than it should leaves something to those behind it.
                 clock = certifier.clock
@@ -405,10 +409,10 @@ class Batches:
     @property
     def _in_two(self) -> bool:
         """Whether a search with fixed lines comes before another."""
-        return self.certifier.settings.method in SEARCHED
+        return self.certifier.optimised
 
     def _within(self, clock: Clock) -> Certifier:
-        return replace(self.certifier, clock=clock)
+        return self.certifier.within(clock)
 
     def _prepare(self, waiting: list[tuple[NDArray[np.int64], Batch]]) -> None:
         """What is cheap, for all inputs: radii by plain intervals, the attack within its part of
@@ -428,7 +432,7 @@ class Batches:
         for k, (part, batch) in enumerate(waiting if self._in_two else []):
             self._tell("crown")
             own, soft = clock.share(count - k), first.share(count - k)
-            certifier = replace(self.certifier, clock=own, soft=soft)
+            certifier = self.certifier.within(own, soft)
             certifier.bracket(batch, fixed, self._pulse)
             self._prove(part, batch, own)
 
@@ -443,7 +447,8 @@ class Batches:
         if self.prover is not None:
             self._tell("rigorous")
             began = monotonic()
-            replace(self.prover, clock=clock, inside=inside).prove(batch, self._eps(part))
+            work = replace(self.prover.work, clock=clock)
+            replace(self.prover, work=work, inside=inside).prove(batch, self._eps(part))
             batch.seconds += monotonic() - began
 
     def _keep(self, batch: Batch, clock: Clock) -> None:
@@ -483,7 +488,7 @@ class Batches:
             self.progress(Progress(len(self.rows), len(self.query), mean, self.stage))
 
     def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
-        method, outputs = self.certifier.settings.method, self.certifier.plan.graph.output_size
+        method, outputs = self.certifier.method.name, self.certifier.plan.graph.output_size
         rows = [
             replace(row, input=input_digest(x))
             for row, x in zip(

@@ -1,14 +1,14 @@
-"""From a batch of inputs to proved radii: attack, bracket cheaply, then optimise.
+"""From a batch of inputs to proved radii: attack, bracket cheaply, then tighten.
 
 The attack gives the broken end of each bracket, the fixed lines of CROWN a proved end at
-little cost, and FROWN or linear programs move the proved end up from there. Branch and bound
-(milp) starts from FROWN's end and may lower the broken one.
+little cost, and the method moves the proved end up from there. A method that closes brackets
+starts from where the one before it ended, and may lower the broken end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import numpy as np
@@ -16,24 +16,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.backward import fixed_layers, fixed_margins
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
 from frown.bounds.known import Ceiling
+from frown.bounds.method import Closing, Method
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
+from frown.bounds.proof import Proofs
+from frown.bounds.work import Work
 from frown.certification.agreement import compare_inputs
 from frown.certification.attack import Attack, nearest
 from frown.certification.batch import Batch
 from frown.certification.confirm import confirm, confirm_one
-from frown.certification.radius import Bracket, Evaluate, Goal, holds, search
-from frown.methods.frown.network import Warm, frown
-from frown.methods.lp.bounds import Tally, Vertices, Workers, lp
+from frown.certification.radius import Bracket, Evaluate, Goal, search
+from frown.methods.crown import Crown, CrownIbp, Fixed
+from frown.problem.property import Property, positive, violated
 from frown.problem.query import Query
 from frown.problem.region import Region
-from frown.problem.spec import Conditions, violated
 from frown.read.model import Model
 
-SEARCHED = ("frown", "lp", "milp")  # methods that go on from CROWN's brackets, be they rough
 ROUGHLY = 4  # radii are enough for a bracket as rough as this:
 NEAR = Goal(0.5, 0.15)
 # Optimised lines gain the more, the deeper a network is (as the paper found): a first guess.
@@ -59,13 +58,35 @@ class Certifier:
 
     model: Model
     plan: Plan
-    settings: Settings
+    method: Method
     tol: float
     attack: Attack | None
-    clock: Clock
-    crew: Workers = field(default_factory=Workers)
+    work: Work
     soft: Clock = NO_LIMIT  # when a search that has proved something ends
     proofs: float = 0.0  # what follows a search: 0 nothing, 1 a proof, more with its check
+
+    @property
+    def clock(self) -> Clock:
+        """When everything must have ended."""
+        return self.work.clock
+
+    @property
+    def base(self) -> Fixed:
+        """The fixed lines from which a search starts; the method itself where it has no others."""
+        method = self.method
+        while method.before is not None:
+            method = method.before
+        assert isinstance(method, Fixed)
+        return method
+
+    @property
+    def optimised(self) -> bool:
+        """Whether the method goes on from brackets by fixed lines, be they rough."""
+        return self.method.before is not None
+
+    def within(self, clock: Clock, soft: Clock = NO_LIMIT) -> Certifier:
+        """The same in less time."""
+        return replace(self, work=replace(self.work, clock=clock), soft=soft)
 
     def start(
         self, query: Query, index: NDArray[np.int64], eps: NDArray[np.float64] | None
@@ -75,11 +96,11 @@ class Certifier:
         graph = self.plan.graph
         outputs = self.model.run(query.x)
         prediction = outputs.argmax(1)
-        spec, region = query.spec(graph), query.region(graph)
+        wanted, region = query.property(graph), query.region(graph)
         ours = graph.apply(region.centre).flatten(1)
         answers = self._answers(query, ours).double().cpu().numpy()
         mismatch = compare_inputs(self.model, query.x, outputs, answers)
-        clean = spec.at(ours)
+        clean = wanted.margins(wanted.literals(ours))
         wrong = violated(query.margins(outputs))
         holds = (clean > 0).all(1).cpu().numpy() & (prediction == query.label) & ~wrong
         holds[list(mismatch)] = False
@@ -115,10 +136,10 @@ class Certifier:
         if self.attack is None or not len(batch.right) or self.clock.expired():
             return
         began = monotonic()
-        (region, spec), graph, limit = self._problem(batch), self.plan.graph, batch.limit
+        (region, wanted), graph, limit = self._problem(batch), self.plan.graph, batch.limit
         guess = limit if fixed else self._guess(batch)
-        problem = (graph, region.with_radius(limit), spec, guess)
-        found = nearest(*problem, self.attack, self.clock.part(0.9), self.settings.memory)
+        problem = (graph, region.with_radius(limit), wanted, guess)
+        found = nearest(*problem, self.attack, self.clock.part(0.9), self.work.memory)
         confirm(self.model, batch, found, fixed, self.clock)
         batch.seconds += monotonic() - began
 
@@ -128,15 +149,8 @@ class Certifier:
         if not len(batch.right):
             return
         began = monotonic()
-        region, spec = self._problem(batch)
-
-        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            self.clock.check()
-            ball = region.rows(sample).with_radius(radius)
-            layers = fixed_layers(self.plan, ball, self.settings, self.clock, inside=False)
-            rows = spec.rows(sample)
-            return fixed_margins(self.plan, ball, rows, layers, self.settings, self.clock)
-
+        rough = self.base if self.base.lines is None else CrownIbp(_rule_of(self.base))
+        evaluate = self._evaluate(batch, rough, limited=False)
         own, batch.cheap = batch.bracket, replace(batch.bracket)
         batch.bracket = batch.cheap
         first = batch.limit if eps else self._guess(batch) * 0.1
@@ -150,7 +164,7 @@ class Certifier:
             return
         began = monotonic()
         first = batch.limit if eps else self._first(batch)
-        fixed, rounds = self._fixed(batch), 1 if eps else 60
+        fixed, rounds = self._evaluate(batch, self.base), 1 if eps else 60
         if self._goes_on(eps):
             batch.fixed = fixed
             self._search(batch, fixed, first, self._fine, ROUGHLY, pulse, enough=self._rough)
@@ -167,7 +181,7 @@ class Certifier:
                 least = first if batch.cheap is None else batch.cheap.proved
                 first = (0.1 * first).maximum(least.minimum(first))
                 self._search(batch, fixed, first, self._fine, rounds, pulse)
-            if self.settings.method not in SEARCHED and not eps:
+            if not self.optimised and not eps:
                 batch.say_what_is_open(self._fine)
         if batch.cheap is not None:
             every = torch.arange(len(batch.right), device=first.device)
@@ -176,12 +190,15 @@ class Certifier:
 
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
         """Radii by optimised lines or programs, from the brackets that CROWN left."""
-        method = self.settings.method
-        if method not in SEARCHED or not len(batch.right):
+        if not self.optimised or not len(batch.right):
             return
         if self.clock != NO_LIMIT and not batch.evaluations:
             return  # not even CROWN's lines were done in time
         began = monotonic()
+        method = self.method
+        if isinstance(method, Closing):
+            assert method.before is not None
+            method = method.before
         bracket = batch.bracket
         batch.base = bracket.proved.clone()
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
@@ -189,24 +206,25 @@ class Certifier:
         likely = bracket.likely()
         gain = 1 + min(GAIN, GAIN_PER_LAYER * len(self.plan.relaxed))
         first = batch.limit if eps else gain * likely.where(likely.isfinite(), bracket.proved)
-        glance = not eps and self.settings.group == 1 and method != "lp"
-        evaluate = self._optimised(batch, glance)
-        if method == "lp":
-            if self.settings.hot and self.settings.start == "frown" and not eps:
-                first = self._foreseen(batch, first)
-            self._at_least(batch, bracket)  # programs may take long, and be interrupted
-            evaluate = self._programmed(batch)
+        if method.foresight is not None and not eps:
+            first = self._foreseen(batch, method.foresight, first)
+        if method.singly:
+            self._at_least(batch, bracket)  # it may take long, and be interrupted
+        glance = not eps and method.glance is not None
+        batch.proofs = Proofs(torch.zeros_like(bracket.proved))
+        evaluate = self._evaluate(batch, method, batch.proofs, glance=glance)
         goal = Goal.optimised(self.tol)
         self._search(batch, evaluate, first, goal, 1 if eps else 20, pulse, glance)
-        if eps and method != "lp":
+        if eps and not method.singly:
             self._insist(batch, evaluate, bracket, goal, pulse)
         self._at_least(batch, bracket)
         batch.fixed = None
-        if method != "milp" and not eps:
+        closes = isinstance(self.method, Closing)
+        if not closes and not eps:
             batch.say_what_is_open(goal)
-        if method == "milp" and not self.clock.expired():
+        if closes and not self.clock.expired():
             with torch.inference_mode():
-                self._branch(batch, eps, pulse)
+                self._close(batch, eps, pulse)
         batch.seconds += monotonic() - began
 
     # -- stages -------------------------------------------------------------------
@@ -223,7 +241,7 @@ class Certifier:
 
     def _goes_on(self, eps: bool) -> bool:
         """Whether a search goes on from CROWN's, whatever time it takes."""
-        return self.settings.method in SEARCHED and not eps and self.clock == NO_LIMIT
+        return self.optimised and not eps and self.clock == NO_LIMIT
 
     def _search(
         self,
@@ -316,61 +334,63 @@ class Certifier:
         assert batch.base is not None
         batch.base[few] = fine.proved
 
-    def _problem(self, batch: Batch) -> tuple[Region, Conditions]:
+    def _problem(self, batch: Batch) -> tuple[Region, Property]:
         query = batch.query.take(batch.right)
-        return query.region(self.plan.graph), query.spec(self.plan.graph)
+        return query.region(self.plan.graph), query.property(self.plan.graph)
 
-    def _fixed(self, batch: Batch) -> Evaluate:
-        region, spec = self._problem(batch)
-        ceiling = Ceiling.of(region.radius)
+    def _evaluate(
+        self,
+        batch: Batch,
+        method: Method,
+        proofs: Proofs | None = None,
+        glance: bool = False,
+        limited: bool = True,
+    ) -> Evaluate:
+        """Margins at radii that a search proposes, by a method that keeps its state; `proofs` take
+        those of the largest radii. With `glance` the first radius of all gets no more than that.
+        Unless `limited`, a radius need not leave time for its proof."""
+        region, wanted = self._problem(batch)
+        state, ceiling = method.start(len(batch.right)), Ceiling.of(region.radius)
+        first = method.glance if glance and method.glance is not None else method
+        asked = 0
 
         def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            ball = region.rows(sample).with_radius(radius)
-            known, clock = ceiling.at(sample, radius), self._search_clock(batch)
-            rows = spec.rows(sample)
-            layers = fixed_layers(self.plan, ball, self.settings, clock, known)
-            margins = fixed_margins(self.plan, ball, rows, layers, self.settings, clock)
-            ceiling.lower(self.plan, sample, radius, margins, layers)
+            nonlocal asked
+            ball, own = region.rows(sample).with_radius(radius), wanted.rows(sample)
+            given = None if method.singly else ceiling.at(sample, radius)
+            work = self.work
+            if limited:
+                work = replace(work, clock=self._search_clock(batch))
+            using = first if asked == 0 else method
+            asked += 1
+            found = using.bound(self.plan, ball, own, state.at(sample), given, work)
+            margins = own.margins(found.literals)
+            good = positive(margins)
+            ceiling.lower(self.plan, sample, radius, good, found.layers)
+            if proofs is not None:
+                place = good.nonzero().flatten()
+                proofs.keep(sample[place], radius[place], found.proof, place)
+            for n, text in found.remarks.items():
+                batch.remark[int(batch.right[int(sample[n])])] = text
             return margins
 
         return evaluate
 
-    def _optimised(self, batch: Batch, glance: bool) -> Evaluate:
-        """FROWN; the first radius of all gets a mere glance, or (a group's slopes are harder to
-        find again) its due."""
-        region, spec = self._problem(batch)
-        warm, ceiling = Warm(len(batch.right)), Ceiling.of(region.radius)
-        batch.warm = warm
-
-        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            ball, rows = region.rows(sample).with_radius(radius), spec.rows(sample)
-            known = ceiling.at(sample, radius)
-            settings = self.settings
-            if glance and warm.rounds == 0:
-                settings = replace(settings, ascent=settings.ascent.glance)
-            clock = self._search_clock(batch)
-            found = frown(self.plan, ball, rows, settings, warm, sample, clock, known)
-            ceiling.lower(self.plan, sample, radius, found.margins, found.layers)
-            warm.keep(sample[holds(found.margins)])
-            return found.margins
-
-        return evaluate
-
-    def _foreseen(self, batch: Batch, first: Tensor) -> Tensor:
-        """Where programs should look first: FROWN's radius, which costs little beside them. How
-        fast margins fall is supposed to be as FROWN's do."""
+    def _foreseen(self, batch: Batch, method: Method, first: Tensor) -> Tensor:
+        """Where a dear method should look first: a cheaper one's radius. How fast margins fall is
+        supposed to be alike."""
         own = batch.bracket
         trial = replace(own)
         try:
             with torch.inference_mode():
                 search(
                     trial,
-                    self._optimised(batch, True),
+                    self._evaluate(batch, method, glance=method.glance is not None),
                     first,
                     Goal.optimised(self.tol),
                     20,
                     self.clock.expired,
-                    True,
+                    method.glance is not None,
                 )
         except OutOfTime:
             batch.complete = False
@@ -383,34 +403,10 @@ class Certifier:
         own.suppose(every, own.proved[every], likely[every])
         return torch.where(further, trial.proved, first)
 
-    def _programmed(self, batch: Batch) -> Evaluate:
-        """Linear programs, one sample after the other."""
-        region, spec = self._problem(batch)
-        tallies = [Tally() for _ in batch.right]
-        vertices = [Vertices() for _ in batch.right]
-
-        def evaluate(sample: Tensor, radius: Tensor) -> Tensor:
-            margins = []
-            for k, r in zip(sample.tolist(), radius, strict=True):
-                ball = region.rows(slice(k, k + 1)).with_radius(r[None])
-                rows = spec.rows(slice(k, k + 1))
-                clock = self._search_clock(batch)
-                found = lp(self.plan, ball, rows, self.settings, self.crew, clock, vertices[k])
-                margins.append(found.margins)
-                if bool(holds(found.margins)) and r > batch.bracket.proved[k]:
-                    batch.slants[k] = found.slants
-                tallies[k] += found.tally
-                if tallies[k].unsolved:
-                    batch.remark[int(batch.right[k])] = tallies[k].remark()
-            return torch.cat(margins)
-
-        return evaluate
-
-    def _branch(self, batch: Batch, fixed: bool, pulse: Pulse) -> None:
-        """Exact distances by mixed-integer programs, one sample after the other."""
-        from frown.methods.exact.distance import exact
-
-        region, spec = self._problem(batch)
+    def _close(self, batch: Batch, fixed: bool, pulse: Pulse) -> None:
+        """Both ends of brackets moved towards each other, one sample after the other."""
+        assert isinstance(self.method, Closing)
+        region, wanted = self._problem(batch)
         bracket = batch.bracket
         for k, n in enumerate(batch.right.tolist()):
             pulse(batch)
@@ -418,16 +414,9 @@ class Certifier:
             hit = float(batch.broken[n]) <= limit
             upper = float(batch.broken[n]) if hit else limit * (1 + 3e-6)
             clock = self.clock.share(len(batch.right) - k)
-            one = slice(k, k + 1)
-            found = exact(
-                self.plan,
-                region.rows(one),
-                spec.rows(one),
-                self.settings,
-                upper,
-                proved,
-                clock,
-                broken=hit,
+            one, work = slice(k, k + 1), replace(self.work, clock=clock)
+            found = self.method.close(
+                self.plan, region.rows(one), wanted.rows(one), proved, upper, hit, work
             )
             if found.point is not None:
                 stretch = (1.0, 1.0001, 1.001)
@@ -452,14 +441,20 @@ class Certifier:
 
     def _guess(self, batch: Batch) -> Tensor:
         """Where the margins would vanish if the network were linear at the input."""
-        region, spec = self._problem(batch)
+        region, wanted = self._problem(batch)
         with torch.enable_grad():
             x = region.centre.detach().requires_grad_()
-            worst = spec.at(self.plan.graph.apply(x).flatten(1)).amin(1)
+            values = wanted.literals(self.plan.graph.apply(x).flatten(1))
+            worst = wanted.margins(values).amin(1)
             (slope,) = torch.autograd.grad(worst.sum(), x)
         gain = region.gain(slope)
         tiny = torch.finfo(gain.dtype).tiny
         return torch.minimum(worst.detach() / gain.clamp(min=tiny), batch.limit)
+
+
+def _rule_of(method: Fixed) -> str:
+    """The name of CROWN's rule; Fast-Lin has none, and starts with the usual one."""
+    return method.rule if isinstance(method, Crown) else "area"
 
 
 def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:

@@ -48,6 +48,11 @@ class Box:
             upper = torch.where(whole, upper, self.upper)
         return Box(lower, upper)
 
+    def misses(self, other: Self) -> Tensor:
+        """(rows,) whether the intersection is empty, in any entry of the row."""
+        crossed = self.lower.maximum(other.lower) > self.upper.minimum(other.upper)
+        return crossed.flatten(1).any(1)
+
     def rows(self, index: Tensor | slice) -> Box:
         return Box(rows_of(self.lower, index), rows_of(self.upper, index))
 

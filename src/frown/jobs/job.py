@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from frown import __version__, api
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
-from frown.certification.prove import ESTIMATES
 from frown.certification.results import LEVELS, Row
 from frown.certification.run import certificate_name
 from frown.certification.statement import KEY
@@ -36,6 +35,7 @@ from frown.jobs.options import (
     per_feature,
 )
 from frown.jobs.screen import Screen
+from frown.methods import kind_of
 from frown.problem.data import Dataset, digest, read_array, read_classes, read_data
 from frown.problem.frames import apart_of
 from frown.problem.inputs import inputs_of
@@ -211,7 +211,7 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
 def _require_level(rows: list[Row], request: Request) -> None:
     """Raise LevelNotReached where a radius is proved at a lower level than asked for. Methods
     without rigorous bounds are asked for none."""
-    if request.method in ESTIMATES:
+    if kind_of(request.method).estimates:
         return
     order = list(LEVELS)
     short = [

@@ -13,8 +13,8 @@ from torch import Tensor
 from frown.graph.graph import Graph
 from frown.problem.frames import Frames
 from frown.problem.inputs import Range
+from frown.problem.property import LabelWins, other_classes
 from frown.problem.region import Region
-from frown.problem.spec import Margins, margins, other_classes
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,11 @@ class Query:
             margins: NDArray[np.float64] = label - np.take_along_axis(values, others, 1)
         return margins
 
-    def spec(self, graph: Graph) -> Margins:
+    def property(self, graph: Graph) -> LabelWins:
+        """What must hold, as a graph's numbers."""
         label = torch.from_numpy(self.label).to(graph.device)
         targets = self.targets(graph.output_size).to(graph.device)
-        return margins(label, targets, graph.output_size, graph.dtype)
+        return LabelWins(label, targets, graph.output_size, graph.dtype)
 
     def region(self, graph: Graph) -> Region:
         """The balls at radius 0; `with_radius` sets others."""

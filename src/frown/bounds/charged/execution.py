@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from frown.bounds.backward import pieces
 from frown.bounds.charged.float32 import (
     LARGE32,
     TINY32,
@@ -35,7 +34,8 @@ from frown.bounds.charged.forms import terms_of
 from frown.bounds.charged.region import extremes
 from frown.bounds.forms import one_hot
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
+from frown.bounds.walk import pieces
+from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.op import Affine, Selection
 from frown.graph.selection import Concat
@@ -91,7 +91,7 @@ class Execution:
 
     plan: Plan
     region: Region
-    settings: Settings
+    work: Work
     # At least |e|: of a nonlinear node its own, of an affine node that of its run.
     error: dict[int, Tensor] = field(default_factory=dict)
     _runs: dict[int, _Run] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class Execution:
         ball = replace(self.region, centre=zero, lower=None, upper=None)
         shape, size = self.plan.graph.nodes[node].shape, self.plan.graph.nodes[node].size
         every, found = torch.arange(size), []
-        for piece in pieces(self.plan, node, size, self.settings):
+        for piece in pieces(self.plan, node, size, self.work):
             one = torch.ones(len(every[piece]), dtype=zero.dtype)
             coef = self._sizes(node, one_hot(every[piece], one, size, shape))
             found.append(extremes(ball, coef).upper)

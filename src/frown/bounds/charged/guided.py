@@ -7,7 +7,7 @@ neighbouring nodes of one elementwise function at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,45 +16,11 @@ from torch import Tensor
 from frown.bounds.charged.forms import Passed, Rule, by_lines
 from frown.bounds.charged.gather import Which
 from frown.bounds.plan import Plan
+from frown.bounds.proof import Choice
 from frown.bounds.stacks import Run, joined_lines, runs
 from frown.graph.box import Box
-from frown.problem.region import Region
 from frown.relax.proven.lines import Proven, prove
 from frown.relax.relaxation import Frame
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Rows that want slopes."""
-
-    target: int
-    coef: Tensor  # (rows, *target shape)
-    sample: Tensor  # (rows,)
-    neuron: Tensor  # (rows,) of the target; at the output the condition
-    side: Tensor  # (rows,) 0: a bound below, 1: above; at the output 0
-    region: Region  # of the samples
-    frames: Mapping[int, Frame]  # of the samples
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Slopes (rows, *input shape of the node) for rows with these coefficients of a node's output;
-    NaN: the fixed rule's."""
-
-    slope: Callable[[int, Tensor], Tensor]
-    whole: bool = False  # there is no NaN
-
-
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """Where slopes come from. `choose` None: rows take the fixed rule's. `ready(source)` (N, size):
-    entries whose rows, on both sides, are no worse than the fixed rule's; None: nobody knows."""
-
-    choose: Callable[[Request], Choice | None]
-    ready: Callable[[int], Tensor | None] = lambda source: None
-
-
-fixed_rule = Guide(lambda request: None)  # CROWN's or Fast-Lin's lines
 
 
 @dataclass(frozen=True, slots=True)

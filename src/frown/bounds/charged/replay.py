@@ -1,6 +1,6 @@
-"""An engine's choice of lines replayed with proof: boxes of every layer, margins of the spec.
+"""An engine's choice of lines replayed with proof: boxes of every layer, bounds of the property.
 
-The walk is that of `engines.backward`, on the graph as the model file has it (nothing merged) in
+The walk is that of `bounds.walk`, on the graph as the model file has it (nothing merged) in
 float64. What engines found enters as slopes; any slope is valid, so a poor choice makes a bound
 loose and never wrong.
 """
@@ -14,26 +14,26 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from frown.bounds.backward import CALL, PASS, at_once, few, unsettled
 from frown.bounds.charged.execution import Execution
 from frown.bounds.charged.forms import Passed, Rule, Weights, pull_back, terms_of
 from frown.bounds.charged.gather import Even, which
-from frown.bounds.charged.guided import Guide, Guided, Nodes, Request, Ruled, fixed_rule
+from frown.bounds.charged.guided import Guided, Nodes, Ruled
 from frown.bounds.charged.patches import Known, bounded, patched_rows
 from frown.bounds.charged.region import enclosing, extremes
-from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.forms import one_hot
 from frown.bounds.patches import Patch, shared
 from frown.bounds.plan import Plan
-from frown.bounds.rule import frame, rule_slopes
-from frown.bounds.settings import Settings
+from frown.bounds.proof import ByRule, Proof, Request
+from frown.bounds.rule import LeastArea, frame
 from frown.bounds.tiling import Parts, of_convolution, parts_of
+from frown.bounds.walk import CALL, PASS, at_once, few, unsettled
+from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Input
 from frown.graph.op import Affine, Selection
 from frown.graph.selection import Concat
+from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.problem.spec import Conditions
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.lines import Proven, prove
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
@@ -57,13 +57,11 @@ class Walk:
 
     plan: Plan
     region: Region
-    settings: Settings
-    guide: Guide
-    clock: Clock = NO_LIMIT
+    proof: Proof  # of the region's samples
+    work: Work
     record: Callable[[Step], None] | None = None
     thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
-    inside: bool = True  # or boxes by plain intervals: rows for the margins alone
-    spare: bool = False  # the fixed rule's rows where the guide's are ready
+    spare: bool = False  # the fixed rule's rows where the proof's are ready
     execution: Execution | None = None  # where bounds are to cover execution, too
     values: dict[int, Box] = field(default_factory=dict)
     frames: dict[int, Frame] = field(default_factory=dict)
@@ -72,6 +70,11 @@ class Walk:
     weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
     together: dict[tuple[int, ...], tuple[Proven, Tensor]] = field(default_factory=dict)
     ruled: dict[tuple[int, ...], Rule] = field(default_factory=dict)
+
+    @property
+    def _ruled(self) -> bool:
+        """Whether all rows go along the fixed rule's lines."""
+        return isinstance(self.proof, ByRule)
 
     def layers(self) -> None:
         """Bound every node on the way to the output."""
@@ -93,24 +96,27 @@ class Walk:
                 done.add(source)
                 self._nonlinear(i, self.plan.carry(i, self.values[source]))
 
-    def margins(self, spec: Conditions) -> Tensor:
-        """(N, T) proven lower bounds of the spec's conditions."""
-        count, conditions = spec.shape
+    def literals(self, property: Property) -> Tensor:
+        """(N, T) proven lower bounds of the property's literals."""
+        count, conditions = property.shape
         target = self.plan.graph.output
         shape, like = self.plan.graph.nodes[target].shape, self.values[target].lower
         every = torch.arange(count * conditions, device=like.device)
         sample, condition, side = every // conditions, every % conditions, torch.zeros_like(every)
         found = like.new_empty(len(every))
-        for piece in _pieces(self.plan, target, sample, self.settings, self.guide):
+        for piece in _pieces(self.plan, target, sample, self.work, self.proof):
             where = (sample[piece], condition[piece], side[piece])
-            coef = spec.pick(piece).view(-1, *shape)
-            found[piece] = self._rows(target, coef, *where, self.guide)
-        return torch.fmax(found.view(count, conditions), self._plain(spec))
+            coef = property.pick(piece).view(-1, *shape)
+            found[piece] = self._rows(target, coef, *where, self.proof)
+        least = torch.fmax(found.view(count, conditions), self._plain(property))
+        if not bool(property.const.any()):
+            return least
+        return below(least + property.const, (least.abs() + property.const.abs()) * (4 * UNIT))
 
-    def _plain(self, spec: Conditions) -> Tensor:
-        """(N, T) the conditions' bounds by intervals alone."""
+    def _plain(self, property: Property) -> Tensor:
+        """(N, T) the literals' bounds by intervals alone."""
         box = self.values[self.plan.graph.output]
-        least, size = spec.least(box.lower.flatten(1), box.upper.flatten(1))
+        least, size = property.least(box.lower.flatten(1), box.upper.flatten(1))
         return below(least, size * gamma(self.plan.graph.output_size))
 
     # -- one node -----------------------------------------------------------------
@@ -150,10 +156,11 @@ class Walk:
         proven = prove(op, box)
         if proven is None:
             raise NoProof(f"{type(op).__name__} at {self.plan.graph.nodes[i].name}")
-        if self.guide is fixed_rule:
-            slopes = rule_slopes(op, box, op.tightest(box), self.settings)
+        rule = self.proof.rule or LeastArea()
+        if self._ruled:
+            slopes = rule.slopes(op, box, op.tightest(box))
         else:
-            self.frames[i] = frame(op, box, self.settings)
+            self.frames[i] = frame(op, box, rule, self.proof.wide)
             slopes = self.frames[i].lines.slopes
         self.proven[i] = proven
         shape = (len(box.lower), *self.plan.graph.nodes[i].shape)
@@ -184,7 +191,7 @@ class Walk:
     def _tightened(self, source: int) -> Box:
         """A node's box, made tighter by rows."""
         box = self.values[source]
-        if self.settings.method == "interval" or not self.inside:
+        if not self.proof.inside:
             return box
         if self.region.p == torch.inf and self.plan.interval_exact(source):
             return box
@@ -192,11 +199,13 @@ class Walk:
             return self._affine_box(source)
         # The fixed rule settles most neurons, as it did for the engine; the others get the
         # slopes that the engine found for them, some of them at once.
-        ready = self.guide.ready(source) if self.spare else None
-        box = self._neurons(source, box, fixed_rule, None if ready is None else ~ready)
-        return box if self.guide is fixed_rule else self._neurons(source, box, self.guide)
+        ready = self.proof.ready(self.plan, source) if self.spare else None
+        box = self._neurons(source, box, None, None if ready is None else ~ready)
+        return box if self._ruled else self._neurons(source, box, self.proof)
 
-    def _neurons(self, source: int, box: Box, guide: Guide, wanted: Tensor | None = None) -> Box:
+    def _neurons(
+        self, source: int, box: Box, proof: Proof | None, wanted: Tensor | None = None
+    ) -> Box:
         """A node's box, its unsettled entries (of those in the mask, (N, size)) bounded by rows."""
 
         def left(box: Box) -> tuple[Tensor, Tensor]:
@@ -212,31 +221,37 @@ class Walk:
         if few(self.plan, source, len(sample)):
             side = torch.arange(2 * len(sample), device=neuron.device) % 2
             every = (sample.repeat_interleave(2), neuron.repeat_interleave(2), side)
-            return self._sides(source, box, *every, guide)
+            return self._sides(source, box, *every, proof)
         # The side nearer to 0 first: what it settles needs no row for the other.
         near = (box.middle.flatten(1) <= 0).long()
         for sides in (near, 1 - near):
             sample, neuron = left(box)
-            box = self._sides(source, box, sample, neuron, sides[sample, neuron], guide)
+            box = self._sides(source, box, sample, neuron, sides[sample, neuron], proof)
         return box
 
     def _sides(
-        self, source: int, box: Box, sample: Tensor, neuron: Tensor, side: Tensor, guide: Guide
+        self,
+        source: int,
+        box: Box,
+        sample: Tensor,
+        neuron: Tensor,
+        side: Tensor,
+        proof: Proof | None,
     ) -> Box:
         """The box with these sides (0 below, 1 above) of these entries bounded by rows."""
         node = self.plan.graph.nodes[source]
         sign = 1.0 - 2.0 * side.to(box.lower.dtype)
         split = None
-        if guide is fixed_rule and self.execution is None and of_convolution(self.plan, source):
-            split = parts_of(self.plan, source, len(sample), self.clock)
+        if proof is None and self.execution is None and of_convolution(self.plan, source):
+            split = parts_of(self.plan, source, len(sample), self.work.clock)
         if split is not None and split.patched:
             bound = self._patched(source, split, sample, neuron, side, sign)
         else:
             bound = torch.empty_like(sign)
-            for piece in _pieces(self.plan, source, sample, self.settings, guide):
+            for piece in _pieces(self.plan, source, sample, self.work, proof):
                 coef = one_hot(neuron[piece], sign[piece], node.size, node.shape)
                 where = (sample[piece], neuron[piece], side[piece])
-                bound[piece] = self._rows(source, coef, *where, guide)
+                bound[piece] = self._rows(source, coef, *where, proof)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
         under, over = ((sample[side == k], neuron[side == k]) for k in (0, 1))
         # fmax, fmin: NaN proves nothing, and the interval stays.
@@ -261,8 +276,8 @@ class Walk:
             own = sample[rows] * len(part.neurons) + split.place[neuron[rows]]
             order = own.argsort(stable=True)  # what a crop knows is looked up once
             rows = order if isinstance(rows, slice) else rows[order]
-            for piece in _pieces(part.plan, part.target, sample[rows], self.settings, fixed_rule):
-                self.clock.check()
+            for piece in _pieces(part.plan, part.target, sample[rows], self.work, None):
+                self.work.clock.check()
                 here = rows[piece]
                 place, entry = split.where(neuron[here])
                 coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
@@ -280,8 +295,8 @@ class Walk:
             self.execution.narrow(source)
         lower, upper = [], []
         one = torch.zeros_like(neuron)
-        for piece in _pieces(self.plan, source, one, self.settings, fixed_rule):
-            self.clock.check()
+        for piece in _pieces(self.plan, source, one, self.work, None):
+            self.work.clock.check()
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
             coef = one_hot(neuron[piece], sign, node.size, node.shape)
             every = Even(slice(0, 1), len(coef))
@@ -314,17 +329,17 @@ class Walk:
         sample: Tensor,
         neuron: Tensor,
         side: Tensor,
-        guide: Guide,
+        proof: Proof | None,
     ) -> Tensor:
         """Proven lower bounds of coef . target."""
-        self.clock.check()
+        self.work.clock.check()
         if not len(coef):
             return coef.new_zeros(0)
         index, own = shared(sample), which(sample)
         choice = None
-        if guide is not fixed_rule:
-            choice = guide.choose(
-                Request(target, coef, sample, neuron, side, self.region, self.frames)
+        if proof is not None and not self._ruled:
+            choice = proof.choose(
+                self.plan, Request(target, coef, sample, neuron, side, self.region, self.frames)
             )
         error = None if self.execution is None else self.execution.error
         if choice is None:
@@ -355,14 +370,14 @@ class Walk:
 
 
 def _pieces(
-    plan: Plan, target: int, sample: Tensor, settings: Settings, guide: Guide
+    plan: Plan, target: int, sample: Tensor, work: Work, proof: Proof | None
 ) -> Iterator[slice]:
     """Chunks of rows near the processor: numbers are twice as long as in the engines, and rows
     keep nothing of the nodes they pass, unless slopes of their own. Chunks hold whole samples if
     all have equally many rows, and one sample if it has many: such rows share what they read."""
-    rows, most = len(sample), settings.memory // plan.row_bytes(target)
-    if guide is not fixed_rule:
-        most = at_once(plan, target, settings)
+    rows, most = len(sample), work.memory // plan.row_bytes(target)
+    if proof is not None and not isinstance(proof, ByRule):
+        most = at_once(plan, target, work)
     size = plan.node_size(target)
     step = max(1, min(most, 2 * PASS // size))
     ends = [rows]

@@ -14,21 +14,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.backward import fixed_layers, fixed_margins
 from frown.bounds.clock import Clock, OutOfTime
+from frown.bounds.method import Closing, Ends, Method
+from frown.bounds.options import Option, check_options
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent, Settings
+from frown.bounds.work import Work
 from frown.errors import InvalidInput
+from frown.methods.crown import RULES, Crown
 from frown.methods.exact.program import Mixed, minimise_mixed, nearest_on_piece
-from frown.methods.frown.network import Warm, frown
+from frown.methods.frown.network import Frown
+from frown.methods.lp.solvers import needed
+from frown.problem.property import Linear, Property, conjunction, violated
 from frown.problem.region import Region
-from frown.problem.spec import Conditions, Spec, violated
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 
@@ -40,37 +44,80 @@ GAP = 0.004  # how far below a counterexample the proof is tried
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Closing):
+    """The exact distance of piecewise linear networks, by mixed-integer programs.
+
+    An oracle for small networks: nothing of it is proved with rounding accounted for.
+    """
+
+    name: ClassVar[str] = "milp"
+    singly: ClassVar[bool] = True
+    estimates: ClassVar[bool] = True
+    rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def before(self) -> Method:
+        return Frown(rule=self.rule)
+
+    def refuse(self, plan: Plan, p: float) -> None:
+        refuse_others(plan, p)
+        for name in ("scipy", "highspy"):
+            needed(name)
+
+    def close(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        lower: float,
+        upper: float,
+        broken: bool,
+        work: Work,
+    ) -> Ends:
+        found = exact(plan, region, property, self, upper, lower, work.clock, broken=broken)
+        return Ends(found.proved, found.point, found.optimal, found.message)
+
+
+@dataclass(frozen=True)
+class Distance:
     """Both ends of the minimal distortion of one sample."""
 
     proved: float  # no counterexample up to here
     point: Tensor | None  # (*input shape) the nearest counterexample found by the solver
     broken: float  # its distance; inf without one
     optimal: bool  # whether the two ends meet, within half a per cent
-    targets: tuple[float, ...]  # the radius proved for each condition
+    targets: tuple[float, ...]  # the radius proved for each literal
     message: str
 
 
 def exact(
     plan: Plan,
     region: Region,  # of one sample
-    spec: Conditions,
-    settings: Settings,
+    property: Property,
+    method: Exact,
     upper: float,
     lower: float,
     clock: Clock,
     *,
     broken: bool = True,
-) -> Exact:
+) -> Distance:
     """The minimal distortion between `lower`, a radius already proved, and `upper`, one that
     is `broken` by a known counterexample or else the limit up to which to search.
 
     When the clock runs out, what was proved before stands.
     """
     refuse_others(plan, region.p)
+    if not property.single:
+        raise InvalidInput("the method milp takes properties without or; use frown or lp")
     double = plan.fact(("double", 0), lambda: Plan(plan.graph.to(torch.float64, "cpu")))
-    ball, rows = _double(region), Spec(spec.coef.double().cpu())
-    hunt = _Hunt(double, ball, rows, settings, clock, upper, lower, broken)
+    ball = _double(region)
+    count, literals = property.shape
+    coef = property.pick(slice(None)).double().cpu().view(count, literals, -1)
+    rows = conjunction(coef, property.const.double().cpu())
+    hunt = _Hunt(double, ball, rows, method, clock, upper, lower, broken)
     with torch.inference_mode():
         return hunt.run()
 
@@ -96,8 +143,8 @@ class _Hunt:
 
     plan: Plan
     region: Region
-    spec: Spec
-    settings: Settings
+    property: Linear
+    method: Exact
     clock: Clock
     upper: float
     lower: float
@@ -107,11 +154,12 @@ class _Hunt:
     targets: Array = field(default_factory=lambda: np.zeros(0))  # proved, per condition
     unit: Array = field(default_factory=lambda: np.zeros(0))  # conditions at the centre
 
-    def run(self) -> Exact:
+    def run(self) -> Distance:
         clean = self._conditions(self.region.centre)
         self.targets = np.full(len(clean), self.lower)
         if not (clean > 0).all():
-            return Exact(0.0, self.region.centre[0], 0.0, True, (0.0,) * len(clean), "the centre")
+            nothing = (0.0,) * len(clean)
+            return Distance(0.0, self.region.centre[0], 0.0, True, nothing, "the centre")
         self.unit = clean
         timely, hard = True, inf
         try:
@@ -129,7 +177,7 @@ class _Hunt:
             timely = False
         return self._result(timely)
 
-    def _result(self, timely: bool) -> Exact:
+    def _result(self, timely: bool) -> Distance:
         end = self.upper
         proved = np.where(
             self.targets > self.lower,
@@ -144,7 +192,7 @@ class _Hunt:
             message = "the solver came to no answer nearer to the upper end"
         else:
             message = "the time limit came before the ends met"
-        return Exact(least, self.point, self.found, optimal, tuple(proved.tolist()), message)
+        return Distance(least, self.point, self.found, optimal, tuple(proved.tolist()), message)
 
     def _foothold(self) -> None:
         """Without a radius to start from: CROWN's, by halving."""
@@ -152,26 +200,26 @@ class _Hunt:
         while float(self.targets.min()) <= 0 and radius > self.upper * 2.0**-60:
             self.clock.check()
             ball = self._ball(radius)
-            rule = replace(self.settings, method="crown")
-            layers = fixed_layers(self.plan, ball, rule, self.clock)
-            margins = fixed_margins(self.plan, ball, self.spec, layers, rule, self.clock)[0].numpy()
+            work = Work(clock=self.clock)
+            crown = Crown(self.method.rule).bound(self.plan, ball, self.property, work=work)
+            margins = crown.literals[0].numpy()
             self.targets[margins > 0] = np.maximum(self.targets[margins > 0], radius)
             radius /= 2
 
     def _attempt(self, radius: float) -> bool:
         """Try to prove all conditions at a radius; whether either end has moved."""
         ball = self._ball(radius)
-        ascent = Ascent(steps=30, more=30)
-        rule = replace(self.settings, method="frown", group=1, wide=False, ascent=ascent)
-        first = torch.zeros(1, dtype=torch.long)
-        base = frown(self.plan, ball, self.spec, rule, Warm(1), first, self.clock)
-        margins = base.margins[0].numpy()
+        frown, work = Frown(rule=self.method.rule, steps=30), Work(clock=self.clock)
+        base = frown.bound(self.plan, ball, self.property, work=work)
+        margins = base.literals[0].numpy()
         self.targets[margins > 0] = np.maximum(self.targets[margins > 0], radius)
         waiting = [t for t in np.argsort(margins / self.unit) if self.targets[t] < radius]
         if not waiting:
             return True
         mixed = Mixed.build(self.plan, ball, base.layers.frames)
-        costs, consts = mixed.program.objective(self.plan.graph.output, self.spec.coef[0].numpy())
+        coef = self.property.coef[0].numpy()
+        costs, consts = mixed.program.objective(self.plan.graph.output, coef)
+        consts = consts + self.property.const[0].numpy()
         problem = mixed.constraints()
         # Half of the time left is for this radius, in equal shares.
         spare = self.clock.left() / 2
@@ -208,7 +256,7 @@ class _Hunt:
         return self.region.with_radius(torch.tensor([radius], dtype=torch.float64))
 
     def _conditions(self, x: Tensor) -> Array:
-        return (self.spec.coef[0] @ self.plan.graph.apply(x).flatten()).numpy()
+        return self.property.literals(self.plan.graph.apply(x).flatten(1))[0].numpy()
 
     def _distance(self, x: Tensor) -> float:
         return float(self.region.distance(x))

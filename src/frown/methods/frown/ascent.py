@@ -12,7 +12,8 @@ the neuron's output and z0 the point where its line touches f,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -21,13 +22,54 @@ from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.first_layer import Entry
 from frown.bounds.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Ascent
 from frown.bounds.stacks import runs
 from frown.methods.frown.alpha import passage
 from frown.problem.region import Region
 from frown.relax.relaxation import Frame
 
 _NOISE = 1e-2  # of a row's largest derivative
+
+
+@dataclass(frozen=True, slots=True)
+class Ascent:
+    """How the slopes are optimised; defaults suit every network tried.
+
+    `steps` are taken at one radius alone, from CROWN's lines; where there are few layers of slopes,
+    as few as that and `shallow` more. Each radius of a search starts
+    where the last one ended, and radii get closer: there are fewer and smaller steps, but at
+    least `more`. Margins, which decide, get all of them. A search's first radius is a guess, and
+    gets no more than a `glance`.
+    """
+
+    steps: int = 10
+    more: int = 2
+    shallow: int = 4
+    rate: float = 0.25  # first step, in units of the slope range
+    decay: float = 0.92  # of the rate, per step
+    fade: float = 0.65  # of steps and rate, per radius
+    least: float = 0.25  # of the rate, after however many radii: long searches go on moving
+    momentum: float = 0.5
+    memory: float = 0.85  # of the squared gradient
+
+    @property
+    def glance(self) -> Ascent:
+        """Fewer steps, larger ones: enough to see where the next radius should be. Where every
+        radius is to get as many (`more`), all of them."""
+        if self.more >= self.steps:
+            return self
+        return replace(self, steps=ceil(0.6 * self.steps), rate=1.2 * self.rate)
+
+    def of_neurons(self, radii: int, layers: int | None = None) -> tuple[int, float]:
+        """Steps, and the first one's rate, after so many radii, along so many layers (None: what
+        groups share is harder to find)."""
+        faded = self.fade**radii
+        steps = min(self.steps, max(self.more, ceil(self.steps * faded)))
+        if layers is not None and self.more < self.steps:
+            steps = min(steps, layers + self.shallow)
+        return steps, self.rate * max(self.least, faded)
+
+    def of_margins(self, radii: int) -> tuple[int, float]:
+        return self.steps, self.rate * max(self.least, self.fade ** (radii / 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,56 +1,53 @@
-"""FROWN over a whole network: every neuron of every layer, each side, its own lines."""
+"""FROWN over a whole network: every neuron of every layer, each side, its own lines.
+
+`Frown` is the method. Its state holds the places of slopes where ascents ended, by row, and so
+does its proof.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from frown.bounds.backward import (
-    Boxes,
-    Layers,
-    at_once,
-    fixed_box,
-    fixed_layers,
-    fixed_margins,
-    pieces,
-    rounded,
-    unsettled,
-    walk,
-    without_rows,
-)
-from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.first_layer import Entry
 from frown.bounds.forms import one_hot
-from frown.bounds.patches import Part
+from frown.bounds.method import Bounds, Method, every
+from frown.bounds.options import Option, check_options
+from frown.bounds.patches import Part, shared
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
+from frown.bounds.proof import Choice, Proof, Request, State
+from frown.bounds.rule import Rule
+from frown.bounds.stacks import bank
 from frown.bounds.tiling import parts
+from frown.bounds.walk import Given, Layers, at_once, pieces, rounded, unsettled, walk, without_rows
+from frown.bounds.work import Work
 from frown.graph.box import Box
-from frown.methods.frown.ascent import Rows, optimise
+from frown.methods.crown import RULES, Crown, crown_box, crown_layers, crown_literals
+from frown.methods.frown.ascent import Ascent, Rows, optimise, slopes_of
+from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.problem.spec import Conditions
 from frown.relax.relaxation import Frame
 
 Key = tuple[int, int]  # a node, the number of its part
 
 
 @dataclass
-class Warm:
-    """Where ascents ended, for the next radius to start from.
+class Tables:
+    """Places of slopes where ascents ended, for the next radius to start from.
 
     Per bounded node and part of it a table (samples * groups, lanes, slots) of theta, NaN
     where nothing has been tried, or nothing was better than CROWN's lines; of the last node,
-    the output, one group per condition. A search goes on to radii that fail: `proof` has each
-    sample's theta as it was at the largest radius proved.
+    the output, one group per literal.
     """
 
     samples: int
     rounds: int = 0  # radii tried so far
     theta: dict[Key, Tensor] = field(default_factory=dict)
-    proof: dict[Key, Tensor] = field(default_factory=dict)
-    tight: Warm | None = None  # of the narrow search that a wide one builds on
+    tight: Tables | None = None  # of the narrow search that a wide one builds on
 
     def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
         if key not in self.theta:
@@ -67,70 +64,293 @@ class Warm:
         start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
         return torch.where(torch.isnan(theta), start, theta)
 
-    def keep(self, proved: Tensor) -> None:
-        """What theta is now has proved the radii of these samples."""
+    def take(self, index: Tensor, rounds: int = 0) -> Tables:
+        """A copy of these samples' tables, as after so many radii."""
+        theta = {}
         for key, table in self.theta.items():
-            kept = self.proof.setdefault(key, torch.full_like(table, torch.nan))
             shape = (self.samples, len(table) // self.samples, *table.shape[1:])
-            kept.view(shape).index_copy_(0, proved, table.view(shape).index_select(0, proved))
-        if self.tight is not None:
-            self.tight.keep(proved)
+            theta[key] = table.view(shape).index_select(0, index).flatten(0, 1)
+        tight = None if self.tight is None else self.tight.take(index, rounds)
+        return Tables(len(index), rounds, theta, tight)
 
-    def proofs(self, rounds: int = 0) -> Warm:
-        """The tables of the largest radii proved, in place of the last ones tried; ascents go on
-        there as after so many radii."""
-        tight = None if self.tight is None else self.tight.proofs(rounds)
-        return Warm(self.samples, rounds, self.proof, tight=tight)
+
+def joined(tables: Sequence[Tables]) -> Tables:
+    """The tables of all samples of several, in order."""
+    if len(tables) == 1:
+        return tables[0]
+    theta = {}
+    for key in {key: None for one in tables for key in one.theta}:
+        known = next(one for one in tables if key in one.theta)
+        like = known.theta[key]
+        groups = len(like) // known.samples
+        blank = [like.new_full((n.samples * groups, *like.shape[1:]), torch.nan) for n in tables]
+        parts = zip(tables, blank, strict=True)
+        theta[key] = torch.cat([one.theta.get(key, nothing) for one, nothing in parts])
+    narrow = [one.tight for one in tables if one.tight is not None]
+    tight = joined(narrow) if len(narrow) == len(tables) else None
+    return Tables(sum(one.samples for one in tables), tables[0].rounds, theta, tight)
+
+
+@dataclass
+class FrownState(State):
+    """Where the ascents of some samples ended; `sample` (N,) says which of the tables they are."""
+
+    tables: Tables
+    sample: Tensor | None = None  # None: all of them
+
+    def at(self, sample: Tensor) -> FrownState:
+        return FrownState(self.tables, sample if self.sample is None else self.sample[sample])
+
+
+@dataclass(frozen=True)
+class Frown(Method):
+    """FROWN: every neuron of every layer, each side, optimises its own lines.
+
+    Groups of neurons may share theirs, which is cheaper on wide layers and looser. Not for a
+    quick look at a large network: CROWN costs a fraction.
+    """
+
+    name: ClassVar[str] = "frown"
+    group: Annotated[
+        int, Option("neurons that share slopes (0: a whole layer)", least=0, metavar="K|layer")
+    ] = 1
+    wide: Annotated[bool, Option("search all slopes, not only the tightest lines'")] = False
+    rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
+    steps: Annotated[
+        int | None, Option("steps of every ascent (default: as many as usually pay)", least=1)
+    ] = None
+    ascent: Ascent = field(default_factory=Ascent)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.steps is not None:
+            ascent = replace(self.ascent, steps=self.steps, more=self.steps)
+            object.__setattr__(self, "ascent", ascent)
+
+    @property
+    def lines(self) -> Rule:
+        """CROWN's rule, where ascents start."""
+        return RULES[self.rule]
+
+    @property
+    def before(self) -> Method:
+        return Crown(self.rule)
+
+    @property
+    def glance(self) -> Frown | None:
+        """Fewer, larger steps; a group's slopes are harder to find again, and get their due."""
+        if self.group != 1:
+            return None
+        return replace(self, steps=None, ascent=self.ascent.glance)
+
+    def start(self, samples: int) -> FrownState:
+        return FrownState(Tables(samples))
+
+    def kept_bytes(self, plan: Plan) -> int:
+        kept = 0
+        for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
+            groups = -(-2 * plan.graph.nodes[source].size // (self.group or 1 << 40)) + 2
+            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+        return kept
+
+    def bound(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        state: State | None = None,
+        given: Given | None = None,
+        work: Work = Work(),  # noqa: B008
+    ) -> Bounds:
+        own = state if isinstance(state, FrownState) else self.start(len(region.radius))
+        sample = every(region) if own.sample is None else own.sample
+        found = frown(plan, region, property, self, own.tables, sample, work, given)
+        proof = FrownProof(plan, self, own.tables, own.sample)
+        return Bounds(found.layers, found.literals, proof, {})
+
+
+@dataclass(frozen=True)
+class FrownProof(Proof):
+    """FROWN's slopes, from where its ascents ended; rounded to single precision, which is how
+    certificates keep them."""
+
+    plan: Plan  # that was bounded
+    method: Frown
+    tables: Tables
+    sample: Tensor | None = None  # which of the tables; None: all of them
+
+    @property
+    def rule(self) -> Rule:
+        return self.method.lines
+
+    @property
+    def wide(self) -> bool:
+        return self.method.wide
+
+    def take(self, index: Tensor) -> FrownProof:
+        return FrownProof(self.plan, self.method, self.tables.take(self._own(index)))
+
+    @classmethod
+    def cat(cls, proofs: Sequence[FrownProof]) -> FrownProof:
+        first = proofs[0]
+        assert all(proof.sample is None for proof in proofs)
+        return cls(first.plan, first.method, joined([proof.tables for proof in proofs]))
+
+    def blank(self, samples: int) -> FrownProof:
+        return FrownProof(self.plan, self.method, Tables(samples))
+
+    def state(self) -> FrownState:
+        """A start for further ascents at the same radii, as after one of them."""
+        numbers = torch.arange(self.tables.samples, device=self.plan.graph.device)
+        own = numbers if self.sample is None else self.sample
+        return FrownState(self.tables.take(own, rounds=1))
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        bounded, tables = self.plan, self.tables
+        target = self._origin(plan)[request.target]
+        slots = plan.slots(request.target)[1]
+        if not slots or slots != bounded.slots(target)[1]:
+            return None
+        last = request.target == plan.graph.output
+        grouped = self.method.group != 1 and not last
+        if last:
+            table = tables.theta.get((target, 0))
+            if table is None:
+                return None
+            literals = len(table) // tables.samples
+            key = self._own(request.sample) * literals + request.neuron
+            theta = tables.filled(table[key], (target, 0), key)
+        else:
+            if bounded.graph.nodes[target].size != plan.graph.nodes[request.target].size:
+                return None
+            found = self._table(target, request)
+            if found is None:
+                return None
+            theta = found
+        index, frames = shared(request.sample), bank(plan, request.target, request.frames)
+        whole = all(map(_finite, frames))
+        frames = tuple(f.rows(index) for f in frames)
+        group = torch.arange(len(request.coef)) if grouped else None
+        theta, count = theta.to(request.coef), len(request.coef)
+        slopes = slopes_of(plan, request.target, frames, group, theta, count)
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            own = slopes(i, here).float().double()
+            return own if len(own) == count else own.expand(count, *own.shape[1:])
+
+        return Choice(slope, whole)
+
+    def ready(self, plan: Plan, source: int) -> Tensor | None:
+        found = self._origin(plan)[source]
+        if self.method.group != 1 or not plan.elementwise(source):
+            return None
+        if plan.slots(source)[1] != self.plan.slots(found)[1]:
+            return None
+        numbers = torch.arange(self.tables.samples, device=self.plan.graph.device)
+        own = numbers if self.sample is None else self.sample
+        return tried(self.plan, found, self.tables, self.method, own)
+
+    def _own(self, sample: Tensor) -> Tensor:
+        """The samples' numbers in the tables."""
+        return sample if self.sample is None else self.sample[sample]
+
+    def _origin(self, plan: Plan) -> dict[int, int]:
+        """By the replayed network's nodes, those of the network that was bounded."""
+        origin = {plan.graph.output: self.plan.graph.output}
+        for i, j in zip(plan.relaxed, self.plan.relaxed, strict=True):
+            origin[plan.sources[i]] = self.plan.sources[j]
+        return origin
+
+    def _table(self, target: int, request: Request) -> Tensor | None:
+        """(rows, lanes, slots) where the ascents of these neurons' groups ended."""
+        split = parts(self.plan, target, self.method.group)
+        slots, found = self.plan.slots(target)[1], None
+        for k, part, rows in split.split(request.neuron):
+            table = self.tables.theta.get((target, k))
+            if table is None:
+                continue
+            neuron = request.neuron[rows]
+            place, blocks = split.place[neuron], split.blocks[k]
+            slot = request.side[rows] * blocks + split.block[neuron]
+            key = self._own(request.sample[rows]) * (2 * blocks) + slot
+            theta = part.spread(self.tables.filled(table[key], (target, k), key), place, slots)
+            if found is None:
+                found = theta.new_full((len(request.neuron), *theta.shape[1:]), torch.nan)
+            found[rows] = theta
+        return found
+
+
+def _finite(frame: Frame) -> bool:
+    low, high = frame.range.lower, frame.range.upper
+    total = low.lower.abs() + low.upper.abs() + high.lower.abs() + high.upper.abs()
+    total = total if frame.excess is None else total + frame.excess
+    return bool(total.isfinite().all())
 
 
 @dataclass(frozen=True)
 class Frowned:
-    """FROWN's layers and margins."""
+    """FROWN's layers and literals."""
 
     layers: Layers
-    margins: Tensor  # (N, T)
+    literals: Tensor  # (N, T)
 
 
 def frown(
     plan: Plan,
     region: Region,
-    spec: Conditions,
-    settings: Settings,
-    warm: Warm,
-    sample: Tensor,  # (N,) which samples of `warm` these are
-    clock: Clock = NO_LIMIT,
-    known: Boxes | None = None,  # that hold already
+    property: Property,
+    method: Frown,
+    tables: Tables,
+    sample: Tensor,  # (N,) which samples of the tables these are
+    work: Work,
+    given: Given | None = None,
 ) -> Frowned:
-    """Bounds of every layer and of the spec with optimised lines.
+    """Bounds of every layer and of the property with optimised lines.
 
     Never looser than what they start from: CROWN's bounds or, for the wider search space,
     those of the narrow one. From the second radius on rows start from slopes that were better
     than CROWN's at the first; only where there are none, CROWN's lines come first.
     """
     base = None
-    if settings.wide:
-        warm.tight = warm.tight or Warm(warm.samples)
-        narrow = replace(settings, wide=False)
-        base = frown(plan, region, spec, narrow, warm.tight, sample, clock, known)
-    elif warm.rounds == 0:
-        crown = fixed_layers(plan, region, settings, clock, known)
-        base = Frowned(crown, fixed_margins(plan, region, spec, crown, settings, clock))
-    engine = _Engine(plan, region, settings, warm, sample, clock)
+    if method.wide:
+        tables.tight = tables.tight or Tables(tables.samples)
+        narrow = replace(method, wide=False)
+        base = frown(plan, region, property, narrow, tables.tight, sample, work, given)
+    elif tables.rounds == 0:
+        crown = crown_layers(plan, region, method.lines, work, given)
+        base = Frowned(crown, crown_literals(plan, region, property, crown, work))
+    engine = _Engine(plan, region, method, tables, sample, work)
+
+    cuts = given is not None and given.cuts
+
+    def both(box: Box, found: Box) -> Box:
+        """What is known by both; where cuts may contradict, with the contradiction."""
+        if cuts:
+            return Box(box.lower.fmax(found.lower), box.upper.fmin(found.upper))
+        return box.meet(found)
 
     def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
         if base is not None:
-            box, rows = box.meet(base.layers.values[source]), bool(plan.below(source))
-        else:
-            box, rows = without_rows(plan, region, source, box, settings, known, clock)
-            if rows and not engine.begins_at_crown(source):
-                new = ~tried(plan, source, warm, settings, sample)
-                box = fixed_box(plan, region, source, box, frames, settings, clock, new)
-        return box.meet(engine.neurons(source, box, frames)) if rows else box
+            box = box.meet(base.layers.values[source])
+            if not plan.below(source):
+                return box
+            return both(box, engine.neurons(source, box, frames))
+        found = without_rows(plan, region, source, box, work)
+        if found is not None:
+            return found
+        raw = box
+        if not engine.begins_at_crown(source):
+            new = ~tried(plan, source, tables, method, sample)
+            raw = both(box, crown_box(plan, region, source, box, frames, work, new))
+        box = box.meet(raw) if cuts else raw
+        return both(raw, engine.neurons(source, box, frames))
 
-    layers = walk(plan, region, tighten, settings)
-    margins = engine.margins(spec, layers.frames, None if base is None else base.margins)
-    warm.rounds += 1
-    return Frowned(layers, margins)
+    layers = walk(plan, region, tighten, method.lines, method.wide, given)
+    if base is not None:
+        layers = replace(layers, empty=layers.empty | base.layers.empty)
+    literals = engine.literals(property, layers.frames, None if base is None else base.literals)
+    tables.rounds += 1
+    return Frowned(layers, literals)
 
 
 def gather_rows(
@@ -156,16 +376,16 @@ def gather_rows(
     return Rows(part.target, coef, ball, own, group, wide, entry), keys
 
 
-def tried(plan: Plan, source: int, warm: Warm, settings: Settings, sample: Tensor) -> Tensor:
+def tried(plan: Plan, source: int, tables: Tables, method: Frown, sample: Tensor) -> Tensor:
     """(N, size) mask of the entries of a node of which both sides have slopes to start from."""
-    split = parts(plan, source, settings.group)
+    split = parts(plan, source, method.group)
     size = plan.graph.nodes[source].size
     mask = torch.zeros(len(sample), size, dtype=torch.bool, device=sample.device)
     for k, part in enumerate(split.parts):
-        if (source, k) in warm.theta:
+        if (source, k) in tables.theta:
             # The last node is in all rows.
-            known = ~torch.isnan(warm.theta[source, k][:, 0, -1])
-            both = known.view(warm.samples, 2, split.blocks[k])[sample].all(1)
+            known = ~torch.isnan(tables.theta[source, k][:, 0, -1])
+            both = known.view(tables.samples, 2, split.blocks[k])[sample].all(1)
             own = part.neurons.flatten()
             mask[:, own] = both[:, split.block[own]]
     return mask
@@ -175,23 +395,23 @@ def tried(plan: Plan, source: int, warm: Warm, settings: Settings, sample: Tenso
 class _Engine:
     plan: Plan
     region: Region
-    settings: Settings
-    warm: Warm
+    method: Frown
+    tables: Tables
     sample: Tensor
-    clock: Clock
+    work: Work
 
     def begins_at_crown(self, source: int) -> bool:
         """Whether rows without slopes to start from begin with CROWN's very lines, so that their
         bounds are no looser; the rows of a group, or planes, begin near them."""
-        return self.settings.group == 1 and self.plan.elementwise(source)
+        return self.method.group == 1 and self.plan.elementwise(source)
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by optimised rows."""
         sample, neuron = unsettled(self.plan, source, box)
         low, high = box.lower.flatten().clone(), box.upper.flatten().clone()
         size = self.plan.graph.nodes[source].size
-        group, grouped = self.settings.group, self.settings.group != 1
-        split = parts(self.plan, source, group, self.clock)
+        group, grouped = self.method.group, self.method.group != 1
+        split = parts(self.plan, source, group, self.work.clock)
         for k, part, rows in split.split(neuron):
             here, own = sample[rows], neuron[rows]
             (place, entry), blocks = split.where(own), split.blocks[k]
@@ -212,7 +432,7 @@ class _Engine:
                 )
                 chunks = self._whole_groups(part, here, slot)
             else:
-                chunks = list(pieces(part.plan, part.target, len(here), self.settings))
+                chunks = list(pieces(part.plan, part.target, len(here), self.work))
             found = []
             for piece in chunks:
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
@@ -236,22 +456,25 @@ class _Engine:
             high.index_copy_(0, flat, -least[count:])
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
-    def margins(self, spec: Conditions, frames: dict[int, Frame], floor: Tensor | None) -> Tensor:
-        """(N, T) lower bounds of the conditions, never below `floor`."""
-        count, conditions = spec.shape
+    def literals(
+        self, property: Property, frames: dict[int, Frame], floor: Tensor | None
+    ) -> Tensor:
+        """(N, T) lower bounds of the literals, never below `floor`."""
+        count, conditions = property.shape
         target = self.plan.graph.output
         shape = self.plan.graph.nodes[target].shape
-        every = torch.arange(count * conditions, device=self.sample.device)
-        sample, slot = every // conditions, every % conditions
-        best = self.region.radius.new_full((len(every),), -torch.inf)
+        numbers = torch.arange(count * conditions, device=self.sample.device)
+        sample, slot = numbers // conditions, numbers % conditions
+        const = property.const.flatten()
+        best = self.region.radius.new_full((len(numbers),), -torch.inf)
         if floor is not None:
-            best = floor.flatten().clone()
+            best = floor.flatten() - const
         (part,) = parts(self.plan, target, 0).parts
-        for piece in pieces(self.plan, target, len(every), self.settings):
+        for piece in pieces(self.plan, target, len(numbers), self.work):
             found = self._rows(
                 part,
                 (target, 0),
-                spec.pick(piece).view(-1, *shape),
+                property.pick(piece).view(-1, *shape),
                 sample[piece],
                 torch.zeros_like(sample[piece]),
                 slot[piece],
@@ -261,7 +484,8 @@ class _Engine:
                 grouped=False,
             )
             best[piece] = torch.maximum(best[piece], found)
-        return best.view(count, conditions)
+        found = (best + const).view(count, conditions)
+        return found if floor is None else torch.fmax(found, floor)
 
     def _rows(
         self,
@@ -286,19 +510,19 @@ class _Engine:
             index = rounded(slice(0, count), coef.device)
             coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
-        entry, wide = part.entry(self.region, sample, place), self.settings.wide
+        entry, wide = part.entry(self.region, sample, place), self.method.wide
         rows, keys = gather_rows(
             part, self.region, coef, sample, place, key, frames, grouped, wide, entry
         )
         width = part.plan.slots(part.target)[1]
-        flat = self.warm.table(table, slots, rows.lanes, width, coef)
-        theta = self.warm.filled(flat.index_select(0, keys), table, keys)
-        ascent = self.settings.ascent
+        flat = self.tables.table(table, slots, rows.lanes, width, coef)
+        theta = self.tables.filled(flat.index_select(0, keys), table, keys)
+        ascent = self.method.ascent
         last = table[0] == self.plan.graph.output
-        radii, layers = self.warm.rounds, None if grouped else len(part.plan.below(part.target))
+        radii, layers = self.tables.rounds, None if grouped else len(part.plan.below(part.target))
         steps, rate = ascent.of_margins(radii) if last else ascent.of_neurons(radii, layers)
         ascent = replace(ascent, rate=rate)
-        found = optimise(part.plan, rows, theta, ascent, steps, self.clock)
+        found = optimise(part.plan, rows, theta, ascent, steps, self.work.clock)
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
         flat.index_copy_(0, keys, found.theta[:kept])
@@ -311,7 +535,7 @@ class _Engine:
         starts = torch.ones_like(sample, dtype=torch.bool)
         starts[1:] = (sample[1:] != sample[:-1]) | (slot[1:] != slot[:-1])
         edges = [*starts.nonzero().flatten().tolist(), len(sample)]
-        most = at_once(part.plan, part.target, self.settings)
+        most = at_once(part.plan, part.target, self.work)
         chunks, first = [], 0
         for edge, after in zip(edges[1:], [*edges[2:], None], strict=True):
             if after is None or after - first > most:

@@ -11,44 +11,47 @@ the program's optimum. (For A != 0 this is a line of slope y / A.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import inf
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins, pieces, unsettled, walk
-from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.forms import begin, descend, form_of, one_hot
+from frown.bounds.method import Bounds, Method
+from frown.bounds.options import Option, check_options
 from frown.bounds.plan import Plan
-from frown.bounds.settings import Settings
+from frown.bounds.proof import ByRule, Choice, Proof, Request, State
+from frown.bounds.rule import Rule
+from frown.bounds.walk import Given, Layers, pieces, unsettled, walk
+from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.graph.box import Box
-from frown.methods.frown.network import Warm, frown
+from frown.methods.crown import RULES, Crown
+from frown.methods.frown.network import Frown
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Duals, minimise, needed
+from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.problem.spec import Conditions
 from frown.relax.relaxation import Frame, Slopes
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Tally:
+class Count:
     """How many programs were solved, and how many of them not to optimality."""
 
     programs: int = 0
     unsolved: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.programs + other.programs, self.unsolved + other.unsolved)
+    def __add__(self, other: Count) -> Count:
+        return Count(self.programs + other.programs, self.unsolved + other.unsolved)
 
     def remark(self) -> str:
         return (
@@ -57,30 +60,8 @@ class Tally:
         )
 
 
-@dataclass(frozen=True)
-class Workers:
-    """Processes over which the programs of a layer are spread."""
-
-    count: int = 1
-    pool: Executor | None = None
-
-
-@contextmanager
-def crew_of(settings: Settings) -> Iterator[Workers]:
-    """The processes that the settings ask for; none where no program is to be solved."""
-    count = settings.workers
-    if settings.method != "lp" or count == 1:
-        yield Workers()
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        yield Workers(count, pool)
-
-
 @dataclass
-class Vertices:
+class Bases:
     """Where the programs of one sample ended, for the next radius to start from.
 
     By the program's pattern and what was bounded: a vertex makes sense for a like program.
@@ -90,77 +71,61 @@ class Vertices:
 
 
 @dataclass(frozen=True)
-class Leanings:
+class DualSlopes:
     """Slopes that the duals of a target's rows amount to, by the rows' numbers."""
 
-    number: Tensor  # (R,) ascending: 2 neuron + side (1: above); at the output the condition
+    number: Tensor  # (R,) ascending: 2 neuron + side (1: above); at the output the literal
     slope: dict[int, Tensor]  # node -> (R, size of its input); NaN: they say nothing
 
-    def only(self, kept: Tensor) -> Leanings:
+    def only(self, kept: Tensor) -> DualSlopes:
         """These rows (R,) alone."""
-        return Leanings(self.number[kept], {i: s[kept] for i, s in self.slope.items()})
+        return DualSlopes(self.number[kept], {i: s[kept] for i, s in self.slope.items()})
+
+
+@dataclass
+class LpState(State):
+    """Where the programs of every sample ended, and how many there were."""
+
+    bases: list[Bases]
+    count: list[Count]
+    sample: list[int]
+
+    def at(self, sample: Tensor) -> LpState:
+        return LpState(self.bases, self.count, [self.sample[k] for k in sample.tolist()])
 
 
 @dataclass(frozen=True)
-class Slants:
-    """What a proof by programs needs to be made again: lines, by target."""
+class LP(Method):
+    """Linear programs over several lines per activation; bounds proved from their duals.
 
-    leanings: dict[int, Leanings]
-    rule: dict[int, Slopes]  # node -> the fixed rule's where programs began: of all other rows
-    warm: Warm | None = None  # of boxes that are FROWN's
+    To see how much better lines could be; hundreds of times as slow as FROWN. `inner` bounds the
+    inner layers: None, programs throughout (LP-ALL); a method, programs for the last layer alone
+    (LP-LAST). A search starts at the radii of `start_at`. Unless `hot`, every program starts from
+    nothing, as a plain implementation would; the bounds are the same.
+    """
 
+    name: ClassVar[str] = "lp"
+    singly: ClassVar[bool] = True
+    tangents: Annotated[int, Option("lines per curved side", least=1)] = 3
+    inner: Annotated[
+        Method | None, Option("what bounds inner layers (default: programs)", ("crown", "frown"))
+    ] = None
+    rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
+    start_at: Method | None = field(default_factory=Frown)  # whose radii are looked at first
+    hot: bool = True
 
-@dataclass(frozen=True)
-class Solved:
-    """The LP's layers and margins; both at least as tight as what it started from."""
+    def __post_init__(self) -> None:
+        check_options(self)
 
-    layers: Layers
-    margins: Tensor  # (1, T)
-    tally: Tally
-    slants: Slants
+    @property
+    def before(self) -> Method:
+        return Crown(self.rule)
 
+    @property
+    def foresight(self) -> Method | None:
+        return self.start_at if self.hot else None
 
-def lp(
-    plan: Plan,
-    region: Region,  # of one sample
-    spec: Conditions,
-    settings: Settings,
-    crew: Workers,
-    clock: Clock = NO_LIMIT,
-    vertices: Vertices | None = None,  # of this sample, from other radii
-) -> Solved:
-    """Bounds of every layer (boxes = "lp"), or of the last one alone, by linear programs."""
-    warm = None
-    if settings.boxes == "frown":
-        first = torch.zeros(1, dtype=torch.long, device=plan.graph.device)
-        warm = Warm(1)
-        base = frown(plan, region, spec, settings, warm, first, clock)
-        layers, floor = base.layers, base.margins
-    else:
-        layers = fixed_layers(plan, region, settings, clock)
-        floor = fixed_margins(plan, region, spec, layers, settings, clock)
-    rule = {i: own.lines.slopes for i, own in layers.frames.items()}
-    engine = _Engine(plan, region, settings, crew, clock, vertices or Vertices())
-    if settings.boxes == "lp":
-        start = layers
-
-        def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
-            box = box.meet(start.values[source])
-            return engine.neurons(source, box, frames) if plan.below(source) else box
-
-        layers = walk(plan, region, tighten, settings)
-    coef = spec.coef[0].reshape(-1, *plan.graph.nodes[-1].shape)
-    found = engine.rows(plan.graph.output, coef, layers.frames, range(len(coef)))
-    margins = torch.fmax(floor, found[None])
-    last = plan.graph.output
-    if last in engine.leanings:  # what was there before may be better
-        engine.leanings[last] = engine.leanings[last].only(found >= floor[0])
-    return Solved(layers, margins, engine.tally, Slants(engine.leanings, rule, warm))
-
-
-def check_program(plan: Plan, settings: Settings, p: float) -> None:
-    """Refuse what the method cannot do, before any work."""
-    if settings.method == "lp":
+    def refuse(self, plan: Plan, p: float) -> None:
         if p not in (1, 2, inf):
             raise InvalidInput(
                 f"method lp takes the norms 1, 2 and inf, not {p:g}: others are no linear or "
@@ -168,24 +133,204 @@ def check_program(plan: Plan, settings: Settings, p: float) -> None:
             )
         for name in ("scipy", "clarabel" if p == 2 else "highspy"):
             needed(name)
-    elif settings.method == "milp":
-        from frown.methods.exact.distance import refuse_others
 
-        refuse_others(plan, p)
-        for name in ("scipy", "highspy"):
-            needed(name)
+    def start(self, samples: int) -> LpState:
+        return LpState(
+            [Bases() for _ in range(samples)],
+            [Count() for _ in range(samples)],
+            list(range(samples)),
+        )
+
+    def bound(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        state: State | None = None,
+        given: Given | None = None,
+        work: Work = Work(),  # noqa: B008
+    ) -> Bounds:
+        own = state if isinstance(state, LpState) else self.start(len(region.radius))
+        found, remarks = [], {}
+        for n, k in enumerate(own.sample):
+            one, bases = slice(n, n + 1), own.bases[k]
+            part = None if given is None else given.rows(one)
+            solved = lp(plan, region.rows(one), property.rows(one), self, bases, part, work)
+            found.append(solved)
+            own.count[k] += solved.count
+            if own.count[k].unsolved:
+                remarks[n] = own.count[k].remark()
+        proof = LpProof(plan, self.rule, [one.proof for one in found])
+        literals = torch.cat([one.literals for one in found])
+        return Bounds(_stacked(plan, region, found, self), literals, proof, remarks)
 
 
-def dual_rows(
+def _stacked(plan: Plan, region: Region, found: Sequence[Solved], method: LP) -> Layers:
+    """The layers of all samples together."""
+    if len(found) == 1:
+        return found[0].layers
+
+    def together(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+        boxes = [one.layers.values[source] for one in found]
+        return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
+
+    return walk(plan, region, together, RULES[method.rule])
+
+
+@dataclass(frozen=True)
+class OneProof:
+    """What one sample's proof by programs needs to be made again: slopes by target."""
+
+    slopes: dict[int, DualSlopes]
+    rule: dict[int, Slopes]  # node -> the fixed rule's where programs began: of all other rows
+    inner: Proof  # of what programs did not tighten
+
+
+@dataclass(frozen=True)
+class LpProof(Proof):
+    """What the duals of linear programs amount to, one program's for each sample.
+
+    What they did not tighten was known before: by FROWN, or by the fixed rule's slopes as they
+    were then. On the tighter boxes the rule may choose others, and bounds may be looser.
+    """
+
+    plan: Plan  # that was bounded
+    lines: str
+    samples: list[OneProof | None]  # None: the rule's
+
+    @property
+    def rule(self) -> Rule:
+        return RULES[self.lines]
+
+    def take(self, index: Tensor) -> LpProof:
+        return LpProof(self.plan, self.lines, [self.samples[k] for k in index.tolist()])
+
+    @classmethod
+    def cat(cls, proofs: Sequence[LpProof]) -> LpProof:
+        every = [one for proof in proofs for one in proof.samples]
+        return cls(proofs[0].plan, proofs[0].lines, every)
+
+    def blank(self, samples: int) -> LpProof:
+        return LpProof(self.plan, self.lines, [None] * samples)
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        nodes = dict(zip(plan.relaxed, self.plan.relaxed, strict=True))
+        origin = {plan.graph.output: self.plan.graph.output}
+        for i, j in nodes.items():
+            origin[plan.sources[i]] = self.plan.sources[j]
+        target, last = origin[request.target], request.target == plan.graph.output
+        size = plan.graph.nodes[request.target].size
+        if not last and self.plan.graph.nodes[target].size != size:
+            return None
+        number = request.neuron if last else 2 * request.neuron + request.side
+        shares = []
+        for k in sorted(set(request.sample.tolist())):
+            rows, one = (request.sample == k).nonzero().flatten(), self.samples[k]
+            if one is None:
+                continue
+            before = None
+            if not isinstance(one.inner, ByRule):
+                before = one.inner.choose(plan, _sub_request(request, rows, k))
+            shares.append(_Share(rows, number[rows], one, one.slopes.get(target), before))
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            (source,) = plan.graph.nodes[i].inputs
+            shape, laid = plan.graph.nodes[source].shape, plan.relaxation(i).expand(here)
+            found = here.new_full((len(here), *shape), torch.nan)
+            for share in shares:
+                rows = share.rows
+                found[rows] = share.slope(i, nodes[i], here[rows], laid[rows], found[rows])
+            return found
+
+        return Choice(slope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Rows of one sample, and what its programs left of theirs."""
+
+    rows: Tensor  # (R,) which of a request
+    number: Tensor  # (R,)
+    proof: OneProof
+    slopes: DualSlopes | None
+    before: Choice | None  # the inner method's own
+
+    def slope(self, i: int, origin: int, here: Tensor, laid: Tensor, blank: Tensor) -> Tensor:
+        """(R, *shape) at node i, in the bounded network `origin`, for coefficients of its output
+        that are laid over its input; `blank` where nothing is known."""
+        if self.before is not None:
+            found = self.before.slope(i, here).view_as(blank).clone()
+        elif isinstance(self.proof.inner, ByRule):
+            rule = self.proof.rule[origin]
+            below = (laid >= 0).expand_as(blank)
+            # Rounded to single precision, like all others.
+            low, high = (t.float().to(blank) for t in (rule.lower, rule.upper))
+            found = torch.where(below, low, high)
+        else:
+            found = blank
+        slope = None if self.slopes is None else self.slopes.slope.get(origin)
+        if self.slopes is None or slope is None or slope.shape[1] != blank[0].numel():
+            return found
+        own = torch.isin(self.number, self.slopes.number)
+        place = torch.searchsorted(self.slopes.number, self.number[own])
+        found[own] = slope[place].to(found).view_as(found[own])
+        return found
+
+
+def _sub_request(request: Request, rows: Tensor, sample: int) -> Request:
+    """Rows of one sample, as a question of its own."""
+    one = slice(sample, sample + 1)
+    return Request(
+        request.target,
+        request.coef[rows],
+        torch.zeros_like(rows),
+        request.neuron[rows],
+        request.side[rows],
+        request.region.rows(one),
+        {i: f.rows(one) for i, f in request.frames.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The programs' layers and literals; both at least as tight as what they started from."""
+
+    layers: Layers
+    literals: Tensor  # (1, T)
+    count: Count
+    proof: OneProof
+
+
+def lp(
     plan: Plan,
-    region: Region,
-    target: int,
-    coef: Tensor,
-    frames: dict[int, Frame],
-    dual: dict[int, Tensor],
-) -> Tensor:
-    """Lower bounds (R,) of coef . target for any numbers `dual` (R, *input shape of the node)."""
-    return dual_lines(plan, region, target, coef, frames, dual)[0]
+    region: Region,  # of one sample
+    property: Property,
+    method: LP,
+    bases: Bases,  # of this sample, from other radii
+    given: Given | None,
+    work: Work,
+) -> Solved:
+    """Bounds of every layer, or of the last one alone, by linear programs."""
+    base = (method.inner or Crown(method.rule)).bound(plan, region, property, None, given, work)
+    layers, floor = base.layers, base.literals
+    rule = {i: own.lines.slopes for i, own in layers.frames.items()}
+    engine = _Engine(plan, region, method, work, bases)
+    if method.inner is None:
+        start = layers
+
+        def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+            box = box.meet(start.values[source])
+            return engine.neurons(source, box, frames) if plan.below(source) else box
+
+        layers = walk(plan, region, tighten, RULES[method.rule], given=given)
+    coef = property.pick(slice(None)).view(-1, *plan.graph.nodes[-1].shape)
+    found = engine.rows(plan.graph.output, coef, layers.frames, range(len(coef)))
+    found = found + property.const[0]
+    last = plan.graph.output
+    if last in engine.slopes:  # what was there before may be better
+        engine.slopes[last] = engine.slopes[last].only(found >= floor[0])
+    proof = OneProof(engine.slopes, rule, base.proof)
+    return Solved(layers, torch.fmax(floor, found[None]), engine.count, proof)
 
 
 def dual_lines(
@@ -196,8 +341,9 @@ def dual_lines(
     frames: dict[int, Frame],
     dual: dict[int, Tensor],
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """The same, and the slopes (R, size of the node's input) that the numbers amount to; NaN where
-    the node's output has no weight, or too little."""
+    """Lower bounds (R,) of coef . target for any numbers `dual` (R, *input shape of the node), and
+    the slopes (R, size of the node's input) that they amount to; NaN where the node's output has
+    no weight, or too little."""
     slopes: dict[int, Tensor] = {}
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,14 +369,13 @@ class _Engine:
 
     plan: Plan
     region: Region
-    settings: Settings
-    crew: Workers
-    clock: Clock
-    vertices: Vertices
-    tally: Tally = field(default_factory=Tally)
+    method: LP
+    work: Work
+    bases: Bases
+    count: Count = field(default_factory=Count)
     program: Program | None = None
     last: Basis = field(default_factory=Basis)  # of the layer before
-    leanings: dict[int, Leanings] = field(default_factory=dict)
+    slopes: dict[int, DualSlopes] = field(default_factory=dict)
 
     def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
         """The box of a node, its unsettled entries bounded by programs."""
@@ -246,7 +391,7 @@ class _Engine:
         bound = self.rows(source, coef, frames, numbers)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
         before = torch.stack([low[0, neuron], -high[0, neuron]], 1).flatten()
-        self.leanings[source] = self.leanings[source].only(bound >= before)
+        self.slopes[source] = self.slopes[source].only(bound >= before)
         low[0, neuron], high[0, neuron] = bound[0::2], -bound[1::2]
         return box.meet(Box(low.view_as(box.lower), high.view_as(box.upper)))
 
@@ -258,29 +403,30 @@ class _Engine:
         program = self._program(target, frames)
         flat = coef.flatten(1).double().cpu().numpy()
         costs, _ = program.objective(target, flat)
-        problem, kept = program.constraints(), self.vertices
+        problem, kept = program.constraints(), self.bases
         pattern = sha256(problem.matrix.indptr.tobytes() + problem.matrix.indices.tobytes())
         keys = [(pattern.digest(), target, number) for number in numbers]
         starts = [Basis()] * len(keys)
-        if self.settings.hot:
+        if self.method.hot:
             starts = [kept.ends.get(key, Basis()) for key in keys]
             starts[0] = starts[0] if starts[0].columns else self.last
-        crew = self.crew
-        hot = self.settings.hot
-        found, ends = minimise(problem, costs, starts, self.clock, crew.pool, crew.count, hot)
+        clock, pool = self.work.clock, self.work.pool
+        found, ends = minimise(
+            problem, costs, starts, clock, pool.executor, pool.count, self.method.hot
+        )
         kept.ends.update(zip(keys, ends, strict=True))
         self.last = ends[-1]
-        self.tally += Tally(len(costs), int((~found.solved).sum()))
+        self.count += Count(len(costs), int((~found.solved).sum()))
         dual = self._dual(target, program, found, coef)
         parts, slopes = [coef.new_zeros(0)], []
-        for piece in pieces(self.plan, target, len(coef), self.settings):
+        for piece in pieces(self.plan, target, len(coef), self.work):
             here = {i: y[piece] for i, y in dual.items()}
             bound, slope = dual_lines(self.plan, self.region, target, coef[piece], frames, here)
             parts.append(bound)
             slopes.append(slope)
         if slopes:
             own = {i: torch.cat([s[i] for s in slopes]).float() for i in slopes[0]}
-            self.leanings[target] = Leanings(torch.tensor(numbers), own)
+            self.slopes[target] = DualSlopes(torch.tensor(numbers), own)
         return torch.cat(parts)
 
     def _program(self, target: int, frames: dict[int, Frame]) -> Program:
@@ -293,7 +439,7 @@ class _Engine:
             self.program.add_input()
         for i in self.plan.below(target):
             if i not in self.program.layers:
-                self.program.add(i, frames[i], self.settings.tangents)
+                self.program.add(i, frames[i], self.method.tangents)
         return self.program
 
     def _dual(self, target: int, program: Program, found: Duals, coef: Tensor) -> dict[int, Tensor]:

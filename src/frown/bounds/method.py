@@ -1,0 +1,130 @@
+"""The one question that every method answers: does a property hold on these regions?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from frown.bounds.plan import Plan
+from frown.bounds.proof import Proof, State
+from frown.bounds.walk import Given, Layers
+from frown.bounds.work import Work
+from frown.errors import InvalidInput
+from frown.problem.property import Property
+from frown.problem.region import Region
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a method found for every sample of a region."""
+
+    layers: Layers
+    literals: Tensor  # (N, T) lower bounds of the property's literals
+    proof: Proof
+    remarks: dict[int, str]  # by sample: what a reader must know, as of a solver that gave up
+
+    @property
+    def empty(self) -> Tensor:
+        """(N,) whether the given boxes leave nothing of a region: everything holds there."""
+        return self.layers.empty
+
+
+class Method(ABC):
+    """A way to bound a network. Methods are values: their fields are their options."""
+
+    name: ClassVar[str]
+    estimates: ClassVar[bool] = False  # nothing it finds can be replayed
+    singly: ClassVar[bool] = False  # samples are bounded one after the other
+
+    @abstractmethod
+    def bound(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        state: State | None = None,
+        given: Given | None = None,
+        work: Work = Work(),  # noqa: B008  (a frozen value)
+    ) -> Bounds:
+        """Bound the property's literals below over every sample's region.
+
+        `state`, of these samples, is where earlier calls ended, and takes what this one finds.
+        `given` boxes hold already. Raises OutOfTime when the work's clock has run out.
+        """
+
+    def start(self, samples: int) -> State:
+        """The state before anything was bounded."""
+        return State()
+
+    def refuse(self, plan: Plan, p: float) -> None:  # noqa: B027  (most refuse nothing)
+        """Raise InvalidInput where the method cannot bound this network over l_p balls, or lacks
+        a library."""
+
+    @property
+    def before(self) -> Method | None:
+        """A cheaper method whose radii a search starts from."""
+        return None
+
+    @property
+    def glance(self) -> Method | None:
+        """A cheaper variant that tells where a search's next radius should be."""
+        return None
+
+    @property
+    def foresight(self) -> Method | None:
+        """A cheaper method whose radii tell where this one should look first."""
+        return None
+
+    def kept_bytes(self, plan: Plan) -> int:
+        """Roughly what the state of one sample takes."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Both ends of one sample's bracket."""
+
+    proved: float  # no counterexample up to here
+    point: Tensor | None  # (*input shape) the nearest counterexample found
+    optimal: bool  # whether the two ends meet
+    message: str  # why not
+
+
+class Closing(Method):
+    """A method that moves both ends of a bracket which `before` has left."""
+
+    @abstractmethod
+    def close(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        lower: float,
+        upper: float,
+        broken: bool,
+        work: Work,
+    ) -> Ends:
+        """Close the bracket of one sample between `lower`, a radius already proved, and `upper`,
+        one that is `broken` by a known counterexample or else the largest that is asked for."""
+
+    def bound(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        state: State | None = None,
+        given: Given | None = None,
+        work: Work = Work(),  # noqa: B008
+    ) -> Bounds:
+        raise InvalidInput(
+            f"the method {self.name} finds distances, not bounds at a radius; use certify"
+        )
+
+
+def every(region: Region) -> Tensor:
+    """(N,) the numbers of a region's samples."""
+    return torch.arange(len(region.radius), device=region.radius.device)

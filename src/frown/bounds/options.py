@@ -1,0 +1,82 @@
+"""Options of objects: each is a field with its default, its check and its help in one place.
+
+    @dataclass(frozen=True)
+    class Crown(Method):
+        rule: Annotated[str, Option("CROWN's lines", choices=("area", "paper"))] = "area"
+
+The command line is generated from the same fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, get_args, get_type_hints
+
+from frown.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What users are told of a field, and what it accepts."""
+
+    help: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None  # numbers below it are refused
+    above: float | None = None  # numbers must exceed it
+    below: float | None = None  # numbers must be less
+    metavar: str | None = None
+    panel: str = ""  # the group of the option in the help text
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A field that is an option."""
+
+    name: str
+    type: Any
+    default: Any
+    option: Option
+
+
+def options_of(kind: type) -> tuple[Known, ...]:
+    """The fields of a dataclass that carry an `Option`."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        parts = get_args(hints[field.name])
+        option = next((part for part in parts[1:] if isinstance(part, Option)), None)
+        if option is not None:
+            found.append(Known(field.name, parts[0], field.default, option))
+    return tuple(found)
+
+
+def check_options(value: object) -> None:
+    """Raise InvalidInput unless every option of a dataclass has a value that it accepts."""
+    for known in options_of(type(value)):
+        _check(known, getattr(value, known.name))
+
+
+def _check(known: Known, value: Any) -> None:
+    option, name = known.option, known.name
+    if value is None and type(None) in get_args(known.type):
+        return
+    if option.choices:
+        called = getattr(value, "name", value)  # a method goes by its name
+        if called not in option.choices:
+            choices = ", ".join(option.choices)
+            raise InvalidInput(f"unknown {name} {called!r}; choose from {choices}")
+        return
+    wanted = {int, float} & {known.type, *get_args(known.type)}
+    if not wanted:
+        return
+    whole = wanted == {int}
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not number or value != value:
+        kind = "a whole number" if whole else "a number"
+        raise InvalidInput(f"{name} must be {kind}, not {value!r}")
+    if option.least is not None and value < option.least:
+        raise InvalidInput(f"{name} must be at least {option.least:g}, not {value!r}")
+    if option.above is not None and not value > option.above:
+        raise InvalidInput(f"{name} must be greater than {option.above:g}, not {value!r}")
+    if option.below is not None and not value < option.below:
+        raise InvalidInput(f"{name} must be less than {option.below:g}, not {value!r}")

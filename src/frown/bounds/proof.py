@@ -1,0 +1,165 @@
+"""What a method chose, and all that the replay and a certificate know of it.
+
+Any slope gives a valid line, so the slopes that a method used are its proof: bounding the same
+rows along them gives the same bounds, in whatever arithmetic.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from frown.bounds.plan import Plan
+from frown.bounds.rule import Rule
+from frown.problem.region import Region
+from frown.relax.relaxation import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that want slopes."""
+
+    target: int
+    coef: Tensor  # (rows, *target shape)
+    sample: Tensor  # (rows,)
+    neuron: Tensor  # (rows,) of the target; at the output the literal
+    side: Tensor  # (rows,) 0: a bound below, 1: above; at the output 0
+    region: Region  # of the samples
+    frames: Mapping[int, Frame]  # of the samples
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Slopes (rows, *input shape of the node) for rows with these coefficients of a node's output;
+    NaN: the rule's."""
+
+    slope: Callable[[int, Tensor], Tensor]
+    whole: bool = False  # there is no NaN
+
+
+class State:
+    """What a method carries from one radius, or one box, to the next; it owns it."""
+
+    def at(self, sample: Tensor) -> State:
+        """The part of these samples, sharing what is found."""
+        return self
+
+
+class Proof(ABC):
+    """The slopes of every row that a method bounded, for some samples."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> Rule | None:
+        """What gives the slopes of rows without their own; None: there are no rows at all."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether rows tighten the inner layers; else plain intervals bound them."""
+        return self.rule is not None
+
+    @property
+    def wide(self) -> bool:
+        """Whether slopes may leave the tightest range."""
+        return False
+
+    @abstractmethod
+    def take(self, index: Tensor) -> Self:
+        """The proofs of these samples, which no later call changes."""
+
+    @classmethod
+    @abstractmethod
+    def cat(cls, proofs: Sequence[Self]) -> Self:
+        """The proofs of all samples of several, in order."""
+
+    @abstractmethod
+    def blank(self, samples: int) -> Self:
+        """A proof that chooses nothing, for so many samples."""
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        """Slopes for rows of `plan`, a network with the nonlinearities of the one that was
+        bounded in the same order; None: the rule's."""
+        return None
+
+    def state(self) -> State | None:
+        """Where the method may go on to tighten this proof; None: there is nothing to go on."""
+        return None
+
+    def ready(self, plan: Plan, source: int) -> Tensor | None:
+        """(N, size) entries of a node whose rows, on both sides, are no worse along their own
+        slopes than along the rule's; None: nobody knows."""
+        return None
+
+
+@dataclass(frozen=True)
+class ByRule(Proof):
+    """Every row along a fixed rule's lines (or, without a rule, plain intervals)."""
+
+    lines: Rule | None
+    rows_inside: bool = True
+
+    @property
+    def rule(self) -> Rule | None:
+        return self.lines
+
+    @property
+    def inside(self) -> bool:
+        return self.lines is not None and self.rows_inside
+
+    def take(self, index: Tensor) -> ByRule:
+        return self
+
+    @classmethod
+    def cat(cls, proofs: Sequence[ByRule]) -> ByRule:
+        return proofs[0]
+
+    def blank(self, samples: int) -> ByRule:
+        return self
+
+
+@dataclass
+class Proofs:
+    """The proof of the largest radius of each of some samples, as a search goes on."""
+
+    radius: Tensor  # (samples,) 0 where nothing is proved
+    kept: dict[int, tuple[Proof, int]] = field(default_factory=dict)  # which, and its place there
+
+    def keep(self, sample: Tensor, radius: Tensor, proof: Proof, place: Tensor) -> None:
+        """Take in proofs of these samples at these radii: those at `place` in `proof`."""
+        further = (radius > self.radius[sample]).nonzero().flatten()
+        if not len(further):
+            return
+        own = proof.take(place[further])
+        self.radius = self.radius.index_put((sample[further],), radius[further])
+        for k, n in enumerate(sample[further].tolist()):
+            self.kept[n] = own, k
+
+    def replace(self, sample: Tensor, proof: Proof) -> None:
+        """Other proofs of these samples, whatever their radii."""
+        every = torch.arange(len(sample), device=sample.device)
+        own = proof.take(every)
+        for k, n in enumerate(sample.tolist()):
+            self.kept[n] = own, k
+
+    def of(self, sample: Tensor) -> Proof | None:
+        """The proofs of these samples in order, blank where there is none; None: there are none."""
+        found = [self.kept.get(n) for n in sample.tolist()]
+        known = next((one[0] for one in found if one is not None), None)
+        if known is None:
+            return None
+        pieces: list[Proof] = []
+        for _, run in groupby(found, key=lambda one: 0 if one is None else id(one[0])):
+            members = list(run)
+            own = [one for one in members if one is not None]
+            if own:
+                places = torch.tensor([place for _, place in own], device=sample.device)
+                pieces.append(own[0][0].take(places))
+            else:
+                pieces.append(known.blank(len(members)))
+        return type(known).cat(pieces)

@@ -1,0 +1,250 @@
+"""Interval bound propagation, Fast-Lin and CROWN: every layer along fixed lines (appendix A.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from frown.bounds.forms import form_along, one_hot
+from frown.bounds.method import Bounds, Method
+from frown.bounds.options import Option, check_options
+from frown.bounds.patches import Part
+from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule, State
+from frown.bounds.rule import LeastArea, Paper, Parallel, Rule
+from frown.bounds.tiling import parts, parts_of
+from frown.bounds.walk import (
+    Given,
+    Layers,
+    few,
+    fixed_pieces,
+    rounded,
+    unsettled,
+    walk,
+    with_entries,
+    without_rows,
+)
+from frown.bounds.work import Work
+from frown.graph.box import Box
+from frown.problem.property import Property
+from frown.problem.region import Region
+from frown.relax.relaxation import Frame
+
+
+@dataclass(frozen=True)
+class Fixed(Method):
+    """A method whose slopes follow from boxes by a rule."""
+
+    inside: ClassVar[bool] = True  # rows tighten the inner layers, too
+
+    @property
+    def lines(self) -> Rule | None:
+        """The rule; None: intervals alone."""
+        return None
+
+    def bound(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        state: State | None = None,
+        given: Given | None = None,
+        work: Work = Work(),  # noqa: B008
+    ) -> Bounds:
+        work.clock.check()
+        if self.lines is None:
+            layers = interval_layers(plan, region, None, given)
+            return Bounds(layers, interval_literals(plan, property, layers), ByRule(None), {})
+        if self.inside:
+            layers = crown_layers(plan, region, self.lines, work, given)
+        else:
+            layers = interval_layers(plan, region, self.lines, given)
+        literals = crown_literals(plan, region, property, layers, work)
+        return Bounds(layers, literals, ByRule(self.lines, self.inside), {})
+
+
+@dataclass(frozen=True)
+class Interval(Fixed):
+    """Interval bound propagation: fastest and loosest."""
+
+    name: ClassVar[str] = "interval"
+
+
+@dataclass(frozen=True)
+class FastLin(Fixed):
+    """Fast-Lin: parallel lines."""
+
+    name: ClassVar[str] = "fastlin"
+
+    @property
+    def lines(self) -> Rule:
+        return Parallel()
+
+
+RULES: dict[str, Rule] = {"area": LeastArea(), "paper": Paper()}
+
+
+@dataclass(frozen=True)
+class Crown(Fixed):
+    """CROWN: each side its own line."""
+
+    name: ClassVar[str] = "crown"
+    rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def lines(self) -> Rule:
+        return RULES[self.rule]
+
+
+@dataclass(frozen=True)
+class CrownIbp(Crown):
+    """CROWN-IBP: intervals inside, CROWN's rows for the property alone; cheap and rough."""
+
+    name: ClassVar[str] = "crown-ibp"
+    inside: ClassVar[bool] = False
+
+
+def interval_layers(
+    plan: Plan, region: Region, rule: Rule | None, given: Given | None = None
+) -> Layers:
+    """All layers by intervals; the rule's lines, if any, are those of the intervals."""
+    return walk(plan, region, lambda source, box, frames: box, rule, given=given)
+
+
+def crown_layers(
+    plan: Plan, region: Region, rule: Rule, work: Work, given: Given | None = None
+) -> Layers:
+    """All layers by rows along the rule's lines."""
+
+    def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+        work.clock.check()
+        found = without_rows(plan, region, source, box, work)
+        return crown_box(plan, region, source, box, frames, work) if found is None else found
+
+    return walk(plan, region, tighten, rule, given=given)
+
+
+def crown_box(
+    plan: Plan,
+    region: Region,
+    source: int,
+    box: Box,
+    frames: dict[int, Frame],
+    work: Work,
+    wanted: Tensor | None = None,
+) -> Box:
+    """Bounds of a source by rows along fixed lines, of its unsettled entries (of those in the mask,
+    (N, size)); the box itself elsewhere."""
+
+    def left(box: Box) -> tuple[Tensor, Tensor]:
+        sample, neuron = unsettled(plan, source, box)
+        if wanted is None:
+            return sample, neuron
+        keep = wanted[sample, neuron]
+        return sample[keep], neuron[keep]
+
+    def bounded(sample: Tensor, neuron: Tensor, signs: Tensor) -> Tensor:
+        return _neuron_bounds(plan, region, source, sample, neuron, signs, frames, work)
+
+    sample, neuron = left(box)
+    count = len(sample)
+    if count and few(plan, source, count):
+        # Both sides in one pass: with few rows, passes cost more than rows.
+        signs = box.lower.new_ones(2 * count)
+        signs[count:] = -1
+        bound = bounded(torch.cat([sample, sample]), torch.cat([neuron, neuron]), signs)
+        at = sample * box.lower[0].numel() + neuron
+        low, high = box.lower.flatten(), box.upper.flatten()
+        low = low.index_copy(0, at, bound[:count])
+        high = high.index_copy(0, at, -bound[count:])
+        return Box(low.view_as(box.lower), high.view_as(box.upper))
+    # The side nearer to 0 first: what it settles needs no row for the other.
+    near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
+    found = box
+    for sign in (near, -near):
+        if count:
+            signs = sign[sample, neuron]
+            bound = bounded(sample, neuron, signs)
+            found = with_entries(found, sample, neuron, signs, bound)
+            sample, neuron = left(box.meet(found))
+            count = len(sample)
+    return found
+
+
+def crown_literals(
+    plan: Plan, region: Region, property: Property, layers: Layers, work: Work
+) -> Tensor:
+    """(N, T) lower bounds of the property's literals along the layers' lines, or by plain
+    intervals where those are tighter."""
+    (count, literals), shape = property.shape, plan.graph.nodes[-1].shape
+
+    def coef(index: Tensor | slice) -> Tensor:
+        return property.pick(index).view(-1, *shape)
+
+    sample = torch.arange(count, device=region.radius.device).repeat_interleave(literals)
+    (part,) = parts(plan, plan.graph.output, 0).parts
+    place = torch.zeros_like(sample)
+    bounds = crown_rows(part, region, coef, sample, place, layers.frames, work)
+    bounds = bounds.view(count, literals) + property.const
+    return torch.fmax(bounds, interval_literals(plan, property, layers))
+
+
+def interval_literals(plan: Plan, property: Property, layers: Layers) -> Tensor:
+    """(N, T) lower bounds of the property's literals by the outputs' intervals."""
+    box = layers.values[plan.graph.output]
+    return property.literals(box.middle.flatten(1)) - property.spread(box.radius.flatten(1))
+
+
+def crown_rows(
+    part: Part,
+    region: Region,
+    coef: Callable[[Tensor | slice], Tensor],  # of some of the rows
+    sample: Tensor,
+    place: Tensor,
+    frames: dict[int, Frame],
+    work: Work,
+) -> Tensor:
+    """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
+    bounds = [region.radius.new_zeros(0)]
+    for piece in fixed_pieces(part, len(sample), work):
+        work.clock.check()
+        index = rounded(piece, sample.device) if part.convolved else piece
+        here = sample[index], place[index]
+        entry, lines = part.entry(region, *here), part.lines(frames, *here)
+        form = form_along(part.plan, part.target, coef(index), lines, entry)
+        if entry is None:
+            least = part.region(region, *here).least(form.coef) + form.const
+        else:
+            least = entry.least(form.coef) + form.const
+        bounds.append(least[: piece.stop - piece.start])
+    return torch.cat(bounds)
+
+
+def _neuron_bounds(
+    plan: Plan,
+    region: Region,
+    source: int,
+    sample: Tensor,
+    neuron: Tensor,
+    sign: Tensor,
+    frames: dict[int, Frame],
+    work: Work,
+) -> Tensor:
+    """(rows,) lower bounds of sign * neuron."""
+    split = parts_of(plan, source, len(sample), work.clock)
+    bounds = torch.empty_like(sign)
+    for _, part, rows in split.split(neuron):
+        for piece in fixed_pieces(part, len(neuron[rows]), work):
+            here = piece if isinstance(rows, slice) else rows[piece]
+            place, entry = split.where(neuron[here])
+            coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
+            own, pick = sample[here], coef.__getitem__
+            bounds[here] = crown_rows(part, region, pick, own, place, frames, work)
+    return bounds
