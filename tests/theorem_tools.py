@@ -11,30 +11,30 @@ from math import inf
 
 import numpy as np
 import torch
-from frown.bounds.backward import fixed_rows
-from frown.bounds.settings import Settings
-from frown.problem.spec import Spec
 from numpy.typing import NDArray
 from torch import Tensor
 
 import zoo
 from frown.bounds.forms import one_hot
 from frown.bounds.plan import Plan
-from frown.bounds.rule import frame
+from frown.bounds.rule import LeastArea, frame
 from frown.bounds.tiling import parts
+from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.methods.lp.bounds import dual_rows
+from frown.methods.crown import crown_rows
+from frown.methods.lp.bounds import dual_lines
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Constraints, minimise
+from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax.relaxation import Frame, Lines, Relaxation, Slopes
 from frown.relax.table import ELEMENTWISE, Relu
 
 Array = NDArray[np.float64]
 Frames = dict[int, Frame]
-CROWN = Settings("crown")
+CROWN = LeastArea()
 NORMS = (1.0, 2.0, inf)  # those that linear and cone programs take
 TOLERANCE = {1.0: 1e-7, 2.0: 1e-5, inf: 1e-7}  # of the solvers, per unit
 
@@ -74,12 +74,12 @@ def ball(graph: Graph, p: float, seed: int) -> Region:
     return zoo.region(graph, p, radius, 1, clipped=seed % 4 == 1, scaled=seed % 5 < 2, seed=seed)
 
 
-def conditions(graph: Graph) -> Spec:
+def conditions(graph: Graph) -> Linear:
     """Both sides of every output, differences to the first, and a skew combination."""
     k = graph.output_size
     eye = torch.eye(k, dtype=torch.float64)
     skew = torch.linspace(-1, 2, k, dtype=torch.float64)[None]
-    return Spec(torch.cat([eye, -eye, eye[:1] - eye[1:], skew])[None])
+    return conjunction(torch.cat([eye, -eye, eye[:1] - eye[1:], skew])[None])
 
 
 def rows_of(graph: Graph) -> Tensor:
@@ -94,7 +94,7 @@ def closed_form(plan: Plan, region: Region, target: int, coef: Tensor, frames: F
     """CROWN's bounds of coef . target with the frames' lines, one sample."""
     sample = torch.zeros(len(coef), dtype=torch.long)
     (part,) = parts(plan, target, 0).parts
-    return fixed_rows(part, region, coef, sample, sample, frames, CROWN)
+    return crown_rows(part, region, coef.__getitem__, sample, sample, frames, Work())
 
 
 def closed_box(plan: Plan, region: Region, target: int, frames: Frames) -> Box:
@@ -193,7 +193,7 @@ def solve(
         y = np.zeros((len(coef), node.size))
         y[:, layer.z] = found.rows[:, layer.z_rows]
         dual[i] = torch.from_numpy(y).view(-1, *node.shape)
-    proved = dual_rows(plan, region, target, coef, frames, dual)
+    proved = dual_lines(plan, region, target, coef, frames, dual)[0]
     return Optimum(torch.from_numpy(found.optimum + const), proved, dual)
 
 

@@ -8,59 +8,60 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from scipy.optimize import linprog
 from torch import Tensor
 
 import zoo
 from frown.bounds.forms import Chosen, one_hot, pull_back, push_forward
+from frown.bounds.method import Method
 from frown.bounds.plan import Plan
+from frown.bounds.rule import LeastArea
+from frown.bounds.walk import Layers
+from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.methods.frown.network import Warm, frown
-from frown.methods.lp.bounds import Workers, lp
+from frown.methods import LP, Crown, FastLin, Frown, Interval
+from frown.methods.crown import crown_layers
+from frown.methods.frown.ascent import Ascent
+from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxation
 from frown.relax.table import ELEMENTWISE, LeakyRelu, Log, Max, Relu
 
-SETTINGS = {
-    "interval": Settings("interval"),
-    "fastlin": Settings("fastlin"),
-    "crown": Settings("crown"),
-    "crown, the paper's rule": Settings("crown", rule="paper"),
-    "frown": Settings("frown", ascent=Ascent(5, 5)),
-    "frown wide": Settings("frown", wide=True, ascent=Ascent(5, 5)),
-    "frown in groups of 2": Settings("frown", group=2, ascent=Ascent(5, 5)),
-    "frown per layer": Settings("frown", group=0, ascent=Ascent(5, 5)),
+METHODS = {
+    "interval": Interval(),
+    "fastlin": FastLin(),
+    "crown": Crown(),
+    "crown, the paper's rule": Crown(rule="paper"),
+    "frown": Frown(ascent=Ascent(5, 5)),
+    "frown wide": Frown(wide=True, ascent=Ascent(5, 5)),
+    "frown in groups of 2": Frown(group=2, ascent=Ascent(5, 5)),
+    "frown per layer": Frown(group=0, ascent=Ascent(5, 5)),
 }
+NO_LIMITS = Work()
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 
 
-def pairwise(graph: Graph, count: int) -> Spec:
+def pairwise(graph: Graph, count: int) -> Linear:
     """Margins of class 0 against the others, and a skew combination of all outputs."""
     k = graph.output_size
     rows = torch.cat([torch.eye(k)[:1] - torch.eye(k)[1:], torch.linspace(-1, 2, k)[None]])
-    return Spec(rows.to(graph.dtype).expand(count, -1, -1))
+    return conjunction(rows.to(graph.dtype).expand(count, -1, -1))
 
 
-def solve(graph: Graph, ball: Region, spec: Spec, settings: Settings) -> tuple[Layers, Tensor]:
-    plan = Plan(graph)
+def solve(
+    graph: Graph, ball: Region, spec: Linear, method: Method, work: Work = NO_LIMITS
+) -> tuple[Layers, Tensor]:
     with torch.no_grad():
-        if settings.method == "frown":
-            every = torch.arange(len(ball.radius))
-            found = frown(plan, ball, spec, settings, Warm(len(ball.radius)), every)
-            return found.layers, found.margins
-        layers = fixed_layers(plan, ball, settings)
-        return layers, fixed_margins(plan, ball, spec, layers, settings)
+        found = method.bound(Plan(graph), ball, spec, work=work)
+    return found.layers, found.literals
 
 
-def conditions(graph: Graph, x: Tensor, spec: Spec) -> Tensor:
+def conditions(graph: Graph, x: Tensor, spec: Linear) -> Tensor:
     return (spec.coef @ graph.apply(x).flatten(1)[:, :, None]).squeeze(-1)
 
 
-def descend(graph: Graph, ball: Region, spec: Spec, t: int) -> Tensor:
+def descend(graph: Graph, ball: Region, spec: Linear, t: int) -> Tensor:
     """(N,) a small value of condition t inside the ball: gradient descent from a few starts."""
     best = conditions(graph, ball.centre, spec)[:, t]
     for start in zoo.samples(ball, 3, seed=t):
@@ -78,7 +79,7 @@ def descend(graph: Graph, ball: Region, spec: Spec, t: int) -> Tensor:
 class Truth:
     """What is reached inside a region: node values on samples, conditions also by descent."""
 
-    def __init__(self, graph: Graph, ball: Region, spec: Spec) -> None:
+    def __init__(self, graph: Graph, ball: Region, spec: Linear) -> None:
         self.graph, points = graph, zoo.samples(ball, 60)
         count, size = points.shape[:2]
         values = graph.values(points.reshape(count * size, *graph.input_shape))
@@ -106,8 +107,8 @@ def test_every_bound_holds_and_they_are_ordered(name: str) -> None:
     ball = zoo.region(graph, p, clipped=clipped, scaled=scaled, seed=number)
     spec = pairwise(graph, len(ball.radius))
     truth, found = Truth(graph, ball, spec), {}
-    for label, settings in SETTINGS.items():
-        layers, margins = solve(graph, ball, spec, settings)
+    for label, method in METHODS.items():
+        layers, margins = solve(graph, ball, spec, method)
         assert torch.isfinite(margins).all(), label
         truth.check(layers, margins)
         found[label] = (layers, margins)
@@ -143,8 +144,8 @@ def test_every_region_is_bounded(name: str, p: float, clipped: bool, scaled: boo
     ball = zoo.region(graph, p, clipped=clipped, scaled=scaled, seed=5)
     spec = pairwise(graph, len(ball.radius))
     truth = Truth(graph, ball, spec)
-    for settings in (SETTINGS["crown"], replace(SETTINGS["frown"], ascent=Ascent(3, 3))):
-        truth.check(*solve(graph, ball, spec, settings))
+    for method in (METHODS["crown"], Frown(ascent=Ascent(3, 3))):
+        truth.check(*solve(graph, ball, spec, method))
 
 
 @every_network
@@ -152,7 +153,7 @@ def test_single_precision_holds_too(name: str) -> None:
     graph = zoo.NETWORKS[name].to(torch.float32)
     ball = zoo.region(graph, inf, radius=0.2)
     spec = pairwise(graph, len(ball.radius))
-    short = replace(SETTINGS["frown"], ascent=Ascent(3, 3))
+    short = Frown(ascent=Ascent(3, 3))
     Truth(graph, ball, spec).check(*solve(graph, ball, spec, short))
 
 
@@ -166,7 +167,7 @@ def test_crown_of_two_layers_is_its_closed_form() -> None:
     )
     ball = zoo.region(graph, inf, count=3)
     spec = pairwise(graph, 3)
-    _, margins = solve(graph, ball, spec, SETTINGS["crown"])
+    _, margins = solve(graph, ball, spec, METHODS["crown"])
     for n in range(3):
         x, r = ball.centre[n, 0].numpy(), float(ball.radius[n])
         z, width = w @ x + b, r * np.abs(w).sum(1)
@@ -197,9 +198,9 @@ def test_frown_of_two_layers_reaches_the_linear_program(op: Relaxation, p: float
     leak = 0.0 if isinstance(op, Relu) else 0.2
     ball = zoo.region(graph, p, radius=0.5, count=3)
     spec = pairwise(graph, 3)
-    settings = Settings("frown", ascent=Ascent(steps=200, more=200, decay=0.98))
-    layers, margins = solve(graph, ball, spec, settings)
-    _, start = solve(graph, ball, spec, SETTINGS["crown"])
+    long = Frown(ascent=Ascent(steps=200, more=200, decay=0.98))
+    layers, margins = solve(graph, ball, spec, long)
+    _, start = solve(graph, ball, spec, METHODS["crown"])
     (node,) = Plan(graph).relaxed
     box = layers.frames[node].box
     gained = 0.0
@@ -265,7 +266,7 @@ def test_a_form_is_the_relaxed_networks_value(name: str) -> None:
     graph = zoo.NETWORKS[name]
     plan = Plan(graph)
     ball = zoo.region(graph, inf)
-    layers = fixed_layers(plan, ball, SETTINGS["crown"])
+    layers = crown_layers(plan, ball, LeastArea(), Work())
     generator = torch.Generator().manual_seed(0)
     source = plan.sources[plan.relaxed[-1]]
     for target in {graph.output, source}:
@@ -308,19 +309,19 @@ def test_a_form_is_the_relaxed_networks_value(name: str) -> None:
 @pytest.mark.parametrize("group", [1, 2, 0])
 def test_results_do_not_depend_on_order_chunks_or_company(name: str, group: int) -> None:
     graph = zoo.NETWORKS[name]
-    settings = Settings("frown", group=group, ascent=Ascent(4, 4))
+    method = Frown(group=group, ascent=Ascent(4, 4))
     ball = zoo.region(graph, 2.0, count=4)
     spec = pairwise(graph, 4)
-    layers, margins = solve(graph, ball, spec, settings)
+    layers, margins = solve(graph, ball, spec, method)
     order = torch.tensor([2, 0, 3, 1])
-    _, turned = solve(graph, ball.rows(order), spec, settings)
+    _, turned = solve(graph, ball.rows(order), spec, method)
     assert torch.allclose(turned, margins[order], atol=1e-8)
-    again, chunked = solve(graph, ball, spec, replace(settings, memory=1))
+    again, chunked = solve(graph, ball, spec, method, Work(memory=1))
     assert torch.allclose(chunked, margins, atol=1e-8)
     for i, box in layers.values.items():
         assert torch.allclose(again.values[i].lower, box.lower, atol=1e-8)
     alone = [
-        solve(graph, ball.rows(slice(n, n + 1)), spec.rows(slice(n, n + 1)), settings)[1]
+        solve(graph, ball.rows(slice(n, n + 1)), spec.rows(slice(n, n + 1)), method)[1]
         for n in range(4)
     ]
     assert torch.allclose(torch.cat(alone), margins, atol=1e-8)
@@ -331,8 +332,8 @@ def test_one_hot_rows_pick_single_entries() -> None:
     assert rows.tolist() == [[[0, 0], [1, 0]], [[-1, 0], [0, 0]]]
 
 
-@pytest.mark.parametrize("method", ["interval", "fastlin", "crown", "frown"])
-def test_overflow_proves_nothing(method: str) -> None:
+@pytest.mark.parametrize("method", [Interval(), FastLin(), Crown(), Frown()], ids=lambda m: m.name)
+def test_overflow_proves_nothing(method: Method) -> None:
     """Values beyond float32 give NaN, infinity or a very low bound, never a proof."""
     graph = zoo.mlp(Relu(), (4, 6, 6, 3), seed=2)
     nodes = tuple(
@@ -341,7 +342,7 @@ def test_overflow_proves_nothing(method: str) -> None:
     )
     huge = Graph(nodes).to(torch.float32)
     ball = zoo.region(huge, inf, radius=0.5)
-    _, margins = solve(huge, ball, pairwise(huge, 2), Settings(method))
+    _, margins = solve(huge, ball, pairwise(huge, 2), method)
     assert not (margins > 0).any()
 
 
@@ -354,7 +355,7 @@ def behind_a_logarithm(op: Relaxation) -> Graph:
     return b.graph(b.linear(x, weights(3, 2 if pairs else 4), 5 * weights(3)))
 
 
-LINES = {**SETTINGS, "lp": Settings("lp"), "lp of the last layer": Settings("lp", boxes="crown")}
+LINES = {**METHODS, "lp": LP(), "lp of the last layer": LP(inner=Crown())}
 
 
 @pytest.mark.parametrize("label", LINES)
@@ -362,21 +363,14 @@ LINES = {**SETTINGS, "lp": Settings("lp"), "lp of the last layer": Settings("lp"
 def test_beyond_a_domain_nothing_is_proved(label: str, name: str) -> None:
     """Two inputs, of which the second may leave the logarithm's domain in one feature: it has no
     finite bound, whatever follows the logarithm, and the first has its own."""
-    settings = LINES[label]
+    method = LINES[label]
     graph = behind_a_logarithm(Max() if name == "max" else ELEMENTWISE[name])
     centre = torch.tensor([[0.3, 0.2, 0.4, -0.1], [0.3, -0.95, 0.4, -0.1]], dtype=torch.float64)
     ball = Region(centre[:, None], torch.full((2,), 0.1, dtype=torch.float64), inf)
     spec = pairwise(graph, 2)
-    if settings.method == "lp":
-        parts = [slice(0, 1), slice(1, 2)]
-        found = [
-            lp(Plan(graph), ball.rows(i), spec.rows(i), settings, Workers()).margins for i in parts
-        ]
-        margins = torch.cat(found)
-    else:
-        _, margins = solve(graph, ball, spec, settings)
-        _, alone = solve(graph, ball.rows(slice(0, 1)), spec.rows(slice(0, 1)), settings)
-        assert torch.allclose(margins[:1], alone, atol=1e-8)
+    _, margins = solve(graph, ball, spec, method)
+    _, alone = solve(graph, ball.rows(slice(0, 1)), spec.rows(slice(0, 1)), method)
+    assert torch.allclose(margins[:1], alone, atol=1e-8)
     assert torch.isfinite(margins[0]).all()
     assert not torch.isfinite(margins[1]).any()
     first = ball.rows(slice(0, 1))

@@ -7,18 +7,19 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.backward import fixed_form, fixed_layers, fixed_margins
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from frown.bounds import patches as part
 from frown.bounds.first_layer import Entry, entry
+from frown.bounds.forms import form_along
+from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.methods.frown.network import Warm, frown
+from frown.methods import Crown, Frown
+from frown.methods.frown.ascent import Ascent
+from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax.table import Relu, Tanh
 
@@ -41,10 +42,10 @@ GRAPHS = {
 }
 
 
-def problem(name: str, p: float) -> tuple[Plan, Region, Spec]:
+def problem(name: str, p: float) -> tuple[Plan, Region, Linear]:
     graph = GRAPHS[name]
     ball = zoo.region(graph, p, 0.2, count=3)
-    return Plan(graph), ball, Spec(torch.eye(3, dtype=graph.dtype).expand(3, -1, -1))
+    return Plan(graph), ball, conjunction(torch.eye(3, dtype=graph.dtype).expand(3, -1, -1))
 
 
 def at_input(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Entry | None:
@@ -53,21 +54,16 @@ def at_input(plan: Plan, target: int, region: Region, index: Tensor | slice) -> 
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("p", NORMS)
-@pytest.mark.parametrize("method", ["crown", "frown"])
+@pytest.mark.parametrize("method", [Crown(), Frown(ascent=Ascent(3, 3))], ids=lambda m: m.name)
 def test_bounds_are_those_of_the_input(
-    name: str, p: float, method: str, monkeypatch: pytest.MonkeyPatch
+    name: str, p: float, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, ball, spec = problem(name, p)
-    settings, every = Settings(method, ascent=Ascent(3, 3)), torch.arange(3)
+    every = torch.arange(3)
 
     def bounds() -> tuple[Tensor, ...]:
-        if method == "frown":
-            found = frown(plan, ball, spec, settings, Warm(3), every)
-            layers, margins = found.layers, found.margins
-        else:
-            layers = fixed_layers(plan, ball, settings)
-            margins = fixed_margins(plan, ball, spec, layers, settings)
-        return margins, *(box.lower for box in layers.values.values())
+        found = method.bound(plan, ball, spec)
+        return found.literals, *(box.lower for box in found.layers.values.values())
 
     assert entry(plan, plan.graph.output, ball, every) is not None
     moved = bounds()
@@ -89,7 +85,7 @@ def test_the_lowest_point_attains_the_least_value(name: str, p: float) -> None:
     coef = found.back(here)
     least = found.least(coef) + found.shift(here)
     assert torch.allclose((here * found.lowest(coef)).flatten(1).sum(1), least)
-    form = fixed_form(plan, found.node, here, {})
+    form = form_along(plan, found.node, here, {})
     assert torch.allclose(ball.rows(index).minimise(form.coef).value + form.const, least)
 
 

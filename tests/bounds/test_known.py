@@ -6,16 +6,18 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.backward import fixed_layers, fixed_margins
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
-from frown.bounds import backward
 from frown.bounds.known import Ceiling
+from frown.bounds.method import Method
 from frown.bounds.plan import Plan
-from frown.methods.frown.network import Warm, frown
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
+from frown.methods import Crown, Frown, crown
+from frown.methods.crown import crown_layers
+from frown.methods.frown.ascent import Ascent
+from frown.problem.property import conjunction, positive
 from frown.problem.region import Region
 from frown.relax.table import Relu, Sigmoid
 
@@ -26,7 +28,7 @@ GRAPHS = {
     "pooled": zoo.conv_max(),
     "lstm": zoo.lstm(),
 }
-CROWN = Settings("crown")
+CROWN = LeastArea()
 
 
 def known_at(plan: Plan, ball: Region, radius: float | Tensor) -> Ceiling:
@@ -34,28 +36,24 @@ def known_at(plan: Plan, ball: Region, radius: float | Tensor) -> Ceiling:
     outer = ball.with_radius(torch.zeros_like(ball.radius) + radius)
     ceiling = Ceiling.of(ball.radius)
     every = torch.arange(len(ball.radius))
-    failed = -torch.ones(len(every), 1)
-    ceiling.lower(plan, every, outer.radius, failed, fixed_layers(plan, outer, CROWN))
+    proved = torch.zeros(len(every), dtype=torch.bool)
+    ceiling.lower(plan, every, outer.radius, proved, crown_layers(plan, outer, CROWN, Work()))
     return ceiling
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("p", [inf, 2.0])
-@pytest.mark.parametrize("method", ["crown", "frown"])
-def test_bounds_below_a_ceiling_hold(name: str, p: float, method: str) -> None:
+@pytest.mark.parametrize("method", [Crown(), Frown(ascent=Ascent(2, 2))], ids=lambda m: m.name)
+def test_bounds_below_a_ceiling_hold(name: str, p: float, method: Method) -> None:
     graph = GRAPHS[name]
     plan, ball = Plan(graph), zoo.region(graph, p, 0.1)
     every = torch.arange(len(ball.radius))
     known = known_at(plan, ball, 1.5 * ball.radius).at(every, ball.radius)
-    assert all(torch.isfinite(box.lower).all() for box in known.values()) and known
-    spec = Spec(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
-    if method == "frown":
-        settings = Settings("frown", ascent=Ascent(2, 2))
-        found = frown(plan, ball, spec, settings, Warm(len(every)), every, known=known)
-        layers, margins = found.layers, found.margins
-    else:
-        layers = fixed_layers(plan, ball, CROWN, known=known)
-        margins = fixed_margins(plan, ball, spec, layers, CROWN)
+    assert known is not None and known.boxes and not known.cuts
+    assert all(torch.isfinite(box.lower).all() for box in known.boxes.values())
+    spec = conjunction(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
+    found = method.bound(plan, ball, spec, given=known)
+    layers, margins = found.layers, found.literals
     for x in zoo.samples(ball, 50):
         values = graph.values(x)
         assert (values[-1].flatten(1) >= margins - 1e-9).all()
@@ -67,19 +65,19 @@ def test_what_a_ceiling_settles_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> 
     graph = GRAPHS["relu"]
     plan, ball = Plan(graph), zoo.region(graph, inf, 0.1)
     rows: list[int] = []
-    bound = backward.fixed_rows
+    bound = crown.crown_rows
 
-    def counted(part, region, coef, *rest):  # type: ignore[no-untyped-def]
-        rows.append(len(coef))
-        return bound(part, region, coef, *rest)
+    def counted(part, region, coef, sample, *rest):  # type: ignore[no-untyped-def]
+        rows.append(len(sample))
+        return bound(part, region, coef, sample, *rest)
 
     ceiling = known_at(plan, ball, 0.11)
-    monkeypatch.setattr(backward, "fixed_rows", counted)
-    plain = fixed_layers(plan, ball, CROWN)
+    monkeypatch.setattr(crown, "crown_rows", counted)
+    plain = crown_layers(plan, ball, CROWN, Work())
     without = sum(rows)
     rows.clear()
     known = ceiling.at(torch.arange(len(ball.radius)), ball.radius)
-    spared = fixed_layers(plan, ball, CROWN, known=known)
+    spared = crown_layers(plan, ball, CROWN, Work(), known)
     assert sum(rows) < without
     for i in plan.relaxed:
         # The lines that count are the same: those of neurons that may change sign.
@@ -94,10 +92,12 @@ def test_a_ceiling_tells_nothing_above_itself() -> None:
     plan, ball = Plan(graph), zoo.region(graph, inf, 0.1)
     every = torch.arange(len(ball.radius))
     ceiling = known_at(plan, ball, 0.15)
-    assert ceiling.at(every, torch.full_like(ball.radius, 0.16)) == {}
+    assert ceiling.at(every, torch.full_like(ball.radius, 0.16)) is None
     mixed = torch.full_like(ball.radius, 0.16)
     mixed[0] = 0.15
-    for box in ceiling.at(every, mixed).values():
+    given = ceiling.at(every, mixed)
+    assert given is not None and given.boxes
+    for box in given.boxes.values():
         assert torch.isfinite(box.lower[0]).all() and torch.isfinite(box.upper[0]).all()
         assert (box.lower[1:] == -inf).all() and (box.upper[1:] == inf).all()
 
@@ -114,8 +114,8 @@ def test_a_ceiling_comes_down_where_radii_fail_and_nowhere_else() -> None:
     margins = torch.ones(count, 2)
     margins[:2, 0] = -1
     margins[2] = torch.nan  # proves nothing
-    layers = fixed_layers(plan, ball.with_radius(radius), CROWN)
-    ceiling.lower(plan, every, radius, margins, layers)
+    layers = crown_layers(plan, ball.with_radius(radius), CROWN, Work())
+    ceiling.lower(plan, every, radius, positive(margins), layers)
     expected = [0.1, 0.15, 0.1, *[0.15] * (count - 3)]
     assert torch.allclose(ceiling.radius, torch.tensor(expected, dtype=ceiling.radius.dtype))
     for i, box in ceiling.boxes.items():

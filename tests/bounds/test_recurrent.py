@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frown.bounds.backward import fixed_layers
-from frown.bounds.settings import Settings
 from torch import Tensor, nn
 
 import frown
-from frown.bounds import backward
+from frown.bounds import forms, walk
 from frown.bounds.forms import descend
 from frown.bounds.plan import Plan
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Linear
 from frown.graph.builder import Builder, Value
 from frown.graph.selection import Gather, Slice
 from frown.graph.simplify import simplify
+from frown.methods.crown import crown_layers
 from frown.problem.region import Region
 from frown.read.model import Model
 from frown.relax.table import Product
@@ -264,8 +265,8 @@ def passes(plan: Plan, memory: int, monkeypatch: pytest.MonkeyPatch) -> tuple[fl
         return descend(plan, target, *rest, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(backward, "descend", counted)
-        layers = fixed_layers(plan, region, Settings(method="crown", memory=memory))
+        patch.setattr(forms, "descend", counted)
+        layers = crown_layers(plan, region, LeastArea(), Work(memory))
     return len(seen) / len(set(seen)), layers.values[plan.graph.output].upper
 
 
@@ -274,7 +275,7 @@ def test_passes_per_frame_do_not_grow_with_frames(
     frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of long sequences are long, and still go together; the memory budget has its say."""
-    monkeypatch.setattr(backward, "CHUNK", 1 << 10)  # so that few frames are many
+    monkeypatch.setattr(walk, "CHUNK", 1 << 10)  # so that few frames are many
     torch.manual_seed(0)
     module = Layer(nn.LSTM(F, 3, batch_first=True), 3).eval()
     plan = Plan(simplify(frown.load(module, torch.zeros(1, frames, F)).graph))

@@ -6,8 +6,6 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,7 +16,9 @@ from frown.bounds.plan import Plan
 from frown.bounds.stacks import runs
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.methods.frown.network import Warm, frown
+from frown.methods import Frown
+from frown.methods.frown.ascent import Ascent
+from frown.problem.property import conjunction
 from frown.relax.relaxation import Sides
 from frown.relax.table import PRelu, Relu, Sigmoid, Tanh
 
@@ -69,10 +69,10 @@ def test_runs_give_what_their_nodes_give_alone(
 ) -> None:
     def bounds() -> tuple[Tensor, ...]:
         plan, ball = Plan(GRAPHS[name]), zoo.region(GRAPHS[name], inf, 0.1)
-        spec = Spec(torch.eye(3, dtype=torch.float64).expand(2, -1, -1))
-        how = Settings("frown", group=group, wide=wide, ascent=Ascent(3, 3))
-        found = frown(plan, ball, spec, how, Warm(2), torch.arange(2))
-        return found.margins, *(box.upper for box in found.layers.values.values())
+        spec = conjunction(torch.eye(3, dtype=torch.float64).expand(2, -1, -1))
+        method = Frown(group=group, wide=wide, ascent=Ascent(3, 3))
+        found = method.bound(plan, ball, spec)
+        return found.literals, *(box.upper for box in found.layers.values.values())
 
     together = bounds()
     monkeypatch.setattr(banks, "MOST", 0)

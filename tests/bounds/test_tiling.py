@@ -7,23 +7,26 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins, fixed_pieces, rounded
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
-from frown.bounds import backward as backward_module
 from frown.bounds import tiling as parts_module
+from frown.bounds import walk as walk_module
+from frown.bounds.method import Method
 from frown.bounds.patches import Patch, Whole
 from frown.bounds.plan import Plan
 from frown.bounds.tiling import parts, parts_of
+from frown.bounds.walk import Layers, fixed_pieces, rounded
+from frown.bounds.work import Work
 from frown.graph.affine import Conv, Flat
 from frown.graph.builder import Builder, Value
 from frown.graph.crop import Cropper, entries, whole
 from frown.graph.graph import Graph
 from frown.graph.op import sliced
-from frown.methods.frown.network import Warm, frown
+from frown.methods import Crown, Frown
+from frown.methods import crown as crown_module
+from frown.methods.frown.ascent import Ascent
+from frown.problem.property import conjunction
 from frown.problem.region import Region
 from frown.relax.table import Max, PRelu, Relu, Sigmoid
 
@@ -177,19 +180,16 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
         monkeypatch.setattr(parts_module, "CALL", 0)
         monkeypatch.setattr(parts_module, "GAIN", 1e9 if always else 0.0)
         # However few the rows are.
-        monkeypatch.setattr(backward_module, "parts_of", lambda plan, i, rows: parts(plan, i))
+        monkeypatch.setattr(crown_module, "parts_of", lambda plan, i, rows, clock: parts(plan, i))
 
     return choose
 
 
-def bounds(graph: Graph, ball: Region, settings: Settings) -> tuple[Layers, Tensor]:
+def bounds(graph: Graph, ball: Region, method: Method) -> tuple[Layers, Tensor]:
     plan, count = Plan(graph), len(ball.radius)
-    spec = Spec(torch.eye(graph.output_size, dtype=graph.dtype).expand(count, -1, -1))
-    if settings.method == "frown":
-        found = frown(plan, ball, spec, settings, Warm(count), torch.arange(count))
-        return found.layers, found.margins
-    layers = fixed_layers(plan, ball, settings)
-    return layers, fixed_margins(plan, ball, spec, layers, settings)
+    spec = conjunction(torch.eye(graph.output_size, dtype=graph.dtype).expand(count, -1, -1))
+    found = method.bound(plan, ball, spec)
+    return found.layers, found.literals
 
 
 @every_network
@@ -228,7 +228,7 @@ def test_patches_change_no_bound_of_crown(
     found = []
     for always in (True, False):
         patched(always)
-        found.append(bounds(graph, region, Settings("crown")))
+        found.append(bounds(graph, region, Crown()))
     _same(*found)
 
 
@@ -239,7 +239,7 @@ def test_patches_change_no_bound_of_frown(name: str, patched: Callable[[bool], N
     found = []
     for always in (True, False):
         patched(always)
-        found.append(bounds(graph, region, Settings("frown", ascent=Ascent(2, 2))))
+        found.append(bounds(graph, region, Frown(ascent=Ascent(2, 2))))
     if name == "own slopes":
         # The line above a leaky ReLU touches it at both ends, and rounding decides which one
         # an ascent hears of: the output's rows, never patches, take other steps from there.
@@ -251,7 +251,7 @@ def test_patches_change_no_bound_of_frown(name: str, patched: Callable[[bool], N
         start = []
         for always in (True, False):
             patched(always)
-            start.append(bounds(graph, region, Settings("frown", ascent=Ascent(0, 0))))
+            start.append(bounds(graph, region, Frown(ascent=Ascent(0, 0))))
         _same(*start)
     _same(*found)
 
@@ -264,8 +264,8 @@ def test_groups_of_patches_hold_and_are_no_looser_than_crown(
     group = 5
     graph = NETWORKS[name]
     region = zoo.region(graph, inf, 0.1)
-    crown = bounds(graph, region, Settings("crown"))
-    layers, margins = bounds(graph, region, Settings("frown", group=group, ascent=Ascent(2, 2)))
+    crown = bounds(graph, region, Crown())
+    layers, margins = bounds(graph, region, Frown(group=group, ascent=Ascent(2, 2)))
     assert (margins >= crown[1] - 1e-9).all()
     for i, box in layers.values.items():
         assert (box.lower >= crown[0].values[i].lower - 1e-9).all()
@@ -377,22 +377,22 @@ def test_fixed_rows_go_in_round_chunks_and_each_goes_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = network(conv(4, 4, 2, 1), relu, conv(8, 4, 2, 1), relu, shape=(1, 1, 28, 28))
-    plan, settings = Plan(graph), Settings("crown")
+    plan = Plan(graph)
     last = max(i for i, n in enumerate(graph.nodes) if isinstance(n.op, Conv))
     (part,) = parts(plan, last, 0).parts
     assert part.convolved
     for step in (1, 7, 96, 150):
-        monkeypatch.setattr(backward_module, "PASS", step * plan.node_size(last))
+        monkeypatch.setattr(walk_module, "PASS", step * plan.node_size(last))
         for rows in (0, 1, 5, 95, 97, 100, 392):
             taken, passed = [], 0
-            for piece in fixed_pieces(part, rows, settings):
+            for piece in fixed_pieces(part, rows, Work()):
                 taken += range(piece.start, piece.stop)
                 size = len(rounded(piece, torch.device("cpu")))
                 assert size <= step
                 passed += size
             assert taken == list(range(rows))
             assert passed <= max(1.15 * rows, rows + 21)  # repeated rows are few
-    budget = Settings("crown", memory=3 * plan.row_bytes(last))
+    budget = Work(memory=3 * plan.row_bytes(last))
     assert max(p.stop - p.start for p in fixed_pieces(part, 50, budget)) == 3
 
 

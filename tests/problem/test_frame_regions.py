@@ -7,7 +7,6 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from frown.problem.spec import margins
 from hypothesis import given
 from scipy.optimize import linprog
 from torch import Tensor
@@ -17,8 +16,10 @@ from frown.bounds.plan import Plan
 from frown.certification.attack import Attack, nearest
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.methods import Crown
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, minimise
+from frown.problem.property import LabelWins, conjunction
 from frown.problem.region import Region
 from frown.relax.table import Tanh
 from problem.test_region import every_norm, every_scale, every_shape, seeds, truth
@@ -199,7 +200,7 @@ def test_the_attack_finds_the_distance_to_a_plane(p: float, split: int) -> None:
     ball = Region(zero, torch.tensor([5.0]).double(), p, split=split)
     q = {1.0: inf, inf: 1.0}.get(p) or p / (p - 1)
     exact = 1.0 / float(torch.linalg.vector_norm(weight, ord=q, dim=3 - split).sum())
-    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
+    spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
     found = nearest(plane(weight, 1.0), ball, spec, torch.tensor([0.1]).double(), Attack())
     assert exact * (1 - 1e-9) <= float(found.distance) <= exact * 1.05
     assert float(ball.gain(weight[None, None])) == pytest.approx(1 / exact)
@@ -230,15 +231,10 @@ def test_programs_know_the_region(p: float, clipped: bool, scaled: bool, split: 
 
 def test_a_network_over_frames_is_bounded_soundly() -> None:
     """CROWN's bounds hold at sampled sequences, and one ball per frame is the larger region."""
-    from frown.bounds.backward import fixed_layers, fixed_margins
-    from frown.bounds.settings import Settings
-    from frown.problem.spec import Spec
-
     graph = zoo.mlp(Tanh(), seed=3)
     features = graph.input_shape[-1]
-    settings = Settings(method="crown")
     eye = torch.eye(graph.output_size, dtype=graph.dtype)
-    spec = Spec(torch.cat([eye, -eye])[None])
+    spec = conjunction(torch.cat([eye, -eye])[None])
     whole = Region(
         torch.zeros(1, *graph.input_shape, dtype=graph.dtype),
         torch.tensor([0.7], dtype=graph.dtype),
@@ -247,8 +243,7 @@ def test_a_network_over_frames_is_bounded_soundly() -> None:
     each = Region(whole.centre, whole.radius, 2.0, split=2)
     bounds = []
     for ball in (whole, each):
-        layers = fixed_layers(Plan(graph), ball, settings)
-        bounds.append(fixed_margins(Plan(graph), ball, spec, layers, settings)[0])
+        bounds.append(Crown().bound(Plan(graph), ball, spec).literals[0])
     assert (bounds[1] < bounds[0]).all()
     rng = np.random.default_rng(0)
     corners = torch.from_numpy(rng.choice([-0.7, 0.7], (500, 1, features))).to(graph.dtype)

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from frown.bounds.settings import Settings
 from torch import Tensor, nn
 
 import frown
 import zoo
 from frown.bounds.plan import Plan
+from frown.bounds.work import Work
 from frown.certification.inspect import bounded
 from frown.errors import UnsupportedModel
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
-from frown.methods.lp.bounds import Workers
+from frown.methods import method_of
 from frown.problem.region import Region
 from frown.read import attention
 
@@ -81,7 +81,7 @@ def test_scores_of_any_size_give_no_false_bound(
         for radius in (0.1,) if quick else (1e-4, 0.1, 3.0):
             ball = Region(centre.to(dtype), torch.tensor([radius], dtype=dtype), inf)
             eye = torch.eye(graph.output_size, dtype=dtype)
-            found = bounded(plan, ball, eye, Settings(method=method), (3, 2), Workers())
+            found = bounded(plan, ball, eye, method_of(method), (3, 2), Work())
             exact = Region(centre, torch.tensor([radius], dtype=torch.float64), inf)
             y = torch.cat([graph.apply(x) for x in zoo.samples(exact, 60)]).numpy()
             # In single precision scores of 1e6 are rounded to a tenth: weights may be others.
@@ -101,7 +101,7 @@ def test_shares_stay_between_0_and_1() -> None:
     ball = Region(centre, torch.tensor([2.0], dtype=torch.float64), inf)
     eye = torch.eye(5, dtype=torch.float64)
     for method in ("interval", "crown", "frown"):
-        found = bounded(plan, ball, eye, Settings(method=method), (5,), Workers())
+        found = bounded(plan, ball, eye, method_of(method), (5,), Work())
         assert (found.lower >= -1e-9).all() and (found.upper <= 1 + 1e-9).all()
         assert found.lower[0, 0] > 1 - 1e-9 and found.upper[0, 1] < 1e-9
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import frown
-from frown.bounds.rule import frame
-from frown.bounds.settings import Settings
+from frown.bounds.rule import LeastArea, frame
 from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.graph.builder import Builder
@@ -147,7 +146,7 @@ def test_fixed_rules_choose_slopes_of_the_search_space(op: Gate, seed: int) -> N
     rng = np.random.default_rng(seed)
     low = torch.from_numpy(rng.normal(size=(40, 2)) * 2)
     box = Box(low, low + torch.from_numpy(rng.uniform(0.01, 3, (40, 2))))
-    here = frame(op, box, Settings(method="crown"))
+    here = frame(op, box, LeastArea())
     for rule, side in (
         (here.lines.slopes.lower, here.range.lower),
         (here.lines.slopes.upper, here.range.upper),
@@ -163,14 +162,14 @@ def test_fixed_rules_choose_slopes_of_the_search_space(op: Gate, seed: int) -> N
 
 def _composed(op: Gate, box: Box, m: int, below: bool) -> Tensor:
     """The intercept of lines of the factors put into McCormick's plane m."""
-    settings = Settings(method="crown")
+    rule = LeastArea()
     x, y = (Box(box.lower[:, k], box.upper[:, k]) for k in (0, 1))
-    gate = frame(Sigmoid(), x, settings)
+    gate = frame(Sigmoid(), x, rule)
     a, b = Sigmoid().image(x), y
     zero = torch.zeros_like(y.lower)
     below_y, above_y = zero, zero
     if isinstance(op, GatedTanh):
-        state = frame(Tanh(), y, settings)
+        state = frame(Tanh(), y, rule)
         b, below_y, above_y = Tanh().image(y), state.lines.lower, state.lines.upper
     start, end = (b.lower, b.upper) if below else (b.upper, b.lower)
     alpha, beta = (start, a.lower) if m == 0 else (end, a.upper)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from frown.bounds.rule import frame
-from frown.bounds.settings import Settings
+from frown.bounds.rule import LeastArea, frame
 from frown.graph.box import Box
 from frown.relax.table import LogSumExp
 
@@ -90,7 +89,7 @@ def test_planes_enclose_the_function_for_any_slopes(
 def test_the_search_and_the_rules_stay_valid(mask: str, dtype: torch.dtype, seed: int) -> None:
     op, box = LogSumExp(MASKS[mask]), drawn(seed, dtype)
     rng = np.random.default_rng(seed)
-    here = frame(op, box, Settings(method="crown"))
+    here = frame(op, box, LeastArea())
     for below in (True, False):
         side = torch.full((len(box.lower),), below)
         lines = here.lines
@@ -118,7 +117,7 @@ def test_tangents_are_exact(seed: int) -> None:
     """With shares as slopes the plane below touches; the rule's planes do, at the middle and at
     the level of the chords' sum there."""
     op, box = LogSumExp(), ordinary(seed)
-    here = frame(op, box, Settings(method="crown"))
+    here = frame(op, box, LeastArea())
     lines = here.lines
     middle = box.middle
     under = op.along(lines.slopes.lower, middle, lines.lower)
@@ -132,7 +131,7 @@ def test_tangents_are_exact(seed: int) -> None:
 def test_a_single_entry_is_a_line(seed: int) -> None:
     """Programs take a neuron none of whose entries needs rows for its line above."""
     op, box = LogSumExp(MASKS["one"]), ordinary(seed)
-    here = frame(op, box, Settings(method="crown"))
+    here = frame(op, box, LeastArea())
     for slope, t in (
         (here.lines.slopes.lower, here.lines.lower),
         (here.lines.slopes.upper, here.lines.upper),
@@ -166,7 +165,7 @@ def test_planes_below_are_as_high_as_convexity_allows(seed: int) -> None:
 @given(seed=seeds)
 def test_the_directions_of_the_search_are_derivatives(seed: int) -> None:
     op, box = LogSumExp(), ordinary(seed, 6)
-    here = frame(op, box, Settings(method="crown"))
+    here = frame(op, box, LeastArea())
     rng = np.random.default_rng(seed)
     place = torch.from_numpy(rng.uniform(0.2, 0.8, (6, WIDTH)))
     z = torch.from_numpy(rng.normal(size=(6, WIDTH)))

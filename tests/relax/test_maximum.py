@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from frown.bounds.rule import frame
-from frown.bounds.settings import Settings
+from frown.bounds.rule import LeastArea, frame
 from frown.graph.box import Box
 from frown.relax.table import Max
 
@@ -133,7 +132,7 @@ def test_no_plane_above_beats_a_level_all_over_the_box(seed: int) -> None:
     slope = torch.from_numpy(rng.uniform(0, 1, tuple(box.lower.shape)))
     above = torch.zeros(len(slope), dtype=torch.bool)
     planes = []
-    found = frame(op, box, Settings())
+    found = frame(op, box, LeastArea())
     span = found.range.upper
     for s in (slope, span.lower, span.upper):
         t = op.line(s, above, found.anchors).intercept
@@ -158,7 +157,7 @@ def test_uphill_is_how_planes_above_rise_with_their_level() -> None:
     op = Max()
     box = Box(torch.tensor([[0.0, -1.0, -2.0, 0.2]]), torch.tensor([[2.0, 1.5, 0.1, 0.9]]))
     box = Box(box.lower.double(), box.upper.double())
-    found, above = frame(op, box, Settings()), torch.zeros(1, dtype=torch.bool)
+    found, above = frame(op, box, LeastArea()), torch.zeros(1, dtype=torch.bool)
     z, coef = torch.tensor([[0.3, 2.0, -1.0, 0.4]]).double(), torch.tensor([[-1.5]]).double()
 
     def value(m: float) -> Tensor:

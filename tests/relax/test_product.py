@@ -7,14 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from frown.bounds.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import frown
 from frown.bounds.plan import Plan
-from frown.bounds.rule import frame
+from frown.bounds.rule import LeastArea, frame
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.relax.table import Product, Sigmoid, Tanh
@@ -67,7 +66,7 @@ def test_planes_of_the_search_space_are_mccormicks(seed: int) -> None:
     """Each touches f at two opposite corners and lies w_x w_y / 4 from it in the middle."""
     box = factor_boxes(seed)
     rng = np.random.default_rng(seed)
-    here = frame(OP, box, Settings(method="crown"))
+    here = frame(OP, box, LeastArea())
     place = torch.from_numpy(rng.uniform(0, 1, (len(box.lower), 2)))
     ends = corners(box)
     width = (box.upper - box.lower).numpy()
@@ -93,7 +92,7 @@ def test_planes_of_the_search_space_enclose_the_product(seed: int) -> None:
         radius = rng.choice([1e-7, 0.3, 2.0], (60, 2)) * np.abs(middle)
         low, high = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
         box = Box(low, high)
-        here = frame(OP, box, Settings(method="crown"))
+        here = frame(OP, box, LeastArea())
         place = torch.from_numpy(rng.uniform(-0.2, 1.2, (60, 2))).to(dtype)
         ends = corners(box).astype(np.longdouble)
         for below, mask in masks(box):
@@ -110,7 +109,7 @@ def test_uphill_is_the_derivative_along_the_segment(seed: int) -> None:
     rng = np.random.default_rng(seed)
     low = torch.from_numpy(rng.normal(size=(30, 2)))
     box = Box(low, low + torch.from_numpy(rng.uniform(0.1, 2, (30, 2))))
-    here = frame(OP, box, Settings(method="crown"))
+    here = frame(OP, box, LeastArea())
     place = torch.from_numpy(rng.uniform(0.2, 0.8, (30, 2)))
     z = torch.from_numpy(rng.normal(size=(30, 2)))
     for sign, (_, mask) in zip((1.0, -1.0), masks(box)):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import functions
-from frown.bounds.rule import frame
-from frown.bounds.settings import Settings
+from frown.bounds.rule import LeastArea, frame
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Slopes
@@ -397,7 +396,7 @@ def test_lines_of_s_shaped_functions_inside_the_range(
     """The search's short way to lines gives those of `line`, and values the image's."""
     op = ELEMENTWISE[name]
     box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
-    here = frame(op, box, Settings(method="crown"))
+    here = frame(op, box, LeastArea())
     place = torch.from_numpy(np.random.default_rng(seed).uniform(0, 1, box.lower.shape))
     for below in (True, False):
         mask = side_mask(box, below)
@@ -432,7 +431,7 @@ def test_lines_over_boxes_without_numbers_have_none() -> None:
     """A ReLU of something undefined is not known to be at least 0."""
     box = Box(torch.tensor([[torch.nan, -1.0]]), torch.tensor([[torch.nan, 2.0]]))
     op = ELEMENTWISE["relu"]
-    here = frame(op, box, Settings("frown"))
+    here = frame(op, box, LeastArea())
     assert torch.isnan(here.lines.lower).tolist() == [[True, False]]
     place, below = torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool)
     assert torch.isnan(op.within(place, below, here).intercept).tolist() == [[True, False]]
