@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frown.problem.spec import violated
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -22,6 +21,7 @@ from frown.certification.attack import Found
 from frown.certification.results import Row
 from frown.cli import app
 from frown.errors import ModelMismatch
+from frown.problem.property import violated
 from frown.read.model import Model
 from frown.read.torch.load import load_torch
 from onnx_models import model, node, saved

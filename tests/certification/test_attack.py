@@ -12,8 +12,8 @@ import zoo
 from frown.certification.attack import Attack, nearest
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.problem.property import LabelWins, other_classes
 from frown.problem.region import Region
-from frown.problem.spec import margins, other_classes
 from frown.relax.table import Relu
 
 NORMS = (1.0, 2.0, 3.0, inf)
@@ -46,7 +46,7 @@ def test_the_distance_to_a_plane(p: float) -> None:
     q = {1.0: inf, 2.0: 2.0, 3.0: 1.5, inf: 1.0}[p]
     truth = 1.0 / float(torch.tensor(weight).norm(q))
     ball = Region(torch.zeros(1, 1, 4).double(), torch.tensor([5.0]).double(), p)
-    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
+    spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
     found = nearest(graph, ball, spec, torch.tensor([0.1]).double(), Attack())
     distance = float(found.distance[0])
     assert truth * (1 - 1e-9) <= distance <= truth * 1.05
@@ -63,7 +63,7 @@ def test_points_are_inside_and_adversarial(
     graph = divided() if name == "divided" else zoo.NETWORKS[name]
     ball = zoo.region(graph, p, radius=3.0, count=4, clipped=clipped, scaled=scaled)
     label = graph.apply(ball.centre).argmax(1)
-    spec = margins(label, other_classes(label, 3), 3, torch.float64)
+    spec = LabelWins(label, other_classes(label, 3), 3, torch.float64)
     found = nearest(graph, ball, spec, ball.radius / 10, Attack(steps=25, restarts=2))
     hit = torch.isfinite(found.distance)
     assert hit.any()
@@ -80,6 +80,6 @@ def test_points_are_inside_and_adversarial(
 def test_nothing_is_found_where_nothing_is() -> None:
     graph = linear([1.0, 1.0], 1.0)
     ball = Region(torch.zeros(1, 1, 2).double(), torch.tensor([0.4]).double(), inf)
-    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
+    spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
     found = nearest(graph, ball, spec, torch.tensor([0.4]).double(), Attack())
     assert torch.isinf(found.distance).all()

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frown.problem.spec import Spec, margins, other_classes
 
 import frown
-from frown.bounds import backward
 from frown.bounds import clock as clocks
+from frown.bounds import walk
 from frown.bounds.charged import patches, replay
 from frown.errors import InvalidInput
+from frown.methods import crown
 from frown.methods.frown import ascent as optimise
+from frown.problem.property import LabelWins, conjunction, other_classes
 
 BEYOND = 25  # units: what one look at the clock may miss, beside the tenth that is allowed
 
@@ -28,8 +29,9 @@ class Work:
         self.done = 0
         patch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: float(self.done)))
         for module, name in (
-            (backward, "fixed_form"),
-            (backward, "spread_box"),
+            (crown, "form_along"),
+            (walk, "form_along"),
+            (walk, "spread_box"),
             (replay, "pull_back"),
             (patches, "pull_back"),
             (optimise._Search, "evaluate"),
@@ -66,8 +68,8 @@ def test_no_work_is_begun_after_the_limit(
 ) -> None:
     """Small chunks, two batches: whatever the limit, it holds, and something is proved rigorously
     of every input as soon as the cheap bounds of all fit."""
-    monkeypatch.setattr(backward, "PASS", 40)
-    monkeypatch.setattr(backward, "CHUNK", 1 << 14)
+    monkeypatch.setattr(walk, "PASS", 40)
+    monkeypatch.setattr(walk, "CHUNK", 1 << 14)
     monkeypatch.setattr(replay, "PASS", 40)
     options: dict[str, Any] = {"method": method, "attack": attack, "batch": 2}
     work = Work(monkeypatch)
@@ -110,14 +112,14 @@ def test_a_limit_passed_during_the_search_leaves_a_proof(
 def test_margins_row_by_row_are_those_written_out() -> None:
     generator = torch.Generator().manual_seed(0)
     label = torch.tensor([0, 3, 2])
-    lazy = margins(label, other_classes(label, 5), 5, torch.float64)
-    dense = Spec(lazy.coef)
+    lazy = LabelWins(label, other_classes(label, 5), 5, torch.float64)
+    dense = conjunction(lazy.coef)
     eye = torch.eye(5, dtype=torch.float64)
     assert torch.equal(lazy.coef, eye[label][:, None] - eye[other_classes(label, 5)])
     values = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     upper = values + torch.rand(3, 5, generator=generator, dtype=torch.float64)
     index = torch.tensor([11, 0, 5])
-    torch.testing.assert_close(lazy.at(values), dense.at(values))
+    torch.testing.assert_close(lazy.literals(values), dense.literals(values))
     torch.testing.assert_close(lazy.spread(upper.abs()), dense.spread(upper.abs()))
     for own, other in zip(lazy.least(values, upper), dense.least(values, upper), strict=True):
         torch.testing.assert_close(own, other)

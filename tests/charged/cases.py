@@ -6,23 +6,24 @@ floating point is wrong about nearly all of these networks. Points lie in their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, isqrt
 
 import numpy as np
 import torch
 from flint import arb, ctx, fmpq
-from frown.bounds.settings import Settings
-from frown.problem.spec import margins
 from torch import Tensor
 
 from charged.exact import Exact, Network, balls, exact, rational
-from frown.bounds.charged.guided import Choice, Guide, Request, fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule, Choice, Proof, Request
+from frown.bounds.rule import LeastArea, Parallel, Rule
+from frown.bounds.work import Work
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
+from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxation
 from frown.relax.table import (
@@ -39,6 +40,7 @@ from frown.relax.table import (
 SMOOTH = ("sigmoid", "tanh", "arctan", "softplus", "elu", "selu", "silu", "gelu", "gelu_tanh")
 PRECISION = 600
 CLASSES = 3
+RULES = {"crown": LeastArea(), "fastlin": Parallel(), "interval": None}
 
 
 @dataclass
@@ -219,7 +221,36 @@ def _root_above(x: fmpq) -> fmpq:
     return fmpq(isqrt(int(x.p) * shift * shift // int(x.q)) + 1, shift)
 
 
-def random_slopes(plan: Plan, rng: np.random.Generator) -> Guide:
+@dataclass(frozen=True)
+class Chosen(Proof):
+    """Slopes by a function of a request; where it gives None, the rule's."""
+
+    lines: Rule | None
+    slopes: Callable[[Request], Choice | None]
+    entries: Callable[[int], Tensor] | None = None  # of a node that are ready
+
+    @property
+    def rule(self) -> Rule | None:
+        return self.lines
+
+    def take(self, index: Tensor) -> Chosen:
+        raise NotImplementedError("the samples of a test stay together")
+
+    @classmethod
+    def cat(cls, proofs: Sequence[Chosen]) -> Chosen:
+        raise NotImplementedError("the samples of a test stay together")
+
+    def blank(self, samples: int) -> Chosen:
+        raise NotImplementedError("the samples of a test stay together")
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        return self.slopes(request)
+
+    def ready(self, plan: Plan, source: int) -> Tensor | None:
+        return None if self.entries is None else self.entries(source)
+
+
+def random_slopes(plan: Plan, rng: np.random.Generator, rule: Rule | None) -> Chosen:
     """Slopes near the fixed rule's, far from them, and absurd ones."""
 
     def choose(request: Request) -> Choice | None:
@@ -235,7 +266,7 @@ def random_slopes(plan: Plan, rng: np.random.Generator) -> Guide:
         # One node after the other, or all at the end.
         return Choice(lambda i, here: chosen[i], whole=bool(rng.random() < 0.7))
 
-    return Guide(choose)
+    return Chosen(rule, choose)
 
 
 @dataclass
@@ -264,15 +295,15 @@ def replay(
     ctx.prec = PRECISION
     network = Network(graph)
     plan = Plan(graph)
-    method = str(rng.choice(["crown", "crown", "fastlin", "interval"]))
-    guide = fixed_rule if rng.random() < 0.5 else random_slopes(plan, rng)
-    walk = Walk(plan, region, Settings(method=method), guide)
+    rule = RULES[str(rng.choice(["crown", "crown", "fastlin", "interval"]))]
+    proof = ByRule(rule) if rng.random() < 0.5 else random_slopes(plan, rng, rule)
+    walk = Walk(plan, region, proof, Work())
     walk.layers()
     count = len(region.radius)
     label = torch.from_numpy(rng.integers(0, CLASSES, count))
     target = torch.stack([(label + 1) % CLASSES, (label + 2) % CLASSES], 1)
-    spec = margins(label, target, CLASSES, torch.float64)
-    proved = walk.margins(spec)
+    spec = LabelWins(label, target, CLASSES, torch.float64)
+    proved = walk.literals(spec)
     slopes = _gradients(graph, region, spec.coef)
     tally.networks += 1
     boxes = {i: (box.lower.numpy(), box.upper.numpy()) for i, box in walk.values.items()}

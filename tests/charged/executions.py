@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from frown.bounds.settings import Settings
-from frown.problem.spec import margins
 from torch import nn
 
 import frown
 from charged.kernels import session
 from frown.bounds.charged.execution import Execution
 from frown.bounds.charged.float32 import check_execution
-from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
 from frown.errors import InvalidModel
 from frown.graph.simplify import tidy
+from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.read.model import Model
 from onnx_models import model, node, saved
@@ -200,12 +201,13 @@ def proved(loaded: Model, centre: np.ndarray, radius: float, p: float) -> tuple[
     check_execution(graph)
     x = torch.from_numpy(centre).reshape(1, *graph.input_shape)
     region = Region(x, torch.tensor([radius], dtype=torch.float64), p)
-    plan, settings = Plan(graph), Settings(method="crown")
-    walk = Walk(plan, region, settings, fixed_rule, execution=Execution(plan, region, settings))
+    plan = Plan(graph)
+    execution = Execution(plan, region, Work())
+    walk = Walk(plan, region, ByRule(LeastArea()), Work(), execution=execution)
     walk.layers()
     one, other = torch.zeros(1).long(), torch.ones(1, 1).long()
-    least = walk.margins(margins(one, other, 2, torch.float64))
-    most = -walk.margins(margins(other[0], one[None], 2, torch.float64))
+    least = walk.literals(LabelWins(one, other, 2, torch.float64))
+    most = -walk.literals(LabelWins(other[0], one[None], 2, torch.float64))
     return float(least), float(most)
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from flint import arb, ctx, fmpq
-from frown.bounds.settings import Settings
 from torch import nn
 
 import frown
-from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
 from frown.graph.affine import Scale
 from frown.graph.box import Box
 from frown.problem.region import Region
@@ -30,7 +31,7 @@ def proven(loaded: Model, x: list[float], radius: float = 2.0**-60) -> Box:
     graph = loaded.graph
     centre = torch.tensor(x, dtype=torch.float64).reshape(1, *graph.input_shape)
     region = Region(centre, torch.tensor([radius], dtype=torch.float64), torch.inf)
-    walk = Walk(Plan(graph), region, Settings(method="crown"), fixed_rule)
+    walk = Walk(Plan(graph), region, ByRule(LeastArea()), Work())
     walk.layers()
     return walk.values[graph.output]
 

@@ -7,24 +7,24 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from frown.bounds.settings import Settings
-from frown.problem.spec import margins
 from torch import Tensor, nn
 
 import frown
-from charged.cases import CLASSES, network, points
+from charged.cases import CLASSES, RULES, network, points
 from charged.runtime import Runtime
 from frown.bounds.charged.execution import Execution
 from frown.bounds.charged.float32 import TINY32, UNIT32, unknown
-from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule
+from frown.bounds.work import Work
 from frown.graph.affine import Combine, Scale
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.graph.op import Op
 from frown.graph.simplify import tidy
+from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import LeakyRelu, PRelu, Relu
@@ -32,8 +32,9 @@ from frown.relax.table import ELEMENTWISE, Elu
 
 
 def walked(graph: Graph, region: Region, method: str = "crown") -> Walk:
-    plan, settings = Plan(graph), Settings(method=method)
-    walk = Walk(plan, region, settings, fixed_rule, execution=Execution(plan, region, settings))
+    plan, rule = Plan(graph), RULES[method]
+    execution = Execution(plan, region, Work())
+    walk = Walk(plan, region, ByRule(rule), Work(), execution=execution)
     walk.layers()
     return walk
 
@@ -72,10 +73,10 @@ def test_hostile_networks_stay_within_their_boxes(smooth: bool) -> None:
         radius = torch.from_numpy(2.0 ** rng.uniform(-40, 0, 3))
         region = Region(centre, radius, p)
         walk = walked(graph, region, str(rng.choice(["crown", "fastlin", "interval"])))
-        spec = margins(
+        spec = LabelWins(
             torch.zeros(3, dtype=torch.long), torch.ones(3, 1).long(), CLASSES, centre.dtype
         )
-        proved = walk.margins(spec)[:, 0]
+        proved = walk.literals(spec)[:, 0]
         x, sample = _points(rng, region)
         for flush in (False, True):
             runtime = Runtime(graph, rng, flush)
@@ -212,14 +213,14 @@ def test_rows_are_charged_with_the_errors_of_all_they_pass() -> None:
     centre = torch.from_numpy(rng.standard_normal((1, 4)))
     walk = walked(graph, Region(centre, torch.tensor([1e-12]).double(), 2.0))
     assert walk.execution is not None
-    spec = margins(torch.zeros(1).long(), torch.ones(1, 1).long(), 3, torch.float64)
+    spec = LabelWins(torch.zeros(1).long(), torch.ones(1, 1).long(), 3, torch.float64)
     nowhere = torch.full((1, 3), inf).double()
     walk.values[len(graph.nodes) - 1] = Box(-nowhere, nowhere)  # rows alone say something
-    before = float(walk.margins(spec))
+    before = float(walk.literals(spec))
     for i in range(len(graph.nodes)):
         error = walk.execution.error[i]
         walk.execution.error[i] = error + 1e-3
-        fall = before - float(walk.margins(spec))
+        fall = before - float(walk.literals(spec))
         walk.execution.error[i] = error
         within = i in (1, 4)
         slope = _slope(graph, centre, spec.coef[0, 0], i)
@@ -345,9 +346,9 @@ def test_numbers_beyond_single_precision_prove_nothing(after: str | None) -> Non
         huge, weight = b.add(ELEMENTWISE[after], huge), weight.sign()
     graph = b.graph(b.linear(huge, weight))
     region = Region(torch.ones(1, 1).double(), torch.tensor([0.1]).double(), inf)
-    spec = margins(torch.zeros(1).long(), torch.ones(1, 1).long(), 2, torch.float64)
+    spec = LabelWins(torch.zeros(1).long(), torch.ones(1, 1).long(), 2, torch.float64)
     walk = walked(graph, region)
-    assert not bool((walk.margins(spec) > 0).any())
+    assert not bool((walk.literals(spec) > 0).any())
     assert walk.execution is not None
     last = walk.execution.error[len(graph.nodes) - 1]
     assert bool(torch.isinf(last[..., 0]).all())

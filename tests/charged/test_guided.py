@@ -6,20 +6,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frown.bounds.settings import Settings
-from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
+from charged.cases import Chosen
 from frown.bounds.charged import guided, replay
 from frown.bounds.charged.forms import Charged, Passed
-from frown.bounds.charged.guided import Choice, Guide, Guided, Request, fixed_rule
+from frown.bounds.charged.guided import Guided
 from frown.bounds.charged.replay import Step, Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule, Choice, Proof, Request
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Graph
+from frown.problem.property import conjunction
 from frown.relax.table import Relu, Sigmoid, Tanh
 
+RULE = ByRule(LeastArea())
 NETWORKS = {
     "relu": lambda: zoo.mlp(Relu(), (4, 7, 6, 5, 6, 3)),
     "sigmoid": lambda: zoo.mlp(Sigmoid(), (4, 6, 6, 5, 3)),
@@ -30,7 +34,7 @@ NETWORKS = {
 }
 
 
-def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Guide:
+def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Chosen:
     """The same slopes whenever a target's rows are asked for, by the side they need."""
 
     def choose(request: Request) -> Choice:
@@ -49,17 +53,17 @@ def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Guide:
 
         return Choice(slope, whole)
 
-    return Guide(choose)
+    return Chosen(LeastArea(), choose)
 
 
-def replayed(graph: Graph, guide: Guide, steps: list[Step] | None = None) -> tuple[Walk, Tensor]:
+def replayed(graph: Graph, proof: Proof, steps: list[Step] | None = None) -> tuple[Walk, Tensor]:
     region = zoo.region(graph, 2.0, 0.2, 3)
     record = None if steps is None else steps.append
-    walk = Walk(Plan(graph), region, Settings("crown"), guide, record=record)
+    walk = Walk(Plan(graph), region, proof, Work(), record=record)
     walk.layers()
     outputs = graph.nodes[graph.output].size
-    spec = Spec(torch.eye(outputs, dtype=torch.float64).expand(3, -1, -1))
-    return walk, walk.margins(spec)
+    spec = conjunction(torch.eye(outputs, dtype=torch.float64).expand(3, -1, -1))
+    return walk, walk.literals(spec)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -112,7 +116,6 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
     """Bounds hold either way; entries that are not ready have rows of the rule, others do not."""
     graph = NETWORKS[name]()
     plan = Plan(graph)
-    guide = drawn(plan, whole=True)
 
     def ready(source: int) -> Tensor:
         return (torch.arange(graph.nodes[source].size) % 2 == 0).expand(3, -1)
@@ -121,10 +124,8 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
     for spare in (False, True):
         steps: list[Step] = []
         region = zoo.region(graph, 2.0, 0.2, 3)
-        walk = Walk(
-            plan, region, Settings("crown"), Guide(guide.choose, ready),
-            record=steps.append, spare=spare,
-        )  # fmt: skip
+        proof = replace(drawn(plan, whole=True), entries=ready)
+        walk = Walk(plan, region, proof, Work(), record=steps.append, spare=spare)
         walk.layers()
         for source in sources:
             fixed = [s for s in steps if s.target == source and s.slopes is None]
@@ -142,10 +143,10 @@ def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = NETWORKS[name]()
-    many, together = replayed(graph, fixed_rule)
+    many, together = replayed(graph, RULE)
     assert bool(many.ruled) == (name not in ("branches", "lstm"))
     monkeypatch.setattr(guided, "runs", lambda plan, target: ())
-    one, alone = replayed(graph, fixed_rule)
+    one, alone = replayed(graph, RULE)
     assert not one.ruled
     assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
     for i, box in one.values.items():
@@ -183,11 +184,11 @@ def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
         return form
 
     monkeypatch.setattr(replay, "pull_back", pull_back)
-    replayed(graph, drawn(Plan(graph), whole=True) if own else fixed_rule)
+    replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
     together = taken.copy()
     taken.clear()
     monkeypatch.setattr(guided, "runs", lambda plan, target: ())
-    replayed(graph, drawn(Plan(graph), whole=True) if own else fixed_rule)
+    replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
     assert len(together) == len(taken) > 1
     for many, one in zip(together, taken, strict=True):
         assert (many >= one * (1 - 1e-9)).all() and (many <= 10 * one).all()
@@ -196,7 +197,7 @@ def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
 
 def test_forms_take_in_all_that_is_left_to_the_end() -> None:
     graph = NETWORKS["relu"]()
-    walk, _ = replayed(graph, fixed_rule)
+    walk, _ = replayed(graph, RULE)
     coef = torch.eye(3, dtype=torch.float64)[:, None]
     sample = torch.zeros(3, dtype=torch.long)
 

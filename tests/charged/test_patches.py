@@ -7,8 +7,6 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from frown.bounds.settings import Settings
-from frown.problem.spec import Spec
 
 import zoo
 from bounds.test_tiling import BALLS, NETWORKS
@@ -16,12 +14,15 @@ from charged.cases import CLASSES, Draw, Tally, regions, replay
 from frown.bounds import tiling as parts_module
 from frown.bounds.charged import forms, patches
 from frown.bounds.charged import replay as replay_module
-from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule
+from frown.bounds.rule import LeastArea
 from frown.bounds.tiling import parts
+from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.problem.property import conjunction
 from frown.relax.table import Relu
 
 
@@ -30,7 +31,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Patches however little they spare; tells how many rows went through them."""
     monkeypatch.setattr(parts_module, "CALL", 0)
     monkeypatch.setattr(parts_module, "GAIN", 1e9)
-    monkeypatch.setattr(replay_module, "parts_of", lambda plan, i, rows: parts(plan, i))
+    monkeypatch.setattr(replay_module, "parts_of", lambda plan, i, rows, clock: parts(plan, i))
     monkeypatch.setattr(replay_module, "few", lambda *_: False)
     rows: list[int] = []
     through = patches.patched_rows
@@ -46,10 +47,10 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def walked(graph: Graph, ball: str) -> tuple[Walk, torch.Tensor]:
     p, clipped, scaled = BALLS[ball]
     region = zoo.region(graph, p, 0.1, 3, clipped=clipped, scaled=scaled)
-    walk = Walk(Plan(graph), region, Settings(method="crown"), fixed_rule)
+    walk = Walk(Plan(graph), region, ByRule(LeastArea()), Work())
     walk.layers()
     spec = torch.eye(graph.output_size, dtype=torch.float64).expand(3, -1, -1)
-    return walk, walk.margins(Spec(spec))
+    return walk, walk.literals(conjunction(spec))
 
 
 @pytest.mark.parametrize("ball", BALLS)
@@ -155,7 +156,7 @@ def test_a_form_and_its_charge_are_those_of_the_whole_network(
         for name, module in (("patch", patches), ("whole", replay_module)):
             patch.setattr(module, "bounded", keep(name))
         one = torch.eye(size, dtype=torch.float64).view(size, *graph.nodes[source].shape)
-        walk._rows(source, one, sample, neuron, torch.zeros_like(neuron), fixed_rule)
+        walk._rows(source, one, sample, neuron, torch.zeros_like(neuron), walk.proof)
         charges = torch.empty(size, dtype=torch.float64)
         known = patches.Known(walk.region, walk.weights, walk.fixed)
         for _, part, rows in split.split(neuron):

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from frown.bounds.backward import fixed_layers
-from frown.bounds.settings import Settings
-from frown.certification.guides import programmed
-from frown.problem.spec import Spec
 from torch import nn
 
 import frown
 import frown_check
 import zoo
-from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
 from frown.certification import certificate
-from frown.methods.lp.bounds import Leanings, Slants
+from frown.methods.crown import crown_layers
+from frown.methods.lp.bounds import DualSlopes, LpProof, OneProof
+from frown.problem.property import conjunction
 from frown.problem.region import Region
 from frown.relax.table import Relu
 
@@ -137,7 +137,7 @@ def test_any_numbers_give_bounds_that_hold() -> None:
     graph = zoo.mlp(Relu(), (5, 9, 9, 8, 3), 3)
     plan, region = Plan(graph), zoo.region(graph, 2.0, 0.3, 2)
     generator = torch.Generator().manual_seed(0)
-    leanings = {}
+    slopes = {}
     for target in [*{plan.sources[i] for i in plan.relaxed}, graph.output]:
         below = plan.below(target)
         rows = 2 * graph.nodes[target].size
@@ -148,16 +148,17 @@ def test_any_numbers_give_bounds_that_hold() -> None:
             s = torch.randn(len(number), graph.nodes[source].size, generator=generator) * 3
             slope[i] = torch.where(torch.rand(s.shape, generator=generator) < 0.3, torch.nan, s)
         if below:
-            leanings[target] = Leanings(number, slope)
-    start = fixed_layers(plan, region.rows(slice(0, 1)), Settings("crown"))
+            slopes[target] = DualSlopes(number, slope)
+    start = crown_layers(plan, region.rows(slice(0, 1)), LeastArea(), Work())
     rule = {i: frame.lines.slopes for i, frame in start.frames.items()}
-    guide = programmed(plan, plan, [Slants(leanings, rule), None], Settings("lp"))
-    spec = Spec(torch.eye(3, dtype=torch.float64).expand(2, -1, -1))
+    odd = OneProof(slopes, rule, ByRule(LeastArea()))
+    spec = conjunction(torch.eye(3, dtype=torch.float64).expand(2, -1, -1))
     found = {}
-    for name, way in (("odd", guide), ("rule", fixed_rule)):
-        walk = Walk(plan, region, Settings("lp"), way)
+    proofs = {"odd": LpProof(plan, "area", [odd, None]), "rule": ByRule(LeastArea())}
+    for name, proof in proofs.items():
+        walk = Walk(plan, region, proof, Work())
         walk.layers()
-        found[name] = walk.margins(spec)
+        found[name] = walk.literals(spec)
         assert_holds(graph, region, walk, found[name])
     assert torch.allclose(found["odd"][1], found["rule"][1], rtol=1e-12)  # the fixed rule
     assert not torch.allclose(found["odd"][0], found["rule"][0])

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import torch
 from flint import fmpq
-from frown.bounds.settings import Settings
-from frown.problem.spec import Spec
 
 from charged.cases import Tally, run
 from charged.exact import exact, rational
 from frown.bounds.charged import forms, replay
-from frown.bounds.charged.guided import fixed_rule
 from frown.bounds.charged.region import enclosing, extremes, farthest, least
 from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan, spread_box
+from frown.bounds.proof import ByRule
+from frown.bounds.rule import LeastArea
+from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.selection import Pad
+from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax.proven.rounding import arithmetic_fault
 from frown.relax.relaxation import Lines, Slopes
@@ -46,11 +47,10 @@ def test_bounds_hold_where_one_side_goes_before_the_other(monkeypatch) -> None:
     x = b.linear(b.input("x", (2,)), layer.double(), torch.tensor([3.0, 0.1]).double())
     x = b.linear(b.add(Relu(), x), layer.double(), torch.tensor([-2.5, 0.2]).double())
     graph = b.graph(b.linear(b.add(Relu(), x), layer.double()))
-    settings = Settings(method="crown")
     found = []
     for together in (True, False):
         monkeypatch.setattr(replay, "few", lambda *_, together=together: together)
-        walk = Walk(Plan(graph), ball(torch.zeros(2), 0.5), settings, fixed_rule)
+        walk = Walk(Plan(graph), ball(torch.zeros(2), 0.5), ByRule(LeastArea()), Work())
         walk.layers()
         found.append(walk.values[3])
     wide = spread_box(graph.nodes[3].op, walk.values[2])
@@ -91,10 +91,10 @@ def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:
     x = b.pad(b.input("x", (2,)), [(0, 1)], value=1.0)
     graph = b.graph(b.linear(x, torch.tensor([[huge, huge, 3.0], [0.0, 0.0, 0.0]]).double()))
     region = ball(torch.zeros(2), 2.0**-100)
-    spec = Spec(torch.tensor([[[1.0, -1.0]]]).double())
+    spec = conjunction(torch.tensor([[[1.0, -1.0]]]).double())
 
     def margin() -> float:
-        walk = Walk(Plan(graph), region, Settings(method="crown"), fixed_rule)
+        walk = Walk(Plan(graph), region, ByRule(LeastArea()), Work())
         walk.layers()
         return float(walk._rows(*row_of(walk, spec)))
 
@@ -103,9 +103,9 @@ def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:
     assert margin() < 2.9  # the rim's 3 was absorbed
 
 
-def row_of(walk: Walk, spec: Spec) -> tuple:
+def row_of(walk: Walk, spec: Linear) -> tuple:
     zero = torch.zeros(1, dtype=torch.long)
-    return walk.plan.graph.output, spec.coef[0], zero, zero, zero, fixed_rule
+    return walk.plan.graph.output, spec.coef[0], zero, zero, zero, walk.proof
 
 
 def ball(centre: torch.Tensor, radius: float, p: float = torch.inf, **more) -> Region:
@@ -139,7 +139,7 @@ def test_boxes_hold_for_the_smallest_numbers() -> None:
     lower = torch.zeros(1, 1, dtype=torch.float64)
     upper = torch.full((1, 1), 2.0**-1074, dtype=torch.float64)
     region = ball(torch.zeros(1), 1.0, lower=lower, upper=upper)
-    walk = Walk(Plan(graph), region, Settings(method="interval"), fixed_rule)
+    walk = Walk(Plan(graph), region, ByRule(None), Work())
     walk.layers()
     assert float(enclosing(region).upper) == 2.0**-1074
     assert float(walk.values[1].upper) >= 2.0**-994
@@ -150,9 +150,9 @@ def test_overflow_proves_nothing() -> None:
     x = b.linear(b.input("x", (1,)), torch.tensor([[1e200]]).double())
     x = b.add(Relu(), b.linear(x, torch.tensor([[1e200], [-1e200]]).double()))
     graph = b.graph(b.linear(x, torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()))
-    walk = Walk(Plan(graph), ball(torch.ones(1), 0.5), Settings(method="crown"), fixed_rule)
+    walk = Walk(Plan(graph), ball(torch.ones(1), 0.5), ByRule(LeastArea()), Work())
     walk.layers()
-    assert not bool((walk.margins(Spec(torch.tensor([[[1.0, -1.0]]]).double())) > 0).any())
+    assert not bool((walk.literals(conjunction(torch.tensor([[[1.0, -1.0]]]).double())) > 0).any())
 
 
 def test_a_radius_that_covers_the_range_holds_all_of_it() -> None:

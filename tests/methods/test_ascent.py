@@ -7,15 +7,17 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.backward import fixed_form, fixed_layers
-from frown.bounds.settings import Ascent, Settings
 from torch import Tensor
 
 import zoo
+from frown.bounds.forms import form_along
 from frown.bounds.plan import Plan
+from frown.bounds.rule import LeastArea
 from frown.bounds.stacks import bank
+from frown.bounds.work import Work
 from frown.graph.graph import Graph
-from frown.methods.frown.ascent import Rows, _Search, optimise, replay
+from frown.methods.crown import crown_layers
+from frown.methods.frown.ascent import Ascent, Rows, _Search, optimise, replay
 from frown.problem.region import Region
 from frown.relax.table import Max
 
@@ -25,7 +27,7 @@ every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Plan, Rows]:
     """Two rows per ball on the output, with CROWN's frames."""
     plan = Plan(graph)
-    layers = fixed_layers(plan, ball, Settings("crown"))
+    layers = crown_layers(plan, ball, LeastArea(), Work())
     index = torch.arange(len(ball.radius)).repeat_interleave(2)
     generator = torch.Generator().manual_seed(1)
     shape = graph.nodes[-1].shape
@@ -148,9 +150,9 @@ def test_a_fresh_start_is_crowns_bound(name: str) -> None:
     fresh = unvisited(plan, rows, len(rows.coef))
     found = optimise(plan, rows, fresh, Ascent(), 0)
     index = torch.arange(len(ball.radius)).repeat_interleave(2)
-    layers = fixed_layers(plan, ball, Settings("crown"))
+    layers = crown_layers(plan, ball, LeastArea(), Work())
     lines = {i: layers.frames[i].lines.rows(index) for i in plan.below(graph.output)}
-    form = fixed_form(plan, graph.output, rows.coef, lines)
+    form = form_along(plan, graph.output, rows.coef, lines)
     crown = rows.region.minimise(form.coef).value + form.const
     assert torch.allclose(found.bound, crown, atol=1e-9)
 

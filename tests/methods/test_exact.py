@@ -8,9 +8,6 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from frown.bounds.backward import fixed_layers, fixed_margins
-from frown.bounds.settings import Settings
-from frown.problem.spec import Spec, margins, other_classes
 from torch import Tensor, nn
 
 import frown
@@ -20,9 +17,9 @@ from frown.bounds.plan import Plan
 from frown.errors import InvalidInput
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.methods.exact.distance import Exact, exact
-from frown.methods.frown.network import Warm
-from frown.methods.frown.network import frown as frowned
+from frown.methods import Crown, Exact, Frown
+from frown.methods.exact.distance import Distance, exact
+from frown.problem.property import LabelWins, Linear, conjunction, other_classes
 from frown.problem.region import Region
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
 from frown.relax.relaxation import Relaxation
@@ -53,20 +50,20 @@ def max_network(seed: int) -> Graph:
     return b.graph(b.linear(h, weights(3, 3), weights(3)))
 
 
-def problem(graph: Graph, seed: int, p: float) -> tuple[Region, Spec]:
+def problem(graph: Graph, seed: int, p: float) -> tuple[Region, LabelWins]:
     """A point and all conditions that hold there."""
     generator = torch.Generator().manual_seed(seed)
     centre = torch.randn(1, *graph.input_shape, generator=generator, dtype=graph.dtype)
     label = graph.apply(centre).argmax(1)
-    spec = margins(label, other_classes(label, graph.output_size), graph.output_size, graph.dtype)
+    spec = LabelWins(label, other_classes(label, graph.output_size), graph.output_size, graph.dtype)
     return Region(centre, torch.zeros(1, dtype=graph.dtype), p), spec
 
 
-def worst(graph: Graph, spec: Spec, x: Tensor) -> Tensor:
+def worst(graph: Graph, spec: LabelWins | Linear, x: Tensor) -> Tensor:
     return (graph.apply(x) @ spec.coef[0].T).amin(1)
 
 
-def truth(graph: Graph, region: Region, spec: Spec, reach: float) -> float:
+def truth(graph: Graph, region: Region, spec: LabelWins | Linear, reach: float) -> float:
     """The distance of the nearest counterexample up to `reach`, by grids ever finer around
     the best points of the one before; inf if there is none. Two features move."""
     scale = torch.ones_like(region.centre) if region.scale is None else region.scale
@@ -94,12 +91,14 @@ def truth(graph: Graph, region: Region, spec: Spec, reach: float) -> float:
     return best
 
 
-def solve(graph: Graph, region: Region, spec: Spec, upper: float, clock: Clock = NO_LIMIT) -> Exact:
+def solve(
+    graph: Graph, region: Region, spec: LabelWins | Linear, upper: float, clock: Clock = NO_LIMIT
+) -> Distance:
     """From nothing known: no attack, no radius proved."""
-    return exact(Plan(graph), region, spec, Settings(), upper, 0.0, clock, broken=False)
+    return exact(Plan(graph), region, spec, Exact(), upper, 0.0, clock, broken=False)
 
 
-def check(graph: Graph, region: Region, spec: Spec, reach: float = 3.0) -> Exact:
+def check(graph: Graph, region: Region, spec: LabelWins | Linear, reach: float = 3.0) -> Distance:
     found, real = solve(graph, region, spec, reach), truth(graph, region, spec, reach)
     assert found.optimal, found.message
     if real == inf:
@@ -155,7 +154,7 @@ def test_a_single_condition_breaks_no_sooner() -> None:
     graph = network(Relu(), 5)
     region, spec = problem(graph, 5, inf)
     together = solve(graph, region, spec, 3.0)
-    alone = [check(graph, region, Spec(spec.coef[:, t : t + 1])).proved for t in range(2)]
+    alone = [check(graph, region, conjunction(spec.coef[:, t : t + 1])).proved for t in range(2)]
     assert min(alone) == pytest.approx(together.proved, rel=0.005)
 
 
@@ -166,10 +165,8 @@ def test_every_certified_radius_lies_below() -> None:
     found = solve(graph, region, spec, 3.0)
     assert found.optimal
     ball = region.with_radius(torch.tensor([found.broken], dtype=graph.dtype))
-    layers = fixed_layers(plan, ball, Settings("crown"))
-    assert fixed_margins(plan, ball, spec, layers, Settings("crown")).min() <= 0
-    first = torch.zeros(1, dtype=torch.long)
-    assert frowned(plan, ball, spec, Settings(), Warm(1), first).margins.min() <= 0
+    for method in (Crown(), Frown()):
+        assert method.bound(plan, ball, spec).literals.min() <= 0
     # And no sampled point within the proved radius breaks anything.
     rng = np.random.default_rng(0)
     steps = rng.uniform(-1, 1, (100_000, 1, 6)) * found.proved
@@ -183,10 +180,10 @@ def test_a_known_bracket_gives_the_same_answer() -> None:
     region, spec = problem(graph, 1, inf)
     free = solve(graph, region, spec, 3.0)
     upper, lower = free.broken * 1.03, free.proved * 0.6
-    known = exact(Plan(graph), region, spec, Settings(), upper, lower, NO_LIMIT)
+    known = exact(Plan(graph), region, spec, Exact(), upper, lower, NO_LIMIT)
     assert known.optimal
     assert known.proved == pytest.approx(free.proved, rel=0.005)
-    shut = exact(Plan(graph), region, spec, Settings(), free.broken, lower, NO_LIMIT)
+    shut = exact(Plan(graph), region, spec, Exact(), free.broken, lower, NO_LIMIT)
     assert shut.optimal
     assert shut.proved <= free.broken
 
@@ -197,7 +194,7 @@ def test_out_of_time_what_was_proved_stands(seconds: float) -> None:
     region, spec = problem(graph, 2, inf)
     plan, lower = Plan(graph), 1e-3
     upper = 3.0
-    found = exact(plan, region, spec, Settings(), upper, lower, Clock.lasting(seconds))
+    found = exact(plan, region, spec, Exact(), upper, lower, Clock.lasting(seconds))
     assert lower <= found.proved <= found.broken
     assert not found.optimal
     assert "time limit" in found.message
@@ -215,7 +212,7 @@ def test_single_precision_and_tiny_radii() -> None:
     assert narrow.proved == pytest.approx(wide.proved * 1e-6, rel=0.005)
     plan = Plan(graph.to(torch.float32))
     single = Region(region.centre.float(), region.radius.float(), inf)
-    found = exact(plan, single, Spec(spec.coef.float()), Settings(), 3.0, 0.0, NO_LIMIT)
+    found = exact(plan, single, conjunction(spec.coef.float()), Exact(), 3.0, 0.0, NO_LIMIT)
     assert found.proved == pytest.approx(wide.proved, rel=0.005)
 
 
@@ -230,13 +227,12 @@ def test_what_it_cannot_do_it_says() -> None:
         solve(graph, region, spec, 1.0)
 
 
-def from_origin(graph: Graph, reach: float) -> Exact:
+def from_origin(graph: Graph, reach: float) -> Distance:
     """Of class 0 at the origin, no counterexample known."""
-    spec = margins(torch.tensor([0]), torch.tensor([[1]]), 2, graph.dtype)
+    spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, graph.dtype)
     zero = torch.zeros(1, dtype=graph.dtype)
     region = Region(zero.new_zeros(1, *graph.input_shape), zero, inf)
-    settings = Settings(method="milp")
-    return exact(Plan(graph), region, spec, settings, reach, 0.0, NO_LIMIT, broken=False)
+    return exact(Plan(graph), region, spec, Exact(), reach, 0.0, NO_LIMIT, broken=False)
 
 
 def test_a_network_without_open_neurons_is_solved_as_what_it_is() -> None:

@@ -6,15 +6,15 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.backward import fixed_layers, fixed_margins, unsettled
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from frown.bounds.plan import Plan
+from frown.bounds.walk import unsettled
+from frown.methods import Crown, Frown
 from frown.methods.frown import network as engine
-from frown.methods.frown.network import Warm, frown
+from frown.methods.frown.ascent import Ascent
+from frown.problem.property import conjunction
 from frown.relax.table import Relu, Sigmoid
 
 GRAPHS = {
@@ -33,21 +33,20 @@ def test_bounds_of_later_radii_hold_and_are_as_tight(name: str, p: float, group:
     graph = GRAPHS[name]
     plan, ball = Plan(graph), zoo.region(graph, p, 0.1)
     every = torch.arange(len(ball.radius))
-    spec = Spec(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
-    settings, warm = Settings("frown", group=group, ascent=Ascent(4, 4)), Warm(len(every))
-    frown(plan, ball.with_radius(1.3 * ball.radius), spec, settings, warm, every)
+    spec = conjunction(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
+    method = Frown(group=group, ascent=Ascent(4, 4))
+    state = method.start(len(every))
+    method.bound(plan, ball.with_radius(1.3 * ball.radius), spec, state)
     # A sample that was decided is missing.
     kept = every[1:]
     small, spec = ball.rows(kept), spec.rows(kept)
-    found = frown(plan, small, spec, settings, warm, kept)
-    crown = Settings("crown")
-    layers = fixed_layers(plan, small, crown)
-    plain = fixed_margins(plan, small, spec, layers, crown)
+    found = method.bound(plan, small, spec, state.at(kept))
+    plain = Crown().bound(plan, small, spec).literals
     slack = 1e-3 * (1 + plain.abs())
-    assert (found.margins >= plain - slack).all() and (found.margins > plain).any()
+    assert (found.literals >= plain - slack).all() and (found.literals > plain).any()
     for x in zoo.samples(small, 50):
         values = graph.values(x)
-        assert (values[-1].flatten(1) >= found.margins - 1e-9).all()
+        assert (values[-1].flatten(1) >= found.literals - 1e-9).all()
         for i, box in found.layers.values.items():
             assert (values[i] >= box.lower - 1e-9).all() and (values[i] <= box.upper + 1e-9).all()
 
@@ -62,28 +61,29 @@ def test_crown_is_asked_about_neurons_without_slopes_alone(
     graph = GRAPHS[name]
     plan, ball = Plan(graph), zoo.region(graph, inf, 0.1)
     every = torch.arange(len(ball.radius))
-    spec = Spec(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
-    warm, settings = Warm(len(every)), Settings("frown", group=group, ascent=Ascent(3, 3))
+    spec = conjunction(torch.eye(graph.output_size, dtype=graph.dtype).expand(len(every), -1, -1))
+    method = Frown(group=group, ascent=Ascent(3, 3))
+    state = method.start(len(every))
     optimised: dict[int, set[tuple[int, int]]] = {}
     asked: dict[int, Tensor] = {}
-    real, fixed = engine._Engine.neurons, engine.fixed_box
+    real, fixed = engine._Engine.neurons, engine.crown_box
 
     def neurons(self, source, box, frames):
         sample, neuron = unsettled(plan, source, box)
         optimised[source] = set(zip(self.sample[sample].tolist(), neuron.tolist(), strict=True))
         return real(self, source, box, frames)
 
-    def noted(plan, region, source, box, frames, settings, wanted):
+    def noted(plan, region, source, box, frames, work, wanted):
         asked[source] = wanted
-        return fixed(plan, region, source, box, frames, settings, wanted)
+        return fixed(plan, region, source, box, frames, work, wanted)
 
     monkeypatch.setattr(engine._Engine, "neurons", neurons)
-    monkeypatch.setattr(engine, "fixed_box", noted)
-    frown(plan, ball, spec, settings, warm, every)
+    monkeypatch.setattr(engine, "crown_box", noted)
+    method.bound(plan, ball, spec, state)
     assert not asked and any(optimised.values())
     before = dict(optimised)
     kept = every[1:]
-    frown(plan, ball.rows(kept), spec.rows(kept), settings, warm, kept)
+    method.bound(plan, ball.rows(kept), spec.rows(kept), state.at(kept))
     own_lines = {i for i in before if group == 1 and plan.elementwise(i)}
     assert bool(own_lines) == (group == 1 and name != "pooled")
     assert asked.keys() == before.keys() - own_lines

@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frown.bounds.backward import Layers, fixed_layers, fixed_margins
-from frown.bounds.settings import Settings
-from frown.problem.spec import Spec
 from torch import Tensor
 
 import zoo
 from bounds.test_bounds import Truth, assert_tighter
 from frown.bounds.clock import Clock, OutOfTime
 from frown.bounds.plan import Plan
+from frown.bounds.walk import Layers
+from frown.bounds.work import Work, pool_of
 from frown.graph.graph import Graph
+from frown.methods import LP, Crown, Frown, Interval
+from frown.methods.crown import crown_layers
 from frown.methods.lp import bounds as engine
 from frown.methods.lp import solvers
-from frown.methods.lp.bounds import Solved, Vertices, Workers, crew_of, dual_rows, lp
+from frown.methods.lp.bounds import Bases, Solved, dual_lines, lp
 from frown.methods.lp.solvers import Basis, Duals, minimise
+from frown.problem.property import Linear
 from frown.problem.region import Region
 from frown.relax.table import Relu
 from theorem_tools import (
@@ -40,11 +42,23 @@ from theorem_tools import (
     unit_ball,
 )
 
-LP = Settings("lp")
-INTERVAL = Settings("interval")
+PROGRAMS = LP()
+NO_LIMITS = Work()
 FIELDS = ("rows", "optimum", "solved")  # of duals
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 every_norm = pytest.mark.parametrize("p", NORMS)
+
+
+def programmed(
+    plan: Plan,
+    region: Region,
+    spec: Linear,
+    method: LP = PROGRAMS,
+    bases: Bases | None = None,
+    work: Work = NO_LIMITS,
+) -> Solved:
+    """The programs of one sample, from nothing unless vertices are there."""
+    return lp(plan, region, spec, method, Bases() if bases is None else bases, None, work)
 
 
 @dataclass(frozen=True)
@@ -54,17 +68,17 @@ class Case:
     graph: Graph
     plan: Plan
     region: Region
-    spec: Spec
+    spec: Linear
     truth: Truth
     crown: Layers
     margins: Tensor
 
-    def solve(self, settings: Settings = LP) -> Solved:
+    def solve(self, method: LP = PROGRAMS) -> Solved:
         """The LP's bounds: valid on samples and minimisers, at every node and condition, and
         never below CROWN."""
-        found = lp(self.plan, self.region, self.spec, settings, Workers())
-        assert torch.isfinite(found.margins).all()
-        mine, message = (found.layers, found.margins), "the LP is below CROWN"
+        found = programmed(self.plan, self.region, self.spec, method)
+        assert torch.isfinite(found.literals).all()
+        mine, message = (found.layers, found.literals), "the LP is below CROWN"
         assert_tighter(self.plan, self.crown, self.margins, *mine, message)
         self.truth.check(*mine)
         return found
@@ -78,9 +92,9 @@ def case(name: str, p: float) -> Case:
         graph, p, count=1, clipped=number % 2 == 0, scaled=number % 5 < 3, seed=number
     )
     plan, spec = Plan(graph), conditions(graph)
-    layers = fixed_layers(plan, region, CROWN)
-    margins = fixed_margins(plan, region, spec, layers, CROWN)
-    return Case(graph, plan, region, spec, Truth(graph, region, spec), layers, margins)
+    crown = Crown().bound(plan, region, spec)
+    truth = Truth(graph, region, spec)
+    return Case(graph, plan, region, spec, truth, crown.layers, crown.literals)
 
 
 def nowhere(costs: np.ndarray) -> list[Basis]:
@@ -119,7 +133,7 @@ def test_any_numbers_prove_a_bound(name: str) -> None:
         (source,) = graph.nodes[i].inputs
         dual[i] = any_numbers(len(truth), graph.nodes[source].shape, generator)
     coef = rows_of(graph).repeat(len(MAGNITUDES) + 2, 1)
-    bound = dual_rows(plan, one.region, graph.output, coef, one.crown.frames, dual)
+    bound, _ = dual_lines(plan, one.region, graph.output, coef, one.crown.frames, dual)
     bound = bound.view(-1, len(truth))
     assert not (bound > truth + 1e-9 * size_of(truth)).any()
     assert torch.isfinite(bound[: MAGNITUDES.index(1e150)]).all()
@@ -137,7 +151,7 @@ def test_numbers_that_overflow_prove_nothing(monkeypatch: pytest.MonkeyPatch) ->
         return Duals(rows, costs.sum(1), np.ones(len(costs), bool)), nowhere(costs)
 
     monkeypatch.setattr(engine, "minimise", lies)
-    found = lp(plan, region, spec, LP, Workers()).margins[0]
+    found = programmed(plan, region, spec).literals[0]
     truth = Truth(graph, region, spec).conditions[0]
     assert (found <= truth + 1e-9).all()
 
@@ -146,11 +160,11 @@ def test_the_numbers_zero_bound_every_layer_apart() -> None:
     """y = 0 at the last nonlinearity: its output's interval, and nothing from further below."""
     graph = chain(([[1.0], [-1.0]], [0.0, 0.5]), ([[2.0, -3.0]], [0.25]))
     plan, region = Plan(graph), unit_ball(graph)
-    frames = fixed_layers(plan, region, CROWN).frames
+    frames = crown_layers(plan, region, CROWN, Work()).frames
     (node,) = plan.relaxed
     nothing = {node: torch.zeros(1, 1, 2, dtype=torch.float64)}
     one = torch.ones(1, 1, dtype=torch.float64)
-    bound = dual_rows(plan, region, graph.output, one, frames, nothing)
+    bound, _ = dual_lines(plan, region, graph.output, one, frames, nothing)
     assert bound.item() == pytest.approx(0.25 - 3 * 1.5)
 
 
@@ -182,7 +196,7 @@ def test_a_lying_solver_proves_nothing_false(
 
     monkeypatch.setattr(engine, "minimise", lies)
     found = case(name, NORMS[len(liar) % 3]).solve()
-    assert found.tally.programs == found.tally.unsolved > 0
+    assert found.count.programs == found.count.unsolved > 0
 
 
 @every_norm
@@ -214,7 +228,7 @@ def test_a_solver_that_stops_early_is_counted(
         solvers, "needed", lambda name: Short() if name == "clarabel" else whole_module(name)
     )
     found = case("mlp tanh", p).solve()
-    assert 0 < found.tally.unsolved <= found.tally.programs
+    assert 0 < found.count.unsolved <= found.count.programs
 
 
 def test_no_answer_at_all_leaves_crown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,15 +236,15 @@ def test_no_answer_at_all_leaves_crown(monkeypatch: pytest.MonkeyPatch) -> None:
         return Duals.blank(len(costs), len(problem.low)), nowhere(costs)
 
     monkeypatch.setattr(engine, "minimise", silent)
-    for settings in (LP, Settings("lp", boxes="crown"), Settings("lp", boxes="frown")):
-        found = case("mlp relu", inf).solve(settings)
-        assert found.tally.unsolved == found.tally.programs
+    for method in (LP(), LP(inner=Crown()), LP(inner=Frown())):
+        found = case("mlp relu", inf).solve(method)
+        assert found.count.unsolved == found.count.programs
 
 
 def test_a_deadline_stops_the_programs() -> None:
     one = case("mlp relu", inf)
     with pytest.raises(OutOfTime):
-        lp(one.plan, one.region, one.spec, LP, Workers(), Clock(-inf))
+        programmed(one.plan, one.region, one.spec, work=Work(clock=Clock(-inf)))
 
 
 # -- order ------------------------------------------------------------------------------
@@ -240,13 +254,12 @@ def test_a_deadline_stops_the_programs() -> None:
 def test_every_bound_holds_and_none_is_below_crown(name: str) -> None:
     """interval <= crown <= LP-LAST <= truth and crown <= LP-ALL <= truth on every graph."""
     one = any_case(name)
-    plain = fixed_layers(one.plan, one.region, INTERVAL)
-    interval = fixed_margins(one.plan, one.region, one.spec, plain, INTERVAL)
-    for settings in (LP, Settings("lp", boxes="crown")):
-        found = one.solve(settings)
-        assert (found.margins >= interval - 1e-10 * size_of(interval)).all()
-        assert found.tally.programs >= found.margins.numel()
-        assert found.tally.unsolved <= 0.1 * found.tally.programs
+    interval = Interval().bound(one.plan, one.region, one.spec).literals
+    for method in (LP(), LP(inner=Crown())):
+        found = one.solve(method)
+        assert (found.literals >= interval - 1e-10 * size_of(interval)).all()
+        assert found.count.programs >= found.literals.numel()
+        assert found.count.unsolved <= 0.1 * found.count.programs
 
 
 @every_norm
@@ -258,8 +271,8 @@ def test_on_relu_more_programs_are_tighter(p: float) -> None:
         graph = zoo.mlp(Relu(), (4, 6, 5, 4, 3), seed)
         plan, region, spec = Plan(graph), zoo.region(graph, p, 0.4, 1, seed=seed), conditions(graph)
         by_crown, by_frown, whole = (
-            lp(plan, region, spec, Settings("lp", boxes=boxes), Workers()).margins
-            for boxes in ("crown", "frown", "lp")
+            programmed(plan, region, spec, LP(inner=inner)).literals
+            for inner in (Crown(), Frown(), None)
         )
         slack = TOLERANCE[p] * size_of(whole)
         assert (by_crown <= whole + slack).all()
@@ -309,32 +322,32 @@ def test_a_hot_engine_and_a_cold_one_agree(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(engine, "minimise", cold)
     again = one.solve()
-    assert torch.allclose(hot.margins, again.margins, atol=1e-8)
-    assert again.tally == hot.tally
+    assert torch.allclose(hot.literals, again.literals, atol=1e-8)
+    assert again.count == hot.count
 
 
 @pytest.mark.parametrize("p", [1.0, inf])
 def test_vertices_of_another_radius_change_nothing(p: float) -> None:
     graph = zoo.mlp(Relu(), (4, 6, 5, 4, 3), 1)
     plan, region, spec = Plan(graph), zoo.region(graph, p, 0.4, 1, seed=1), conditions(graph)
-    kept = Vertices()
+    kept = Bases()
     for factor in (1.0, 0.8, 0.81, 1.2):
         ball = region.with_radius(region.radius * factor)
-        cold = lp(plan, ball, spec, LP, Workers())
-        hot = lp(plan, ball, spec, LP, Workers(), vertices=kept)
-        assert torch.allclose(hot.margins, cold.margins, atol=1e-8)
+        cold = programmed(plan, ball, spec)
+        hot = programmed(plan, ball, spec, bases=kept)
+        assert torch.allclose(hot.literals, cold.literals, atol=1e-8)
     assert kept.ends
 
 
 def test_workers_share_the_programs_and_change_nothing() -> None:
     graph = zoo.mlp(Relu(), (4, 8, 8, 3), seed=4)
     plan, region, spec = Plan(graph), zoo.region(graph, inf, 0.5, 1, seed=4), conditions(graph)
-    alone = lp(plan, region, spec, LP, Workers())
-    with crew_of(Settings("lp", workers=2)) as crew:
-        assert crew.pool is not None
-        both = lp(plan, region, spec, LP, crew)
-    assert torch.allclose(alone.margins, both.margins, atol=1e-8)
+    alone = programmed(plan, region, spec)
+    with pool_of(2) as pool:
+        assert pool.executor is not None
+        both = programmed(plan, region, spec, work=Work(pool=pool))
+    assert torch.allclose(alone.literals, both.literals, atol=1e-8)
     for i, box in alone.layers.values.items():
         assert torch.allclose(box.lower, both.layers.values[i].lower, atol=1e-8)
         assert torch.allclose(box.upper, both.layers.values[i].upper, atol=1e-8)
-    assert both.tally == alone.tally
+    assert both.count == alone.count

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from frown.bounds.settings import Ascent
 from torch import nn
 
 import frown
+from frown.bounds.clock import OutOfTime
 from frown.certification import search as certifier
+from frown.methods.frown import network
+from frown.methods.frown.ascent import Ascent
 from frown.read.model import Model
 
 
@@ -30,13 +32,13 @@ def deep() -> tuple[Model, np.ndarray, np.ndarray]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many samples each evaluation of FROWN has."""
     calls: list[int] = []
-    real = certifier.frown
+    real = network.frown
 
     def call(plan, ball, *rest, **more):
         calls.append(len(ball.radius))
         return real(plan, ball, *rest, **more)
 
-    monkeypatch.setattr(certifier, "frown", call)
+    monkeypatch.setattr(network, "frown", call)
     return calls
 
 
@@ -94,15 +96,15 @@ def test_a_clock_that_stops_the_second_try_leaves_the_first_ones_answer(
 ) -> None:
     model, x, y = deep
     radius = frown.certify(model, x, y, method="frown", attack=False, level="estimate").radius
-    real, calls = certifier.frown, []
+    real, calls = network.frown, []
 
     def stopped(*args, **more):
         calls.append(1)
         if len(calls) > 1:
-            raise certifier.OutOfTime
+            raise OutOfTime
         return real(*args, **more)
 
-    monkeypatch.setattr(certifier, "frown", stopped)
+    monkeypatch.setattr(network, "frown", stopped)
     result = frown.certify(
         model, x, y, eps=1.01 * radius, method="frown", attack=False, level="estimate"
     )
@@ -114,13 +116,13 @@ def test_a_clock_that_stops_the_second_try_leaves_the_first_ones_answer(
 
 def test_only_a_searchs_first_radius_gets_a_glance(deep, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = deep
-    real, steps = certifier.frown, []
+    real, steps = network.frown, []
 
-    def noted(plan, ball, spec, settings, *rest):
-        steps.append(settings.ascent.steps)
-        return real(plan, ball, spec, settings, *rest)
+    def noted(plan, ball, spec, method, *rest):
+        steps.append(method.ascent.steps)
+        return real(plan, ball, spec, method, *rest)
 
-    monkeypatch.setattr(certifier, "frown", noted)
+    monkeypatch.setattr(network, "frown", noted)
     options = {"method": "frown", "attack": False, "level": "estimate"}
     full = Ascent()
     frown.certify(model, x, y, **options)

@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 import zoo
-from frown.bounds.backward import fixed_layers
 from frown.bounds.plan import Plan
+from frown.bounds.work import Work
+from frown.methods.crown import crown_layers
 from frown.methods.lp.program import Program, wiring
 from frown.methods.lp.solvers import Basis, Constraints, minimise, narrowed
 from theorem_tools import CROWN, NORMS, chain, program_of, unit_ball
@@ -66,7 +67,7 @@ def test_the_networks_values_are_feasible(name: str) -> None:
         scaled=number % 5 < 3,
         seed=number,
     )
-    frames = fixed_layers(plan, region, CROWN).frames
+    frames = crown_layers(plan, region, CROWN, Work()).frames
     for tangents in (1, 3, 9):
         program = program_of(plan, region, graph.output, frames, tangents)
         problem = program.constraints()
@@ -100,7 +101,7 @@ def test_points_outside_are_not_feasible() -> None:
     """A value of f that is wrong breaks a line, a wrong z its tie, a far x the ball."""
     graph = chain(([[1.0], [-1.0]], [0.0, 0.25]), ([[1.0, 1.0]], [0.0]))
     plan, region = Plan(graph), unit_ball(graph)
-    frames = fixed_layers(plan, region, CROWN).frames
+    frames = crown_layers(plan, region, CROWN, Work()).frames
     program = program_of(plan, region, graph.output, frames, 3)
     problem = program.constraints()
     x = torch.full((1, 1, 1), 0.5, dtype=torch.float64)
@@ -126,7 +127,7 @@ def test_only_what_bends_has_a_column() -> None:
         ([[1.0, 1.0, 1.0]], [0.0]),
     )
     plan, region = Plan(graph), unit_ball(graph)
-    frames = fixed_layers(plan, region, CROWN).frames
+    frames = crown_layers(plan, region, CROWN, Work()).frames
     program = program_of(plan, region, graph.output, frames, 3)
     (layer,) = program.layers.values()
     assert layer.z.tolist() == [0, 1]
@@ -153,7 +154,7 @@ def test_more_tangents_add_rows_and_take_none_away() -> None:
     """Tangents at equal distances: those of 3 are among those of 9."""
     graph = zoo.NETWORKS["mlp tanh"]
     plan, region = Plan(graph), zoo.region(graph, inf, count=1)
-    frames = fixed_layers(plan, region, CROWN).frames
+    frames = crown_layers(plan, region, CROWN, Work()).frames
     few, many = (
         {tuple(row) for row in program_of(plan, region, graph.output, frames, k).matrix().toarray()}
         for k in (3, 9)

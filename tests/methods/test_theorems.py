@@ -8,7 +8,6 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.settings import Ascent, Settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,8 +17,9 @@ from frown.bounds.forms import Chosen, LinearForm, pull_back
 from frown.bounds.plan import Plan
 from frown.graph.box import Box
 from frown.graph.graph import Graph
-from frown.methods.frown.network import Warm, frown
-from frown.methods.lp.bounds import dual_rows
+from frown.methods import Frown
+from frown.methods.frown.ascent import Ascent
+from frown.methods.lp.bounds import dual_lines
 from frown.problem.region import Region
 from frown.relax.relaxation import Frame, Relaxation, Slopes
 from frown.relax.table import ELEMENTWISE
@@ -83,7 +83,8 @@ def assert_crown_is_the_optimum(graph: Graph, region: Region) -> None:
     assert (found.proved <= truth + 1e-9 * size_of(truth)).all()
     assert (found.proved >= crown - slack).all()
     # CROWN's own numbers are a dual solution, and their proof is CROWN's bound.
-    own = dual_rows(plan, region, graph.output, coef, frames, crowns_numbers(plan, coef, frames))
+    numbers = crowns_numbers(plan, coef, frames)
+    own, _ = dual_lines(plan, region, graph.output, coef, frames, numbers)
     assert ((own - crown).abs() <= 1e-10 * size_of(crown)).all()
 
 
@@ -173,9 +174,8 @@ def test_lines_of_ones_own_beat_every_common_choice() -> None:
         t = min(s, 1 - s)
         assert crown == pytest.approx(-(1 + (1 - t) / (2 - t)), abs=1e-9)
         assert program == pytest.approx(crown, abs=1e-7)
-    every = torch.zeros(1, dtype=torch.long)
-    ascent = Settings("frown", ascent=Ascent(50, 50))
-    best = frown(plan, region, conditions(graph), ascent, Warm(1), every).margins[0, 0].item()
+    found = Frown(ascent=Ascent(50, 50)).bound(plan, region, conditions(graph))
+    best = found.literals[0, 0].item()
     assert best == pytest.approx(-1, abs=1e-6)
 
 

@@ -7,20 +7,21 @@ from math import inf
 
 import pytest
 import torch
-from frown.bounds.backward import fixed_layers, fixed_margins
-from frown.bounds.settings import Ascent, Settings
-from frown.problem.spec import Spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import zoo
 from frown.bounds.forms import Chosen, pull_back
+from frown.bounds.method import Bounds
 from frown.bounds.plan import Plan
 from frown.bounds.tiling import parts
-from frown.methods.frown.ascent import optimise
-from frown.methods.frown.network import Frowned, Warm, frown, gather_rows
-from frown.methods.lp.bounds import Workers, lp
+from frown.bounds.work import Work
+from frown.methods import LP, Crown, Frown
+from frown.methods.crown import crown_layers
+from frown.methods.frown.ascent import Ascent, optimise
+from frown.methods.frown.network import gather_rows
+from frown.problem.property import Linear
 from frown.problem.region import Region
 from frown.relax.table import ELEMENTWISE, Relu
 from theorem_tools import (
@@ -47,10 +48,9 @@ LONG = Ascent(steps=200, more=200, decay=0.98)
 
 
 def frowned(
-    plan: Plan, region: Region, spec: Spec, ascent: Ascent = LONG, wide: bool = False
-) -> Frowned:
-    first = torch.zeros(1, dtype=torch.long)
-    return frown(plan, region, spec, Settings("frown", wide=wide, ascent=ascent), Warm(1), first)
+    plan: Plan, region: Region, spec: Linear, ascent: Ascent = LONG, wide: bool = False
+) -> Bounds:
+    return Frown(wide=wide, ascent=ascent).bound(plan, region, spec)
 
 
 # -- Optimising lines -------------------------------------------------------------------
@@ -136,9 +136,9 @@ def test_on_relu_frown_converges_to_the_linear_programs(p: float, seed: int) -> 
     its lines: FROWN never passes LP-ALL, and 200 steps come within 0.5 % of CROWN's gap."""
     graph = zoo.mlp(Relu(), (4, 6, 5, 4, 3), seed)
     plan, region, spec = Plan(graph), zoo.region(graph, p, 0.4, 1, seed=seed), conditions(graph)
-    crown = fixed_margins(plan, region, spec, fixed_layers(plan, region, CROWN), CROWN)
-    best = frowned(plan, region, spec).margins
-    programs = lp(plan, region, spec, Settings("lp"), Workers()).margins
+    crown = Crown().bound(plan, region, spec).literals
+    best = frowned(plan, region, spec).literals
+    programs = LP().bound(plan, region, spec).literals
     gap = reached(graph, region, rows_of(graph))[None] - crown
     assert (best <= programs + TOLERANCE[p] * size_of(programs)).all()
     assert (best >= programs - 0.005 * gap - TOLERANCE[p] * size_of(programs)).all()
@@ -169,7 +169,7 @@ def test_on_curves_both_converge_to_the_convex_hull(name: str, p: float) -> None
     graph = zoo.mlp(ELEMENTWISE[name], (3, 5, 4, 2), seed=len(name))
     plan, coef = Plan(graph), rows_of(graph)
     region = zoo.region(graph, p, 0.8, 1, seed=1)
-    frames = fixed_layers(plan, region, CROWN).frames
+    frames = crown_layers(plan, region, CROWN, Work()).frames
     found = [solve(plan, region, graph.output, coef, frames, k) for k in (3, 9, 33, 65)]
     hull = found[-1].value  # but for an error of the square of the tangents' distance
     slack = TOLERANCE[p] * size_of(hull)

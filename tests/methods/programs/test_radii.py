@@ -12,9 +12,9 @@ import torch
 
 import frown
 from frown.bounds.clock import Clock, OutOfTime
-from frown.certification import search as certifier
 from frown.methods.exact import distance as branching
 from frown.methods.exact.program import Answer
+from frown.methods.frown import network
 from frown.methods.lp import bounds as engine
 from frown.methods.lp.solvers import Basis, Constraints, Duals
 from methods.programs.tools import (
@@ -83,13 +83,13 @@ def test_one_line_per_side_and_other_starts(
     np.testing.assert_allclose(hot.radius, cold.radius, rtol=TOL)
     assert (hot.settings["hot"], cold.settings["hot"]) == (True, False)
     called: list[object] = []
-    real = certifier.frown
+    real = network.frown
 
     def counted(*rest: Any) -> Any:
         called.append(rest)
         return real(*rest)
 
-    monkeypatch.setattr(certifier, "frown", counted)
+    monkeypatch.setattr(network, "frown", counted)
     alone = frown.certify(relu, x, y, method="lp", start="crown")
     assert not called  # programs need nothing of FROWN
     np.testing.assert_allclose(hot.radius, alone.radius, rtol=TOL)

@@ -13,8 +13,9 @@ import pytest
 import frown
 from frown.bounds import clock as clocks
 from frown.bounds.clock import Clock, OutOfTime
-from frown.certification import search as certifier
+from frown.bounds.work import Work
 from frown.methods.exact import distance as milp
+from frown.methods.lp import bounds as programs
 from methods.programs.tools import COUNT
 
 LIMIT = 1000.0
@@ -28,7 +29,7 @@ class Watch:
     spent: list[float] = field(default_factory=list)
 
     def run(self, *given: Any, **_: Any) -> None:
-        (clock,) = (g for g in given if isinstance(g, Clock))
+        (clock,) = (_clock(g) for g in given if isinstance(g, Clock | Work))
         self.spent.append(clock.left())
         self.now += clock.left() + 1e-6
 
@@ -36,9 +37,13 @@ class Watch:
         self.run(*given)
         raise OutOfTime
 
-    def endless_milp(self, *given: Any, broken: bool) -> milp.Exact:
+    def endless_milp(self, *given: Any, broken: bool) -> milp.Distance:
         self.run(*given)
-        return milp.Exact(0.0, None, inf, False, (), "the time limit came")
+        return milp.Distance(0.0, None, inf, False, (), "the time limit came")
+
+
+def _clock(given: Clock | Work) -> Clock:
+    return given.clock if isinstance(given, Work) else given
 
 
 @pytest.mark.parametrize("method", ["lp", "milp"])
@@ -53,7 +58,7 @@ def test_no_input_takes_the_time_of_the_next(
     them are reached; what CROWN proved before stands."""
     watch = Watch()
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: watch.now))
-    monkeypatch.setattr(certifier, "lp", watch.endless_lp)
+    monkeypatch.setattr(programs, "lp", watch.endless_lp)
     monkeypatch.setattr(milp, "exact", watch.endless_milp)
     result = frown.certify(relu, x, y, method=method, time_limit=LIMIT, attack=False)
     np.testing.assert_allclose(watch.spent, [LIMIT / COUNT] * COUNT, rtol=1e-3)
@@ -67,10 +72,10 @@ def test_time_that_an_input_leaves_goes_to_those_behind_it(
 ) -> None:
     watch = Watch()
 
-    def quick_first(*given: Any, **named: Any) -> milp.Exact:
+    def quick_first(*given: Any, **named: Any) -> milp.Distance:
         if not watch.spent:
             watch.spent.append(0.0)
-            return milp.Exact(0.0, None, inf, True, (), "")
+            return milp.Distance(0.0, None, inf, True, (), "")
         return watch.endless_milp(*given, **named)
 
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: watch.now))
