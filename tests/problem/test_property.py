@@ -1,4 +1,4 @@
-"""Properties: the two ways to write them agree, clauses are alternatives, and NaN proves nothing."""
+"""Properties: both ways to write them agree, clauses are alternatives, NaN proves nothing."""
 
 from __future__ import annotations
 

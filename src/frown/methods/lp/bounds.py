@@ -12,7 +12,7 @@ the program's optimum. (For A != 0 this is a line of slope y / A.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
 from typing import Annotated, ClassVar
@@ -162,10 +162,12 @@ class LP(Method):
                 remarks[n] = own.count[k].remark()
         proof = LpProof(plan, self.rule, [one.proof for one in found])
         literals = torch.cat([one.literals for one in found])
-        return Bounds(_stacked(plan, region, found, self), literals, proof, remarks)
+        return Bounds(_stacked(plan, region, found, self, given), literals, proof, remarks)
 
 
-def _stacked(plan: Plan, region: Region, found: Sequence[Solved], method: LP) -> Layers:
+def _stacked(
+    plan: Plan, region: Region, found: Sequence[Solved], method: LP, given: Given | None
+) -> Layers:
     """The layers of all samples together."""
     if len(found) == 1:
         return found[0].layers
@@ -174,7 +176,8 @@ def _stacked(plan: Plan, region: Region, found: Sequence[Solved], method: LP) ->
         boxes = [one.layers.values[source] for one in found]
         return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
 
-    return walk(plan, region, together, RULES[method.rule])
+    layers = walk(plan, region, together, RULES[method.rule], given=given)
+    return replace(layers, empty=torch.cat([one.layers.empty for one in found]))
 
 
 @dataclass(frozen=True)
@@ -323,6 +326,7 @@ def lp(
             return engine.neurons(source, box, frames) if plan.below(source) else box
 
         layers = walk(plan, region, tighten, RULES[method.rule], given=given)
+        layers = replace(layers, empty=layers.empty | start.empty)
     coef = property.pick(slice(None)).view(-1, *plan.graph.nodes[-1].shape)
     found = engine.rows(plan.graph.output, coef, layers.frames, range(len(coef)))
     found = found + property.const[0]
