@@ -28,6 +28,7 @@ HIDDEN = 2  # random sums of hidden neurons do too: what is inactive moves no ou
 AXES = 4  # single features, for norms in which these go farthest alone
 CORNERS = 4  # random ones
 INSIDE = 4  # random points between the input and the region's surface
+DRAWS = 16  # of rounding, at a point of its own
 ROWS, NUMBERS = 4096, 1 << 22  # points of one call, and the numbers they consist of
 
 Outputs = NDArray[np.float64]
@@ -234,7 +235,7 @@ def _hold_against_counterexample(model: Model, batch: Batch, k: int, radius: flo
     distance = float(batch.broken[n])
     if n in batch.mismatch or point is None or distance > radius:
         return
-    x = point[None]
+    x = np.repeat(point[None], DRAWS, 0)
     theirs, ours = (np.asarray(a, np.float64) for a in (model.run(x), model.answer(x)))
     where = f"at a counterexample at the distance {distance:.6g}, within the radius {radius:.6g}"
     if any(True for _ in _differing(model, x, theirs, ours)):
