@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-Margins = TypeVar("Margins", Tensor, NDArray[np.floating[Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,11 @@ def margins(label: Tensor, targets: Tensor, outputs: int, dtype: torch.dtype) ->
     return Spec(eye[label][:, None, :] - eye[targets])
 
 
-def violated(conditions: Margins) -> Margins:
+@overload
+def violated(conditions: Tensor) -> Tensor: ...
+@overload
+def violated(conditions: NDArray[np.floating[Any]]) -> NDArray[np.bool_]: ...
+def violated(conditions: Any) -> Any:
     """(...,) whether the property fails, of conditions (..., T) at a point: some margin is <= 0.
 
     That makes a point of the region a counterexample, and an input misclassified: the label does
