@@ -153,10 +153,12 @@ def test_no_tensor_has_classes_times_classes() -> None:
 def test_memory_that_is_too_little_is_said_before_any_work(
     model: frown.Model, x: np.ndarray
 ) -> None:
-    with pytest.raises(InvalidInput, match="MiB"):
-        frown.certify(model, x, memory=1000)
+    layers = (torch.nn.Linear(3, 1200), torch.nn.ReLU(), torch.nn.Linear(1200, 1200))
+    many = frown.load(torch.nn.Sequential(*layers, torch.nn.ReLU()).eval(), torch.zeros(1, 3))
+    with pytest.raises(InvalidInput, match=r"slopes and margins take \d+ MiB"):
+        frown.certify(many, np.ones((1, 3)), memory=1 << 20)
     with pytest.raises(InvalidInput, match="coef"):
-        frown.bound(model, x, 0.1, memory=1000)
+        frown.bound(many, np.ones((1, 3)), 0.1, memory=1 << 20)
     for wrong in ("a", 1.5, 0):
         with pytest.raises(InvalidInput, match="memory"):
             frown.certify(model, x, memory=wrong)  # type: ignore[arg-type]

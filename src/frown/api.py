@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown.attacks.pgd import Attack
-from frown.batches import Progress, Question, Search, answered, certificate_name
+from frown.batches import LITTLE, Progress, Question, Search, answered, certificate_name
 from frown.bounding import Bounded, bounded
 from frown.engines.clock import now
 from frown.engines.lp import check_program, crew_of
@@ -390,7 +390,7 @@ def bound(
     if coef is None:
         functions = 2 * len(inputs) * model.classes
         least = functions * plan.row_bytes(graph.output)  # all forms are part of the answer
-        if least > settings.memory:
+        if least > max(settings.memory, LITTLE):
             raise InvalidInput(
                 f"bounds of {model.classes} outputs, with their forms, of {len(inputs)} inputs "
                 f"take {least >> 20:,} MiB, memory (--memory) is {settings.memory >> 20:,}: give "

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 ATTACK = 0.15  # of the time, where it is limited, is for the attack
+LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the budget
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
@@ -325,7 +326,7 @@ def batch_size(plan: Plan, settings: Settings, count: int) -> int:
             kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
     # Each is there twice, as it is and as it was at the radius proved; rows want their part, too.
     least = 2 * kept + plan.row_bytes(plan.graph.output)
-    if least > settings.memory:
+    if least > max(settings.memory, LITTLE):
         raise InvalidInput(
             f"memory (--memory) of {_mib(settings.memory)} is too little: one input's "
             f"{'slopes and ' if settings.method == 'frown' else ''}margins take {_mib(least)}; "
