@@ -154,3 +154,32 @@ def test_arrays_of_any_layout_are_read() -> None:
     ):
         found = frown.certify(loaded, other, method="crown", attack=False).radius
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"dtype": []},
+        {"device": None},
+        {"device": "meta"},
+        {"attack": "a"},
+        {"certificates": 3},
+        {"progress": 3},
+        {"on_rows": 3},
+        {"time_limit": "5"},
+        {"group": 1.5},
+    ],
+    ids=str,
+)
+def test_options_of_another_kind_are_refused(option: dict[str, object]) -> None:
+    loaded = frown.load(network(), torch.zeros(1, 4))
+    (name,) = option
+    with pytest.raises(InvalidInput, match=name):
+        frown.certify(loaded, np.ones((1, 4)), **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("coef", ["a", {}, object(), [[1, 2, 3], [1]], [[1j, 0, 0]]])
+def test_functions_that_are_none_are_refused(coef: object) -> None:
+    loaded = frown.load(network(), torch.zeros(1, 4))
+    with pytest.raises(InvalidInput, match="coef"):
+        frown.bound(loaded, np.ones((1, 4)), 0.1, coef=coef)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from frown.query.inputs import (
     inputs_of,
     labels_of,
     norm_of,
+    numbers_of,
     radii_of,
     range_of,
     scale_of,
@@ -53,6 +54,8 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     with the original runtime on random inputs; a disagreement is an error.
     """
     if isinstance(source, str | Path):
+        if "\0" in str(source):
+            raise InvalidInput("the path of a model holds a null character")
         from frown.frontends.onnx import load_onnx
 
         return load_onnx(source)
@@ -153,7 +156,7 @@ def certify(
         attack=attack,
         batch=batch,
         level=level,
-        certificates=None if certificates is None else Path(certificates),
+        certificates=_folder(certificates),
         deployed=deployed,
     )
     model = _gated(model, search.gates)
@@ -228,8 +231,7 @@ def sensitivity(
         return certificate_name(int(asked.numbers[k // count]), chosen.chosen[k % count])
 
     question = Question(query, radii, np.arange(len(query)), file)
-    if options.get("certificates") is not None:
-        options["certificates"] = Path(options["certificates"])
+    options["certificates"] = _folder(options.get("certificates"))
     search = Search(**options)
     model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device)
@@ -308,7 +310,7 @@ def bound(
                 f"take {least >> 20:,} MiB, memory (--memory) is {settings.memory >> 20:,}: give "
                 "fewer inputs, functions (coef) or more memory"
             )
-    rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
+    rows = np.eye(model.classes) if coef is None else np.atleast_2d(numbers_of(coef, "coef"))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
         raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
     radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
@@ -331,6 +333,12 @@ def _model(model: object) -> Model:
         f"a {kind} is no model to bound: give frown.load(path) or, of a torch module, "
         "frown.load(module, torch.zeros(1, ...)) with an example of its inputs"
     )
+
+
+def _folder(path: object) -> Path | None:
+    if path is None or isinstance(path, str | Path):
+        return None if path is None else Path(path)
+    raise InvalidInput(f"certificates must be a folder's path, not {path!r}")
 
 
 def _question(
@@ -390,15 +398,17 @@ def _gated(model: Model, gates: str) -> Model:
 
 def plan_for(model: Model, dtype: str = "float32", device: str = "cpu") -> Plan:
     """The network as the engines take it: simplified, in the wanted precision."""
-    if dtype not in _DTYPES:
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise InvalidInput(f"unknown dtype {dtype!r}; choose float32 or float64")
     try:
         where = torch.device(device)
         torch.zeros(1, device=where)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
+    if where.type == "meta":
+        raise InvalidInput("device 'meta' holds no numbers; choose cpu or cuda")
     key = ("plan", dtype, str(where))
     if key not in model.memo:
         graph = simplify(model.graph)

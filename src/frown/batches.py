@@ -86,6 +86,8 @@ class Search:
             raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
         if self.time_limit is not None and not real_number(self.time_limit, "time_limit") > 0:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
+        if not isinstance(self.attack, bool | Attack | None):
+            raise InvalidInput(f"attack must be True, False or an Attack, not {self.attack!r}")
         if self.gates not in GATES:
             raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
@@ -167,6 +169,9 @@ def answered(
 ) -> tuple[Batches, dict[str, Any]]:
     """All batches, worked through, and how."""
     query, radii = question.query, question.radii
+    for name, call in (("progress", progress), ("on_rows", on_rows)):
+        if call is not None and not callable(call):
+            raise InvalidInput(f"{name} must be a function, not {call!r}")
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)

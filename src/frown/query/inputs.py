@@ -165,7 +165,7 @@ def scale_of(scale: object, shape: Shape) -> Array | None:
 
 def radii_of(eps: ArrayLike, count: int) -> Array:
     """eps as (N,), finite and not negative."""
-    array = _numbers(eps, "eps")
+    array = numbers_of(eps, "eps")
     if array.ndim == 0:
         array = np.full(count, float(array))
     if array.shape != (count,):
@@ -176,7 +176,7 @@ def radii_of(eps: ArrayLike, count: int) -> Array:
 
 
 def _feature_array(value: object, shape: Shape, name: str) -> Array:
-    array = _numbers(value, name)
+    array = numbers_of(value, name)
     if foldable(array.shape, shape):
         return array.reshape(shape).copy()
     try:
@@ -201,7 +201,7 @@ def _raw(value: object) -> NDArray[Any]:
 
 def indices_of(indices: ArrayLike, count: int) -> NDArray[np.int64]:
     """(N,) whole numbers, what the user calls the inputs."""
-    array = _numbers(indices, "indices")
+    array = numbers_of(indices, "indices")
     if array.shape != (count,) or not np.array_equal(array, np.floor(array)):
         raise InvalidInput(f"indices must be whole numbers, one for each of the {count} inputs")
     return array.astype(np.int64)
@@ -222,7 +222,8 @@ def real_number(value: object, name: str) -> float:
     return float(value)
 
 
-def _numbers(value: object, name: str) -> Array:
+def numbers_of(value: object, name: str) -> Array:
+    """An array of real numbers, of any shape."""
     try:
         raw = _raw(value)
         if np.iscomplexobj(raw):
