@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import frown
+from frown.api import plan_for
+from frown.batches import batch_size
 from frown.engines import backward, optimise
 from frown.engines import clock as clocks
+from frown.engines.settings import Settings
 from frown.errors import InvalidInput
 from frown.query.spec import Spec, margins, other_classes
 from frown.rigor import patches, replay
@@ -165,3 +168,19 @@ def test_memory_that_is_too_little_is_said_before_any_work(
     for wrong in ("a", float("nan"), True):
         with pytest.raises(InvalidInput, match="time_limit"):
             frown.certify(model, x, time_limit=wrong)  # type: ignore[arg-type]
+
+
+def test_patches_of_a_convolution_are_not_taken_for_whole_layers() -> None:
+    """Slopes of all neurons before every neuron would take 1 GiB; patches take next to
+    nothing of that."""
+    layers = (
+        torch.nn.Conv2d(1, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3, padding=1),
+    )
+    net = torch.nn.Sequential(
+        *layers, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8192, 2)
+    )
+    model = frown.load(net.eval(), torch.zeros(1, 1, 32, 32))
+    plan = plan_for(model)
+    assert batch_size(plan, Settings(method="frown", memory=64 << 20), 4) == 1

@@ -21,6 +21,7 @@ from frown.certificate import check_certifiable
 from frown.certifier import CHECK, SEARCHED, Certifier
 from frown.engines.clock import NO_LIMIT, Clock, OutOfTime
 from frown.engines.lp import check_program, crew_of
+from frown.engines.parts import of_convolution
 from frown.engines.plan import Plan
 from frown.engines.settings import Ascent, Settings
 from frown.errors import InvalidInput, OutputError
@@ -89,6 +90,8 @@ class Search:
             raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
         if self.time_limit is not None and not real_number(self.time_limit, "time_limit") > 0:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
+        if not isinstance(self.attack, bool | Attack | None):
+            raise InvalidInput(f"attack must be True, False or an Attack, not {self.attack!r}")
         if self.gates not in GATES:
             raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
@@ -175,6 +178,9 @@ def answered(
 ) -> tuple[Batches, dict[str, Any]]:
     """All batches, worked through, and how."""
     query, radii = question.query, question.radii
+    for name, call in (("progress", progress), ("on_rows", on_rows)):
+        if call is not None and not callable(call):
+            raise InvalidInput(f"{name} must be a function, not {call!r}")
     settings = search.settings()
     attack = Attack() if search.attack is True else search.attack or None
     check_program(plan, settings, query.p)
@@ -319,13 +325,15 @@ def batch_size(plan: Plan, settings: Settings, count: int) -> int:
     """As many inputs at once as memory for their slopes allows, 64 at most."""
     if settings.method in ("lp", "milp"):
         return 1  # programs are solved input by input
-    kept = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize
+    certain = kept = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize
     if settings.method == "frown":
         for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
             groups = -(-2 * plan.graph.nodes[source].size // (settings.group or 1 << 40)) + 2
-            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+            table = groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+            kept += table
+            certain += 0 if of_convolution(plan, source) else table  # patches read far less
     # Each is there twice, as it is and as it was at the radius proved; rows want their part, too.
-    least = 2 * kept + plan.row_bytes(plan.graph.output)
+    least = 2 * certain + plan.row_bytes(plan.graph.output)
     if least > max(settings.memory, LITTLE):
         raise InvalidInput(
             f"memory (--memory) of {_mib(settings.memory)} is too little: one input's "
