@@ -19,7 +19,7 @@ from frown.bounds.work import Pool, pool_of
 from frown.certification.attack import Attack
 from frown.certification.inspect import Bounded, bounded
 from frown.certification.results import Certification, Row, Sensitivity
-from frown.certification.run import Progress, Question, Search, answered, certificate_name
+from frown.certification.run import LITTLE, Progress, Question, Search, answered, certificate_name
 from frown.certification.statement import GIVEN, KEY, Spread, Statement
 from frown.errors import InvalidInput
 from frown.graph.graph import Graph
@@ -30,6 +30,7 @@ from frown.problem.inputs import (
     inputs_of,
     labels_of,
     norm_of,
+    numbers_of,
     radii_of,
     range_of,
     scale_of,
@@ -64,6 +65,8 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     with the original runtime on random inputs; a disagreement is an error.
     """
     if isinstance(source, str | Path):
+        if "\0" in str(source):
+            raise InvalidInput("the path of a model holds a null character")
         from frown.read.onnx.load import load_onnx
 
         return load_onnx(source)
@@ -164,7 +167,7 @@ def certify(
         attack=attack,
         batch=batch,
         level=level,
-        certificates=None if certificates is None else Path(certificates),
+        certificates=_folder(certificates),
         deployed=deployed,
     )
     model = _gated(model, search.gates)
@@ -240,8 +243,7 @@ def sensitivity(
         return certificate_name(int(asked.numbers[k // count]), chosen.chosen[k % count])
 
     question = Question(query, radii, np.arange(len(query)), file)
-    if options.get("certificates") is not None:
-        options["certificates"] = Path(options["certificates"])
+    options["certificates"] = _folder(options.get("certificates"))
     search = Search(**options)
     model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device, search.proved(model))
@@ -391,13 +393,13 @@ def bound(
     if coef is None:
         functions = 2 * len(inputs) * model.classes
         least = functions * plan.row_bytes(graph.output)  # all forms are part of the answer
-        if least > work.memory:
+        if least > max(work.memory, LITTLE):
             raise InvalidInput(
                 f"bounds of {model.classes} outputs, with their forms, of {len(inputs)} inputs "
                 f"take {least >> 20:,} MiB, memory (--memory) is {work.memory >> 20:,}: give "
                 "fewer inputs, functions (coef) or more memory"
             )
-    rows = np.eye(model.classes) if coef is None else np.atleast_2d(np.asarray(coef, np.float64))
+    rows = np.eye(model.classes) if coef is None else np.atleast_2d(numbers_of(coef, "coef"))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
         raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
     radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
@@ -421,6 +423,12 @@ def _model(model: object) -> Model:
         f"a {kind} is no model to bound: give frown.load(path) or, of a torch module, "
         "frown.load(module, torch.zeros(1, ...)) with an example of its inputs"
     )
+
+
+def _folder(path: object) -> Path | None:
+    if path is None or isinstance(path, str | Path):
+        return None if path is None else Path(path)
+    raise InvalidInput(f"certificates must be a folder's path, not {path!r}")
 
 
 def _question(
@@ -486,15 +494,17 @@ def plan_for(
 ) -> Plan:
     """A network as the engines take it: simplified, in the wanted precision. `graph` is one of
     the model's, that of its outputs unless given."""
-    if dtype not in _DTYPES:
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise InvalidInput(f"unknown dtype {dtype!r}; choose float32 or float64")
     try:
         where = torch.device(device)
         torch.zeros(1, device=where)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {device!r} is not available: {reason}") from None
+    if where.type == "meta":
+        raise InvalidInput("device 'meta' holds no numbers; choose cpu or cuda")
     given = model.graph if graph is None else graph
     key = ("plan", dtype, str(where), "outputs" if given is model.graph else "scores")
     if key not in model.memo:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Threshold(nn.Module):
         return torch.stack([1 + rest - 10 * beyond, rest, -1 + 0.5 * rest], 1)
 
 
+@cache
 def misread(frames: int = 1, features: int = 3) -> Model:
     """The graph of one threshold beside the runtime of another: alike wherever load looks."""
     example = torch.zeros(1, frames, features)
@@ -122,8 +124,12 @@ def test_frames_with_balls_of_their_own_are_compared(norm: float, frames: object
     x = np.tile(CENTRE[0], (1, 3, 1)).reshape(1, 3, 3)
     result = frown.certify(misread(3), x, [0], norm=norm, frames=frames)
     withdrawn(result.rows[0])
-    alone = frown.sensitivity(misread(3), x, [0], norm=norm)
-    for row in alone.rows:
+
+
+@pytest.mark.parametrize("norm", [2, inf])
+def test_frames_that_move_alone_are_compared(norm: float) -> None:
+    x = np.tile(CENTRE[0], (1, 3, 1)).reshape(1, 3, 3)
+    for row in frown.sensitivity(misread(3), x, [0], norm=norm).rows:
         withdrawn(row)
 
 
@@ -207,7 +213,7 @@ def test_the_command_line_tells_and_fails(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def assert_agrees(tested: Model, x: np.ndarray, norm: float) -> None:
-    result = frown.certify(tested, x, norm=norm, method="crown", attack=False, tol=0.1)
+    result = frown.certify(tested, x, norm=norm, method="crown", attack=False, tol=0.5)
     assert not [row.remark for row in result.rows if row.status == "mismatch"]
 
 
@@ -217,8 +223,9 @@ def test_modules_as_they_are_agree(name: str) -> None:
     torch.manual_seed(1)
     tested = load_torch(make(), torch.zeros(1, *shape))
     x = np.random.default_rng(0).normal(size=(3, *shape))
-    for norm in (2, inf) if tested.classes > 1 else ():
-        assert_agrees(tested, np.abs(x) + 0.1, norm)
+    if tested.classes > 1:
+        assert_agrees(tested, np.abs(x) + 0.1, inf)
+        assert_agrees(tested, np.abs(x[:1]) + 0.1, 2)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 1e4])

@@ -11,11 +11,14 @@ import pytest
 import torch
 
 import frown
+from frown.api import plan_for
 from frown.bounds import clock as clocks
 from frown.bounds import walk
 from frown.bounds.charged import patches, replay
+from frown.bounds.work import Work as Budget
+from frown.certification.run import batch_size
 from frown.errors import InvalidInput
-from frown.methods import crown
+from frown.methods import Frown, crown
 from frown.methods.frown import ascent as optimise
 from frown.problem.property import LabelWins, conjunction, other_classes
 
@@ -156,13 +159,31 @@ def test_no_tensor_has_classes_times_classes() -> None:
 def test_memory_that_is_too_little_is_said_before_any_work(
     model: frown.Model, x: np.ndarray
 ) -> None:
-    with pytest.raises(InvalidInput, match="MiB"):
-        frown.certify(model, x, memory=1000)
+    layers = (torch.nn.Linear(3, 1200), torch.nn.ReLU(), torch.nn.Linear(1200, 1200))
+    many = frown.load(torch.nn.Sequential(*layers, torch.nn.ReLU()).eval(), torch.zeros(1, 3))
+    with pytest.raises(InvalidInput, match=r"slopes and margins take \d+ MiB"):
+        frown.certify(many, np.ones((1, 3)), memory=1 << 20)
     with pytest.raises(InvalidInput, match="coef"):
-        frown.bound(model, x, 0.1, memory=1000)
+        frown.bound(many, np.ones((1, 3)), 0.1, memory=1 << 20)
     for wrong in ("a", 1.5, 0):
         with pytest.raises(InvalidInput, match="memory"):
             frown.certify(model, x, memory=wrong)  # type: ignore[arg-type]
     for wrong in ("a", float("nan"), True):
         with pytest.raises(InvalidInput, match="time_limit"):
             frown.certify(model, x, time_limit=wrong)  # type: ignore[arg-type]
+
+
+def test_patches_of_a_convolution_are_not_taken_for_whole_layers() -> None:
+    """Slopes of all neurons before every neuron would take 1 GiB; patches take next to
+    nothing of that."""
+    layers = (
+        torch.nn.Conv2d(1, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3, padding=1),
+    )
+    net = torch.nn.Sequential(
+        *layers, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8192, 2)
+    )
+    model = frown.load(net.eval(), torch.zeros(1, 1, 32, 32))
+    plan = plan_for(model)
+    assert batch_size(plan, Frown(), Budget(memory=64 << 20), 4) == 1

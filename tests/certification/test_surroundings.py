@@ -114,3 +114,72 @@ def test_a_network_without_a_batch_axis_is_bounded(tmp_path: Path) -> None:
         for x in np.linspace(-0.1, 0.1, 5):
             value = loaded.run(np.full((1, 1), x)).ravel()[0]
             assert found.lower[0, 0] - 1e-6 <= value <= found.upper[0, 0] + 1e-6
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ma.masked_array(np.ones((1, 4)), mask=[[0, 1, 0, 0]]),
+        torch.nested.nested_tensor([torch.zeros(4)]),
+        torch.zeros(1, 4, device="meta"),
+        [[10**400, 1, 1, 1]],
+        np.zeros((1, 4), "V8"),
+    ],
+    ids=["masked", "nested", "meta", "huge", "void"],
+)
+def test_what_is_no_array_of_numbers_is_refused(wrong: object) -> None:
+    loaded = frown.load(network(), torch.zeros(1, 4))
+    with pytest.raises(InvalidInput, match="not an array of real numbers"):
+        frown.certify(loaded, wrong)  # type: ignore[arg-type]
+
+
+def test_arrays_of_any_layout_are_read() -> None:
+    loaded = frown.load(network(), torch.zeros(1, 4))
+    x = np.array([[0.5, 0.25, 0.125, 1.0], [0.0, 0.5, 0.75, -1.0]])
+    still = x.copy()
+    still.flags.writeable = False
+    tensor = torch.tensor(x, requires_grad=True)
+    expected = frown.certify(loaded, x, method="crown", attack=False).radius
+    for other in (
+        np.asfortranarray(x),
+        x.astype(">f8"),
+        x.astype(object),
+        np.repeat(x, 2, 1)[:, ::2],
+        np.ma.masked_array(x, mask=False),
+        still,
+        tensor,
+        tensor.bfloat16(),
+        tensor.detach().to_sparse(),
+        torch._neg_view(-tensor.detach()),
+    ):
+        found = frown.certify(loaded, other, method="crown", attack=False).radius
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"dtype": []},
+        {"device": None},
+        {"device": "meta"},
+        {"attack": "a"},
+        {"certificates": 3},
+        {"progress": 3},
+        {"on_rows": 3},
+        {"time_limit": "5"},
+        {"group": 1.5},
+    ],
+    ids=str,
+)
+def test_options_of_another_kind_are_refused(option: dict[str, object]) -> None:
+    loaded = frown.load(network(), torch.zeros(1, 4))
+    (name,) = option
+    with pytest.raises(InvalidInput, match=name):
+        frown.certify(loaded, np.ones((1, 4)), **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("coef", ["a", {}, object(), [[1, 2, 3], [1]], [[1j, 0, 0]]])
+def test_functions_that_are_none_are_refused(coef: object) -> None:
+    loaded = frown.load(network(), torch.zeros(1, 4))
+    with pytest.raises(InvalidInput, match="coef"):
+        frown.bound(loaded, np.ones((1, 4)), 0.1, coef=coef)  # type: ignore[arg-type]

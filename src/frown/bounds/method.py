@@ -33,6 +33,14 @@ class Bounds:
         return self.layers.empty
 
 
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """What a state takes: at the most, and for certain (patches of convolutions may take less)."""
+
+    likely: int
+    certain: int
+
+
 class Method(ABC):
     """A way to bound a network. Methods are values: their fields are their options."""
 
@@ -79,9 +87,9 @@ class Method(ABC):
         """A cheaper method whose radii tell where this one should look first."""
         return None
 
-    def kept_bytes(self, plan: Plan) -> int:
-        """Roughly what the state of one sample takes."""
-        return 0
+    def kept_bytes(self, plan: Plan) -> Bytes:
+        """What the state of one sample takes."""
+        return Bytes(0, 0)
 
 
 @dataclass(frozen=True)

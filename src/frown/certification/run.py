@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 ATTACK = 0.15  # of the time, where it is limited, is for the attack
+LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the budget
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
@@ -90,6 +91,8 @@ class Search:
             raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
         if self.time_limit is not None and not real_number(self.time_limit, "time_limit") > 0:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
+        if not isinstance(self.attack, bool | Attack | None):
+            raise InvalidInput(f"attack must be True, False or an Attack, not {self.attack!r}")
         if self.gates not in GATES:
             raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
@@ -179,6 +182,9 @@ def answered(
 ) -> tuple[Batches, dict[str, Any]]:
     """All batches, worked through, and how."""
     query, radii = question.query, question.radii
+    for name, call in (("progress", progress), ("on_rows", on_rows)):
+        if call is not None and not callable(call):
+            raise InvalidInput(f"{name} must be a function, not {call!r}")
     method = search.chosen()
     attack = Attack() if search.attack is True else search.attack or None
     method.refuse(plan, query.p)
@@ -325,14 +331,15 @@ def batch_size(plan: Plan, method: Method, work: Work, count: int) -> int:
     """As many inputs at once as memory for their slopes allows, 64 at most."""
     if method.singly:
         return 1
+    margins = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize
     slopes = method.kept_bytes(plan)
-    kept = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize + slopes
+    kept, certain = margins + slopes.likely, margins + slopes.certain
     # Each is there twice, as it is and as it was at the radius proved; rows want their part, too.
-    least = 2 * kept + plan.row_bytes(plan.graph.output)
-    if least > work.memory:
+    least = 2 * certain + plan.row_bytes(plan.graph.output)
+    if least > max(work.memory, LITTLE):
         raise InvalidInput(
             f"memory (--memory) of {_mib(work.memory)} is too little: one input's "
-            f"{'slopes and ' if slopes else ''}margins take {_mib(least)}; "
+            f"{'slopes and ' if slopes.likely else ''}margins take {_mib(least)}; "
             "give as much, a target class, or with the method frown a larger group (--group), or "
             "take the method crown"
         )

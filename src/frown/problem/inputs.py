@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isnan, prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from frown.errors import InvalidInput
 from frown.graph.op import Shape, foldable
 
 Array = NDArray[np.float64]
+# What numpy and torch raise for what is no array of numbers.
+UNREADABLE = (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError)
 Numbers = NDArray[np.int64] | None  # what the user calls the inputs, for messages
 
 
@@ -31,11 +34,11 @@ def norm_of(norm: str | float) -> float:
 def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
     """x as (N, *shape), finite; flat inputs of the right size are folded."""
     try:
-        raw = np.asarray(_detached(x))
+        raw = _raw(x)
         if np.iscomplexobj(raw):
             raise TypeError
         array = raw.astype(np.float64)
-    except (TypeError, ValueError):
+    except UNREADABLE:
         raise InvalidInput("the inputs are not an array of real numbers") from None
     if array.ndim < 2 and len(shape) > 0 and array.shape != (0,):
         raise InvalidInput(
@@ -73,8 +76,8 @@ def labels_of(
 ) -> NDArray[np.int64]:
     """y as (N,) class numbers in range."""
     try:
-        array = np.asarray(_detached(y))
-    except (TypeError, ValueError):
+        array = _raw(y)
+    except UNREADABLE:
         raise InvalidInput(f"{name} are not one number per input") from None
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -86,8 +89,10 @@ def labels_of(
             hint = f"; if they are one-hot, give {name}.argmax(1)"
         raise InvalidInput(f"{name} have shape {array.shape}; there are {count} inputs{hint}")
     try:
+        if np.iscomplexobj(array):
+            raise TypeError
         whole = np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError):
+    except UNREADABLE:
         raise InvalidInput(f"{name} are not numbers") from None
     bad = ~(np.isfinite(whole) & (whole == np.floor(whole)) & (whole >= 0) & (whole < classes))
     if bad.any():
@@ -160,7 +165,7 @@ def scale_of(scale: object, shape: Shape) -> Array | None:
 
 def radii_of(eps: ArrayLike, count: int) -> Array:
     """eps as (N,), finite and not negative."""
-    array = _numbers(eps, "eps")
+    array = numbers_of(eps, "eps")
     if array.ndim == 0:
         array = np.full(count, float(array))
     if array.shape != (count,):
@@ -171,7 +176,7 @@ def radii_of(eps: ArrayLike, count: int) -> Array:
 
 
 def _feature_array(value: object, shape: Shape, name: str) -> Array:
-    array = _numbers(value, name)
+    array = numbers_of(value, name)
     if foldable(array.shape, shape):
         return array.reshape(shape).copy()
     try:
@@ -180,14 +185,23 @@ def _feature_array(value: object, shape: Shape, name: str) -> Array:
         raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
 
 
-def _detached(value: object) -> object:
-    """A torch tensor as numpy takes it, wherever it lives and whatever tracks it."""
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+def _raw(value: object) -> NDArray[Any]:
+    """An array of what was given, a torch tensor wherever it lives and whatever tracks it.
+
+    Raises one of UNREADABLE where it is none, or where entries of it are masked.
+    """
+    if isinstance(value, torch.Tensor):
+        dense = value.detach().cpu().to_dense() if value.is_sparse else value.detach().cpu()
+        plain = dense.resolve_conj().resolve_neg()
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    if np.ma.is_masked(value):
+        raise ValueError("masked entries")
+    return np.asarray(value)
 
 
 def indices_of(indices: ArrayLike, count: int) -> NDArray[np.int64]:
     """(N,) whole numbers, what the user calls the inputs."""
-    array = _numbers(indices, "indices")
+    array = numbers_of(indices, "indices")
     if array.shape != (count,) or not np.array_equal(array, np.floor(array)):
         raise InvalidInput(f"indices must be whole numbers, one for each of the {count} inputs")
     return array.astype(np.int64)
@@ -208,10 +222,14 @@ def real_number(value: object, name: str) -> float:
     return float(value)
 
 
-def _numbers(value: object, name: str) -> Array:
+def numbers_of(value: object, name: str) -> Array:
+    """An array of real numbers, of any shape."""
     try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        raw = _raw(value)
+        if np.iscomplexobj(raw):
+            raise TypeError
+        return raw.astype(np.float64)
+    except UNREADABLE:
         raise InvalidInput(f"{name} {value!r} is not a number or an array of numbers") from None
 
 

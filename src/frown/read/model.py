@@ -16,7 +16,7 @@ from torch import Tensor
 from frown.errors import InvalidInput, InvalidModel, ModelMismatch
 from frown.graph.affine import Scale
 from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import LEAST, Shape, foldable
+from frown.graph.op import LEAST, Selection, Shape, foldable
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.table import Exp, Log, Power
@@ -152,9 +152,10 @@ class Model:
         return answers
 
     def in_single_precision(self, x: Array, slack: float = 2.0**-22) -> NDArray[np.float64]:
-        """(N, outputs) of the imported graph as a runtime in single precision might have them: its
-        smooth functions are off by `slack` of what they are computed from, which runtimes allow
-        themselves. A normalisation comes before, in double precision."""
+        """(N, outputs) of the imported graph as a runtime in single precision might have them:
+        every number that is stored is off by half of `slack` at random, since sums in an order of
+        their own round otherwise, and smooth functions by `slack` of what they are computed from,
+        which runtimes allow themselves. A normalisation comes before, in double precision."""
         key = ("single precision",)
         if key not in self.memo:
             self.memo[key] = self.graph.to(torch.float32)
@@ -187,10 +188,16 @@ def _rough(graph: Graph, x: Tensor, start: int, slack: float) -> Tensor:
         y = node.op.apply(*inputs)
         if slack and _is_smooth(node.op):
             size = y.abs().maximum(inputs[0].abs()).clamp(min=1.0)
-            y = y + slack * size * (2 * torch.rand(y.shape, generator=dice) - 1)
+            y = y + slack * size * _draw(y, dice)
+        elif slack and not isinstance(node.op, Selection):
+            y = y * (1 + slack / 2 * _draw(y, dice))
         return y
 
-    return graph.apply(x, compute)
+    return graph.apply(x * (1 + slack / 2 * _draw(x, dice)) if slack else x, compute)
+
+
+def _draw(like: Tensor, dice: torch.Generator) -> Tensor:
+    return 2 * torch.rand(like.shape, generator=dice) - 1
 
 
 def _is_smooth(op: object) -> bool:

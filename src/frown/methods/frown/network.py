@@ -15,14 +15,14 @@ from torch import Tensor
 
 from frown.bounds.first_layer import Entry
 from frown.bounds.forms import one_hot
-from frown.bounds.method import Bounds, Method, every
+from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.options import Option, check_options
 from frown.bounds.patches import Part, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rule import Rule
 from frown.bounds.stacks import bank
-from frown.bounds.tiling import parts
+from frown.bounds.tiling import of_convolution, parts
 from frown.bounds.walk import Given, Layers, at_once, pieces, rounded, unsettled, walk, without_rows
 from frown.bounds.work import Work
 from frown.graph.box import Box
@@ -146,12 +146,14 @@ class Frown(Method):
     def start(self, samples: int) -> FrownState:
         return FrownState(Tables(samples))
 
-    def kept_bytes(self, plan: Plan) -> int:
-        kept = 0
+    def kept_bytes(self, plan: Plan) -> Bytes:
+        likely = certain = 0
         for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
             groups = -(-2 * plan.graph.nodes[source].size // (self.group or 1 << 40)) + 2
-            kept += groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
-        return kept
+            table = groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
+            likely += table
+            certain += 0 if of_convolution(plan, source) else table  # patches read far less
+        return Bytes(likely, certain)
 
     def bound(
         self,
