@@ -174,9 +174,9 @@ def test_execution_is_proved_with_the_last_function(tmp_path: Path) -> None:
     nodes = [node("MatMul", "x w", "z"), node("Sigmoid", "z")]
     path = saved(model(nodes, [1, 2], known), tmp_path)
     found = frown.load(path)
-    one = np.array([[1.0, 0.0]])
-    assert found.run(one)[0].tolist() == [1, 1]
-    options = {"eps": 0.01, "attack": False}
+    assert found.run(np.array([[1.0, 0.0]]))[0].tolist() == [1, 1]
+    one = np.array([[0.5, 0.0]])  # a tie is near, not there
+    options = {"eps": 0.49, "attack": False, "bounds": ([0.01, 0.0], [1.0, 0.0])}
     (row,) = frown.certify(found, one, [0], **options).rows
     assert row.status != "certified"  # the real-valued network prefers the other one
     known["w"] = known["w"][:, ::-1].copy()

@@ -193,8 +193,7 @@ def test_hostile_certificates(run: Screens, where: str, net: Path, data: Path) -
     run("certify", net, data, "--method", "crown", "--certificates", proofs, "--samples", "0")
     path = proofs / "input-000000.frown"
     path.write_bytes(edited(path.read_bytes(), HEADERS[where]))
-    # The producer's name proves nothing, and a file that no weight refers to is not read.
-    code = 0 if where in ("producer", "external") else 1
+    code = 0 if where == "producer" else 1  # the producer's name proves nothing
     said = run("check", path, "--model", net, code=code)
     assert ("REFUSED" in said) == (code == 1)
     run("check", path, "--model", net, "--json", code=code)
