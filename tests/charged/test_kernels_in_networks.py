@@ -57,7 +57,9 @@ def test_softplus_within_recurrent_operators_overflows(kind: str, tmp_path: Path
     executed = call.run(np.array([[70.0], [92.0]]))
     assert np.isfinite(executed[0]).all() and not np.isfinite(executed[1]).all()
     x = np.array([[70.0]])
-    assert certified(call, x, 25.0, None) == "mismatch"  # proved of the reals, withdrawn: infinity there
+    assert (
+        certified(call, x, 25.0, None) == "mismatch"
+    )  # proved of the reals, withdrawn: infinity there
     assert certified(call, x, 25.0, "float32") == "unknown"
     assert certified(call, x, 5.0, "float32") == "certified"
 

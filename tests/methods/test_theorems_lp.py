@@ -116,9 +116,9 @@ def test_the_wide_search_is_at_least_as_tight(name: str, seed: int) -> None:
     graph = small(name, seed)
     plan, region, spec = Plan(graph), ball(graph, NORMS[seed % 3], seed), conditions(graph)
     narrow, wide = (frowned(plan, region, spec, Ascent(3, 3), w) for w in (False, True))
-    assert (wide.margins >= narrow.margins - 1e-10 * size_of(narrow.margins)).all()
+    assert (wide.literals >= narrow.literals - 1e-10 * size_of(narrow.literals)).all()
     truth = reached(graph, region, rows_of(graph))
-    assert (wide.margins <= truth + 1e-9 * size_of(truth)).all()
+    assert (wide.literals <= truth + 1e-9 * size_of(truth)).all()
     for source in plan.sources.values():
         a, b = wide.layers.values[source], narrow.layers.values[source]
         assert (a.lower >= b.lower - 1e-10 * size_of(b.lower)).all()

@@ -32,7 +32,8 @@ from frown.certification.statement import input_digest
 from frown.errors import InvalidInput, OutputError
 from frown.graph.graph import Graph
 from frown.graph.simplify import tidy
-from frown.methods import described, kind_of, method_of
+from frown.methods import kind_of, method_of
+from frown.methods.crown import RULES
 from frown.methods.frown.network import Frown
 from frown.problem.inputs import real_number, whole_number
 from frown.problem.query import Query
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 ATTACK = 0.15  # of the time, where it is limited, is for the attack
 LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the budget
+BOXES = ("lp", "crown", "frown")
+STARTS = ("frown", "crown")
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
@@ -135,13 +138,19 @@ class Search:
         return whole_number(self.memory, "memory (--memory)")
 
     def chosen(self) -> Method:
-        """The method with those of the options that it has."""
+        """The method with those of the options that it has; all of them must make sense."""
+        for name, choices in (("rule", tuple(RULES)), ("boxes", BOXES), ("start", STARTS)):
+            if getattr(self, name) not in choices:
+                raise InvalidInput(
+                    f"unknown {name} {getattr(self, name)!r}; choose from {', '.join(choices)}"
+                )
+        whole_number(self.workers, "workers")
         own = {
-            "group": self.group,
+            "group": whole_number(self.group, "group", least=0),
             "wide": self.wide,
             "rule": self.rule,
-            "steps": self.steps,
-            "tangents": self.tangents,
+            "steps": None if self.steps is None else whole_number(self.steps, "steps"),
+            "tangents": whole_number(self.tangents, "tangents"),
             "inner": None if self.boxes == "lp" else self.boxes,
             "start_at": Frown() if self.start == "frown" else None,
             "hot": self.hot,
@@ -149,6 +158,13 @@ class Search:
         kind = kind_of(self.method)
         known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         return method_of(self.method, **{k: v for k, v in own.items() if k in known})
+
+    def told(self, method: Method) -> dict[str, Any]:
+        """The method's options as users give them, for the record."""
+        ascent = method.ascent if isinstance(method, Frown) else Frown(steps=self.steps).ascent
+        names = ("group", "wide", "rule", "tangents", "boxes", "workers", "hot", "start")
+        own = {name: getattr(self, name) for name in names}
+        return {"method": self.method, **own, "ascent": asdict(ascent)}
 
     def work(self, clock: Clock, pool: Pool) -> Work:
         """What the computation may use."""
@@ -223,7 +239,7 @@ def answered(
         "time_limit": search.time_limit,
         "attack": None if attack is None else asdict(attack),
         "memory": work.memory,
-        **described(method),
+        **search.told(method),
     }
 
 

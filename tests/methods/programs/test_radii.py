@@ -161,7 +161,11 @@ def test_bounds_at_one_radius(relu: frown.Model, x: np.ndarray) -> None:
         outputs = relu.run(np.clip(x[n] + step, 0, 1))
         assert (programs.lower[n] - slack <= outputs).all()
         assert (outputs <= programs.upper[n] + slack).all()
-    assert programs.lower_form is None and programs.upper_form is None
+        points = np.clip(x[n] + step, 0, 1)
+        for form, sign in ((programs.lower_form, 1), (programs.upper_form, -1)):
+            assert form is not None
+            values = points @ form.coef[n].T + form.const[n]
+            assert (sign * (outputs - values) >= -slack).all()
     for name, box in programs.layers.items():
         assert (box.lower >= crown.layers[name].lower - slack).all()
         assert (box.upper <= crown.layers[name].upper + slack).all()
