@@ -217,9 +217,11 @@ def test_factors_that_are_no_numbers_beside_an_activation(factor: float, tmp_pat
 @pytest.mark.parametrize("centre", [1e300, -1e300, 1e18])
 def test_inputs_at_which_arb_gives_up(op: str, centre: float, tmp_path: Path) -> None:
     """1 / (1 + e^1e300): a verdict, and a reason that says where."""
-    path = saved(model([node(op, "x", "y")], ("N", 2)), tmp_path)
+    # A product behind it: a last function that keeps the order is left out.
+    nodes = [node(op, "x", "a"), node("Mul", "a c", "y")]
+    path = saved(model(nodes, ("N", 2), {"c": number(0.5)}), tmp_path)
     x = np.array([centre, 0.0])
-    verdict = check(draft(path, [("y", op, 2)], x, 0.1, 0, [1], rows=False).file(), path)
+    verdict = check(draft(path, [("a", op, 2)], x, 0.1, 0, [1], rows=False).file(), path)
     assert not verdict.reason.startswith(BROKEN)
     assert (
         verdict.accepted

@@ -181,7 +181,9 @@ def imported(proto: onnx.ModelProto) -> Graph:
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
     shape = (1, FRAMES, FEATURES)
     evaluator = Evaluator.of(14, constants)
-    return import_graph(Task("model", 14, evaluator, nodes, constants, "x", shape, "y", dict))
+    task = Task("model", 14, evaluator, nodes, constants, "x", shape, "y", dict)
+    graph, _ = import_graph(task)
+    return graph
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
