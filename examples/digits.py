@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 def digits(*shape: int) -> tuple[Tensor, Tensor]:
     """300 handwritten digits, 8x8 pixels in [0, 1] laid out in the shape given, and labels."""
-    with as_file(files("frown") / "assets" / "digits.npz") as path, np.load(path) as data:
+    with as_file(files("frown.jobs") / "assets" / "digits.npz") as path, np.load(path) as data:
         x, y = torch.tensor(data["x"]).float(), torch.tensor(data["y"]).long()
     return x.view(-1, *shape or (64,)), y
 

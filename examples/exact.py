@@ -25,7 +25,7 @@ METHODS = {"CROWN": "crown", "FROWN": "frown", "LP": "lp", "exact": "milp"}
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-with as_file(files("frown") / "assets") as assets, np.load(assets / "digits.npz") as data:
+with as_file(files("frown.jobs") / "assets") as assets, np.load(assets / "digits.npz") as data:
     x, y = data["x"], data["y"].astype(np.int64)
 
 train, held_out = slice(0, 240), slice(240, None)

@@ -16,7 +16,7 @@ import frown
 
 EPS = 0.04
 
-with as_file(files("frown") / "assets") as assets:
+with as_file(files("frown.jobs") / "assets") as assets:
     model = frown.load(assets / "digits.onnx")
     with np.load(assets / "digits.npz") as data:
         x, label = data["x"][:1], int(data["y"][0])

@@ -16,7 +16,7 @@ import numpy as np
 
 import frown
 
-with as_file(files("frown") / "assets") as assets:
+with as_file(files("frown.jobs") / "assets") as assets:
     model = frown.load(assets / "digits.onnx")
     with np.load(assets / "digits.npz") as data:
         x, y = data["x"][:8], data["y"][:8]

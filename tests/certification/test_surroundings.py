@@ -90,7 +90,7 @@ def test_what_is_no_model_is_said_to_be_none(call: object, wrong: object) -> Non
 
 
 def test_a_path_is_loaded() -> None:
-    path = f"{frown.__path__[0]}/assets/digits.onnx"
+    path = f"{frown.__path__[0]}/jobs/assets/digits.onnx"
     loaded = frown.load(path)
     x = np.full((1, *loaded.input_shape), 0.5)
     found, expected = (frown.bound(m, x, 0.01) for m in (path, loaded))
