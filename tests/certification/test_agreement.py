@@ -362,3 +362,15 @@ def test_against_a_target_another_winner_is_no_counterexample() -> None:
     assert (other.status, other.prediction, other.broken) == ("misclassified", 1, None)
     lost = frown.certify(tied(0), np.array([[-20.0]]), [0], target=2).rows[0]
     assert (lost.status, lost.broken) == ("misclassified", 0.0)
+
+
+@pytest.mark.parametrize("norm", [1, 1.5, 2, "inf"])
+def test_regions_with_a_scale_of_their_own_are_compared_within_a_range(norm: object) -> None:
+    """Sensitivity gives every pair of input and frame its own scale, beside a valid range."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+    loaded = frown.load(net.eval(), torch.zeros(1, 4))
+    x = np.random.default_rng(2).uniform(0.2, 0.8, (3, 4))
+    found = frown.sensitivity(loaded, x, norm=norm, method="crown", bounds=(0, 1), attack=False)
+    assert {row.status for row in found.rows} <= {"certified", "robust"}
+    assert (found.radius > 0).all()

@@ -118,7 +118,7 @@ def _points(model: Model, graph: Graph, batch: Batch, claim: _Claim) -> Tensor:
         # Where nothing pulls a feature, it goes either way: no feature of a corner stays behind.
         size = way.abs().flatten(1).amax(1).reshape(-1, *[1] * (way.dim() - 1))
         idle = torch.where(size > 0, 1e-9 * size, 1.0) * _noise(centre, dice)
-        coef = torch.where(way == 0, idle, way)
+        coef = torch.where(way == 0, idle, way).expand_as(centre)
         low = region.lowest(coef)
         found += [low, region.lowest(-coef) if region.clipped else 2 * centre - low]
     found += [region.lowest(_noise(centre, dice).expand_as(centre)) for _ in range(CORNERS)]
