@@ -138,6 +138,7 @@ def test_an_interrupt_says_how_to_go_on(
         return certify(*args, **options)
 
     monkeypatch.setattr(runner.api, "certify", interrupted)
+    monkeypatch.setattr("sys.argv", ["paper", "table4", "--no-plots"])
     result = table4(world, tmp_path, "--no-plots")
     assert result.exit_code == 130
     assert f"{2 * SAMPLES} new results are in" in result.stderr and "to go on:" in result.stderr
