@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import frown
+from frown.bounds.method import Bounds, Method
 from frown.certification.results import Certification, Row
 from frown.read.model import Model
 
@@ -427,3 +429,45 @@ def test_radii_end_where_a_domain_does() -> None:
     for method in ("interval", "crown", "frown"):
         out = frown.bound(model, x, eps=4.0, method=method)
         assert not np.isfinite(out.lower).any() and not np.isfinite(out.upper).any()
+
+
+def test_a_method_is_a_name_or_an_object(model: Model, data: tuple[np.ndarray, ...]) -> None:
+    """Options beside a name, and the fields of an object, are the same."""
+    x, y = data
+    pairs = (
+        ({"method": "crown", "rule": "paper"}, frown.Crown(rule="paper")),
+        ({"method": "frown", "group": 2}, frown.Frown(group=2)),
+        ({"method": "interval"}, frown.Interval()),
+    )
+    for named, method in pairs:
+        one = frown.certify(model, x, y, attack=False, **named)
+        other = frown.certify(model, x, y, attack=False, method=method)
+        assert one.radius.tolist() == other.radius.tolist() and (one.radius > 0).all()
+        assert other.rows[0].method == other.settings["method"] == method.name
+    low = frown.bound(model, x, 0.01, method="crown", rule="paper").lower
+    assert (frown.bound(model, x, 0.01, method=frown.Crown(rule="paper")).lower == low).all()
+
+
+def test_a_method_of_ones_own_is_searched_with_from_crowns_brackets(
+    model: Model, data: tuple[np.ndarray, ...]
+) -> None:
+    @dataclass(frozen=True)
+    class Doubting(Method):
+        """CROWN, less a tenth of every literal."""
+
+        name: ClassVar[str] = "doubting"
+
+        def bound(self, *args: Any, **options: Any) -> Bounds:
+            found = frown.Crown().bound(*args, **options)
+            return replace(found, literals=found.literals - 0.1 * found.literals.abs())
+
+    x, y = data
+    crown = frown.certify(model, x, y, attack=False, method="crown")
+    own = frown.certify(model, x, y, attack=False, method=Doubting())
+    assert {row.method for row in own.rows} == {"doubting"}
+    # Positive where CROWN's are: radii differ as searches do, by lines that jump with the radius.
+    assert own.radius == pytest.approx(crown.radius, rel=0.1)
+    with pytest.raises(frown.FrownError, match="unknown rule 'old'; choose from area, paper"):
+        frown.Crown(rule="old")
+    with pytest.raises(frown.FrownError, match="group must be at least 0"):
+        frown.Frown(group=-1)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
 from frown.bounds.clock import NO_LIMIT, now
+from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.bounds.surroundings import in_plain_surroundings
 from frown.bounds.work import Pool, pool_of
@@ -89,7 +90,7 @@ def certify(
     y: ArrayLike | None = None,
     *,
     norm: str | float = "inf",
-    method: str = "frown",
+    method: str | Method = "frown",
     target: object = None,
     bounds: object = None,
     eps: ArrayLike | None = None,
@@ -131,8 +132,9 @@ def certify(
     one ball, "each" has its own, and 3, "0:3", [0, 2] or "each of 0:3" alone may move.
     `gates` says how sigmoid(x) tanh(y) and sigmoid(x) y are bounded: "composed" of their factors'
     lines, or by "joint" planes of x and y.
-    Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`, `workers`, `hot` and
-    `start` are options of lp (see `frown.methods.lp`).
+    `method` is a name, whose options are given beside it, or a method with its own
+    (`frown.Frown(group=8)`). Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`,
+    `workers`, `hot` and `start` are options of lp (see `frown.LP`).
 
     With the `level` "rigorous" every radius returned was proved at that very radius with all
     rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
@@ -344,7 +346,7 @@ def bound(
     eps: ArrayLike,
     *,
     norm: str | float = "inf",
-    method: str = "crown",
+    method: str | Method = "crown",
     coef: ArrayLike | None = None,
     bounds: object = None,
     scale: object = None,

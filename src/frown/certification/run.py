@@ -32,7 +32,7 @@ from frown.certification.statement import input_digest
 from frown.errors import InvalidInput, OutputError
 from frown.graph.graph import Graph
 from frown.graph.simplify import tidy
-from frown.methods import kind_of, method_of
+from frown.methods import described, kind_of, method_of
 from frown.methods.crown import RULES
 from frown.methods.frown.network import Frown
 from frown.problem.inputs import real_number, whole_number
@@ -67,7 +67,7 @@ class Progress:
 class Search:
     """How `certify` and `sensitivity` look for radii: their options of the same names."""
 
-    method: str = "frown"
+    method: str | Method = "frown"  # by its name and the options below, or as it is
     tol: float = 0.01
     group: int = 1
     wide: bool = False
@@ -100,11 +100,10 @@ class Search:
             raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
-        if kind_of(self.method).estimates and (
-            self.level == "checked" or self.certificates is not None
-        ):
+        if self.kind.estimates and (self.level == "checked" or self.certificates is not None):
             raise InvalidInput(
-                f"bounds of the method {self.method} have no certificates: take frown, crown or lp"
+                f"bounds of the method {self.kind.name} have no certificates: "
+                "take frown, crown or lp"
             )
         if self.level == "checked" and self.certificates is None:
             raise InvalidInput(
@@ -115,9 +114,9 @@ class Search:
                 raise InvalidInput(f"deployed must be float32, not {self.deployed!r}")
             if self.level == "estimate":
                 raise InvalidInput("deployed needs rigorous bounds: leave out level=estimate")
-            if kind_of(self.method).estimates:
+            if self.kind.estimates:
                 raise InvalidInput(
-                    f"deployed needs rigorous bounds, and those of the method {self.method} are "
+                    f"deployed needs rigorous bounds, and those of the method {self.kind.name} are "
                     "estimates: take frown, crown or lp"
                 )
         if self.level not in LEVELS:
@@ -139,6 +138,8 @@ class Search:
 
     def chosen(self) -> Method:
         """The method with those of the options that it has; all of them must make sense."""
+        if isinstance(self.method, Method):
+            return self.method
         for name, choices in (("rule", tuple(RULES)), ("boxes", BOXES), ("start", STARTS)):
             if getattr(self, name) not in choices:
                 raise InvalidInput(
@@ -159,8 +160,15 @@ class Search:
         known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         return method_of(self.method, **{k: v for k, v in own.items() if k in known})
 
+    @property
+    def kind(self) -> type[Method]:
+        """The method's class."""
+        return type(self.method) if isinstance(self.method, Method) else kind_of(self.method)
+
     def told(self, method: Method) -> dict[str, Any]:
         """The method's options as users give them, for the record."""
+        if isinstance(self.method, Method):
+            return described(method)
         ascent = method.ascent if isinstance(method, Frown) else Frown(steps=self.steps).ascent
         names = ("group", "wide", "rule", "tangents", "boxes", "workers", "hot", "start")
         own = {name: getattr(self, name) for name in names}
