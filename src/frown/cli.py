@@ -154,7 +154,9 @@ def certify(
     ] = False,
     method: Annotated[
         str,
-        typer.Option(help="interval, fastlin, crown, frown, lp or milp.", rich_help_panel=_SEARCH),
+        typer.Option(
+            help="interval, fastlin, crown-ibp, crown, frown, lp or milp.", rich_help_panel=_SEARCH
+        ),
     ] = "frown",
     target: Annotated[
         str | None,

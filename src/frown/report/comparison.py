@@ -15,6 +15,7 @@ from frown.errors import InvalidInput
 NAMES = {
     "interval": "Interval",
     "fastlin": "Fast-Lin",
+    "crown-ibp": "CROWN-IBP",
     "crown": "CROWN",
     "lp": "LP",
     "frown": "FROWN",
