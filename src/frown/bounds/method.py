@@ -20,7 +20,7 @@ from frown.problem.region import Region
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a method found for every sample of a region."""
+    """The findings of a method for every sample of a region."""
 
     layers: Layers
     literals: Tensor  # (N, T) lower bounds of the property's literals
@@ -35,7 +35,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What a state takes: at the most, and for certain (patches of convolutions may take less)."""
+    """Memory of a state: at the most, and for certain (patches of convolutions may take less)."""
 
     likely: int
     certain: int
@@ -88,7 +88,7 @@ class Method(ABC):
         return None
 
     def kept_bytes(self, plan: Plan) -> Bytes:
-        """What the state of one sample takes."""
+        """Estimate the memory of one sample's state."""
         return Bytes(0, 0)
 
 

@@ -17,7 +17,7 @@ from frown.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What users are told of a field, and what it accepts."""
+    """Help for a field, and the values that it accepts."""
 
     help: str
     choices: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a method chose, and all that the replay and a certificate know of it.
+"""Proofs: the choices of a method, and all that the replay and a certificate know of it.
 
 Any slope gives a valid line, so the slopes that a method used are its proof: bounding the same
 rows along them gives the same bounds, in whatever arithmetic.
@@ -44,7 +44,7 @@ class Choice:
 
 
 class State:
-    """What a method carries from one radius, or one box, to the next; it owns it."""
+    """Memory of a method between one radius, or one box, and the next; the method owns it."""
 
     def at(self, sample: Tensor) -> State:
         """The part of these samples, sharing what is found."""
@@ -57,7 +57,7 @@ class Proof(ABC):
     @property
     @abstractmethod
     def rule(self) -> Rule | None:
-        """What gives the slopes of rows without their own; None: there are no rows at all."""
+        """The source of slopes for rows without their own; None: there are no rows at all."""
 
     @property
     def inside(self) -> bool:
@@ -88,7 +88,7 @@ class Proof(ABC):
         return None
 
     def state(self) -> State | None:
-        """Where the method may go on to tighten this proof; None: there is nothing to go on."""
+        """A state from which the method may tighten this proof; None: there is nothing to go on."""
         return None
 
     def ready(self, plan: Plan, source: int) -> Tensor | None:

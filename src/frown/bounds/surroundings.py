@@ -1,4 +1,4 @@
-"""What a caller may have changed of torch and numpy, as frown needs it while it works.
+"""Settings of torch and numpy that a caller may have changed, as frown needs them while it works.
 
 Default precision and device, autocasting, inference mode, the precision of products and what
 numpy does on overflow are set by whoever calls; bounds must not depend on them.
