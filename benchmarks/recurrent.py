@@ -2,7 +2,6 @@
 
     python benchmarks/recurrent.py --shared DIR
     python benchmarks/recurrent.py --shared DIR --networks rnn --methods crown --samples 3
-    python benchmarks/recurrent.py --shared DIR --networks lstm gru --gates joint --batch 1
     python benchmarks/recurrent.py --shared DIR --networks rnn lstm --each
 
 Two questions, searched to 1 % in float32 on one thread, without a valid range: the l_inf ball
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 
 import frown
 from common import circumstances, shared_folder, table, timed
-from frown.relax.fuse import GATES
 
 Labels = NDArray[np.int64]
 
@@ -159,7 +157,7 @@ def measure(name: str, p: float, given: argparse.Namespace, shared: Path) -> Fou
     where, x, y = images(module, shared / "data" / "mnist.npz", given.samples)
     model = frown.load(module, torch.from_numpy(x[:1]))
     frames = "all" if p == inf else "each"
-    options = {"frames": frames, "gates": given.gates, "batch": given.batch, "attack": False}
+    options = {"frames": frames, "batch": given.batch, "attack": False}
     found = Found(name, p, where, {}, {})
     for method in given.methods:
         seconds, result = timed(
@@ -179,7 +177,6 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["crown", "frown"])
     parser.add_argument("--norms", nargs="+", type=float, choices=[inf, 2.0], default=[inf, 2.0])
     parser.add_argument("--samples", type=int, default=TEN, help=f"images (default {TEN})")
-    parser.add_argument("--gates", choices=GATES, default="composed")
     parser.add_argument("--batch", type=int, help="images at a time (default: chosen)")
     parser.add_argument("--each", action="store_true", help="also every image's radius")
     given = parser.parse_args()

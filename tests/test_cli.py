@@ -155,7 +155,7 @@ def test_every_method_and_option_is_accepted(net: Path, data: Path):
     assert (ordered[1] <= ordered[2] * 1.02).all()
     json_rows(
         net, data, "--norm", "1.5", "--group", "layer", "--wide", "--rule", "paper",
-        "--gates", "joint", "--threads", 1, "--dtype", "float64", "--device", "cpu",
+        "--threads", 1, "--dtype", "float64", "--device", "cpu",
         "--time-limit", 60, "--memory", "500M", "--batch", 2, "--no-attack", "--tol", 0.05,
     )  # fmt: skip
 
@@ -249,7 +249,6 @@ def test_options_that_make_no_sense(net: Path, data: Path):
         (("--norm", "nan"), "norm"),
         (("--method", "magic"), "magic"),
         (("--rule", "thumb"), "thumb"),
-        (("--gates", "open"), "unknown gates"),
         (("--group", "-1"), "group"),
         (("--group", "few"), "few"),
         (("--memory", "lots"), "lots"),

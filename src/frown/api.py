@@ -39,7 +39,6 @@ from frown.problem.inputs import (
 )
 from frown.problem.query import Query
 from frown.read.model import Model
-from frown.relax.fuse import fuse
 
 if TYPE_CHECKING:
     from torch import nn
@@ -101,7 +100,6 @@ def certify(
     group: int = 1,
     wide: bool = False,
     rule: str = "area",
-    gates: str = "composed",
     steps: int | None = None,
     tangents: int = 3,
     boxes: str = "lp",
@@ -130,8 +128,6 @@ def certify(
     gives features their own radius: eps * scale, 0 for features that may not move.
     `frames` are slices of an input along `frame_axis`, as of a sequence in time: "all" share
     one ball, "each" has its own, and 3, "0:3", [0, 2] or "each of 0:3" alone may move.
-    `gates` says how sigmoid(x) tanh(y) and sigmoid(x) y are bounded: "composed" of their factors'
-    lines, or by "joint" planes of x and y.
     `method` is a name, whose options are given beside it, or a method with its own
     (`frown.Frown(group=8)`). Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`,
     `workers`, `hot` and `start` are options of lp (see `frown.LP`).
@@ -155,7 +151,6 @@ def certify(
         group=group,
         wide=wide,
         rule=rule,
-        gates=gates,
         steps=steps,
         tangents=tangents,
         boxes=boxes,
@@ -172,7 +167,6 @@ def certify(
         certificates=_folder(certificates),
         deployed=deployed,
     )
-    model = _gated(model, search.gates)
     plan = plan_for(model, dtype, device, search.proved(model))
     run, options = answered(model, plan, question, search, search.clock(began), progress, on_rows)
     options["scale"] = None if scale is None else "given"
@@ -247,7 +241,6 @@ def sensitivity(
     question = Question(query, radii, np.arange(len(query)), file)
     options["certificates"] = _folder(options.get("certificates"))
     search = Search(**options)
-    model = _gated(model, search.gates)
     plan = plan_for(model, search.dtype, search.device, search.proved(model))
     run, settings = answered(model, plan, question, search, search.clock(began), progress, finished)
     settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
@@ -355,7 +348,6 @@ def bound(
     group: int = 1,
     wide: bool = False,
     rule: str = "area",
-    gates: str = "composed",
     steps: int | None = None,
     tangents: int = 3,
     boxes: str = "lp",
@@ -380,7 +372,6 @@ def bound(
         group=group,
         wide=wide,
         rule=rule,
-        gates=gates,
         steps=30 if steps is None else steps,
         tangents=tangents,
         boxes=boxes,
@@ -389,7 +380,7 @@ def bound(
         device=device,
         memory=memory,
     )
-    plan, chosen = plan_for(_gated(model, search.gates), dtype, device), search.chosen()
+    plan, chosen = plan_for(model, dtype, device), search.chosen()
     work = search.work(NO_LIMIT, Pool())
     graph = plan.graph
     if coef is None:
@@ -481,14 +472,6 @@ def _query(
             raise InvalidInput(f"scale is 0 in all frames that may move ({frames})")
     valid = range_of(bounds, inputs, numbers)
     return Query(inputs, label, target, norm_of(norm), valid, factor, moving)
-
-
-def _gated(model: Model, gates: str) -> Model:
-    """The model with its gates as they are to be bounded."""
-    if gates != "joint":
-        return model
-    scores = None if model.scores is None else fuse(model.scores)
-    return replace(model, graph=fuse(model.graph), scores=scores)
 
 
 def plan_for(

@@ -186,12 +186,6 @@ def certify(
     rule: Annotated[
         str, typer.Option(help="CROWN's lines: area or paper.", rich_help_panel=_SEARCH)
     ] = "area",
-    gates: Annotated[
-        str,
-        typer.Option(
-            help="Gates of LSTM and GRU: composed, or joint planes.", rich_help_panel=_SEARCH
-        ),
-    ] = "composed",
     tangents: Annotated[
         int, typer.Option(min=1, help="lp: lines per curved side.", rich_help_panel=_SEARCH)
     ] = 3,
@@ -309,7 +303,6 @@ def certify(
             group=group,
             wide=wide,
             rule=rule,
-            gates=gates,
             tangents=tangents,
             boxes=boxes,
             workers=workers,

@@ -91,7 +91,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "eps": {"eps": 9.0},
     "eps and bounds": {"eps": 9.0, "bounds": (-25.0, 25.0), "attack": False},
     "target": {"target": 2},
-    "joint": {"gates": "joint"},
     "float64": {"dtype": "float64"},
     "time limit": {"time_limit": 60.0},
 }

@@ -38,7 +38,6 @@ from frown.methods.frown.network import Frown
 from frown.problem.inputs import real_number, whole_number
 from frown.problem.query import Query
 from frown.read.model import Model
-from frown.relax.fuse import GATES
 
 if TYPE_CHECKING:
     from frown_check.checker import Claim
@@ -72,7 +71,6 @@ class Search:
     group: int = 1
     wide: bool = False
     rule: str = "area"
-    gates: str = "composed"
     steps: int | None = None
     tangents: int = 3
     boxes: str = "lp"
@@ -96,8 +94,6 @@ class Search:
             raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
         if not isinstance(self.attack, bool | Attack | None):
             raise InvalidInput(f"attack must be True, False or an Attack, not {self.attack!r}")
-        if self.gates not in GATES:
-            raise InvalidInput(f"unknown gates {self.gates!r}; choose from {', '.join(GATES)}")
         if self.batch is not None:
             whole_number(self.batch, "batch")
         if self.kind.estimates and (self.level == "checked" or self.certificates is not None):
@@ -239,7 +235,6 @@ def answered(
         "eps": None if radii is None else "given",
         **frames,
         "tol": search.tol,
-        "gates": search.gates,
         "dtype": search.dtype,
         "device": search.device,
         "level": search.level,

@@ -29,7 +29,7 @@ SAID = {
 # Options that change none of it.
 UNSAID = {
     "inputs, which rows name": ("model", "data", "labels", "label_column", "samples"),
-    "search": ("method", "tol", "group", "wide", "rule", "gates", "tangents", "boxes", "attack"),
+    "search": ("method", "tol", "group", "wide", "rule", "tangents", "boxes", "attack"),
     "machine": (
         *("threads", "workers", "hot", "start", "device", "dtype"),
         *("time_limit", "memory", "batch"),

@@ -67,7 +67,6 @@ class Request:
     group: str = "1"
     wide: bool = False
     rule: str = "area"
-    gates: str = "composed"
     tangents: int = 3
     boxes: str = "lp"
     workers: int = 1
@@ -288,7 +287,6 @@ def _options(request: Request) -> dict[str, Any]:
         "group": parse_group(request.group),
         "wide": request.wide,
         "rule": request.rule,
-        "gates": request.gates,
         "tangents": request.tangents,
         "boxes": request.boxes,
         "workers": request.workers,
