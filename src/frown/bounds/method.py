@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -92,32 +93,46 @@ class Method(ABC):
         return Bytes(0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ends:
-    """Both ends of one sample's bracket."""
+    """Both ends of the brackets of a batch, from which a closing method goes on."""
 
-    proved: float  # no counterexample up to here
-    point: Tensor | None  # (*input shape) the nearest counterexample found
-    optimal: bool  # whether the two ends meet
-    message: str  # why not
+    proved: Tensor  # (N,) radii already proved
+    limit: Tensor  # (N,) the largest radii that are asked about
+    broken: Tensor  # (N,) the radii of the nearest counterexamples; inf where there is none
+    point: Tensor  # (N, *input shape) these counterexamples; the centre where there is none
+    single: bool  # whether only `limit` is asked about: no smaller radius is of use
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """News of one sample: a larger radius, a nearer counterexample, or that its bracket stays.
+
+    Both ends are the method's word: the caller replays the proof and confirms the point.
+    """
+
+    sample: int
+    proved: float  # no counterexample up to here; nothing new where a larger radius is known
+    proof: Proof | None = None  # of `proved`; None: there is nothing to replay
+    point: Tensor | None = None  # (*input shape) a nearer counterexample
+    complete: bool = True  # whether time sufficed; False where more of it might close the bracket
+    remark: str = ""  # what a reader must know, as why the bracket stays open
 
 
 class Closing(Method):
-    """A method that moves both ends of a bracket which `before` has left."""
+    """A method that moves both ends of brackets which `before` has left."""
 
     @abstractmethod
     def close(
-        self,
-        plan: Plan,
-        region: Region,
-        property: Property,
-        lower: float,
-        upper: float,
-        broken: bool,
-        work: Work,
-    ) -> Ends:
-        """Close the bracket of one sample between `lower`, a radius already proved, and `upper`,
-        one that is `broken` by a known counterexample or else the largest that is asked for."""
+        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+    ) -> Iterator[Update]:
+        """Close the brackets of all samples of a batch, and yield what is found as it is found.
+
+        `region` has the samples' balls at any radius. A sample may be reported any number of
+        times, the last remark and `complete` count. The caller may stop at any update, when what
+        was yielded stands; nothing may rest on code after the last one. When the work's clock has
+        run out, the method ends by itself, without raising OutOfTime.
+        """
 
     def bound(
         self,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
 from frown.bounds.known import Ceiling
-from frown.bounds.method import Closing, Method
+from frown.bounds.method import Closing, Ends, Method
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proofs
 from frown.bounds.work import Work
@@ -403,31 +403,34 @@ class Certifier:
         return torch.where(further, trial.proved, first)
 
     def _close(self, batch: Batch, fixed: bool, pulse: Pulse) -> None:
-        """Both ends of brackets moved towards each other, one sample after the other."""
+        """Both ends of brackets moved towards each other, by a method that does so."""
         assert isinstance(self.method, Closing)
         region, wanted = self._problem(batch)
-        bracket = batch.bracket
+        bracket, point = batch.bracket, region.centre.clone()
         for k, n in enumerate(batch.right.tolist()):
-            pulse(batch)
-            proved, limit = float(bracket.proved[k]), float(batch.limit[k])
-            hit = float(batch.broken[n]) <= limit
-            upper = float(batch.broken[n]) if hit else limit * (1 + 3e-6)
-            clock = self.clock.share(len(batch.right) - k)
-            one, work = slice(k, k + 1), replace(self.work, clock=clock)
-            found = self.method.close(
-                self.plan, region.rows(one), wanted.rows(one), proved, upper, hit, work
-            )
-            if found.point is not None:
+            if n in batch.counterexample:
+                found = torch.from_numpy(batch.counterexample[n])
+                point[k] = found.reshape(point.shape[1:]).to(point)
+        broken = torch.from_numpy(batch.broken[batch.right])
+        ends = Ends(bracket.proved.clone(), batch.limit, broken, point, fixed)
+        pulse(batch)
+        for update in self.method.close(self.plan, region, wanted, ends, self.work):
+            k, n = update.sample, int(batch.right[update.sample])
+            if update.point is not None:
                 stretch = (1.0, 1.0001, 1.001)
-                confirm_one(self.model, batch, k, found.point, fixed, stretch)
-            gain = min(found.proved, limit, float(batch.broken[n]) * (1 - 1e-6))
-            if gain > proved:
+                confirm_one(self.model, batch, k, update.point, fixed, stretch)
+            gain = min(update.proved, float(batch.limit[k]), float(batch.broken[n]) * (1 - 1e-6))
+            if gain > float(bracket.proved[k]):
                 bracket.proved[k], bracket.at_proved[k] = gain, 0.0
                 if float(bracket.failed[k]) <= gain:
                     bracket.failed[k] = torch.inf
-            if not found.optimal:
-                batch.remark[n] = found.message
-                batch.complete &= not clock.expired()
+                if batch.proofs is not None and update.proof is not None:
+                    first = torch.zeros(1, dtype=torch.long, device=point.device)
+                    batch.proofs.keep(first + k, bracket.proved[k : k + 1], update.proof, first)
+            if update.remark:
+                batch.remark[n] = update.remark
+            batch.complete &= update.complete
+            pulse(batch)
 
     def _first(self, batch: Batch) -> Tensor:
         """A first radius for fixed lines; where time is limited a smaller one, at which more

@@ -12,6 +12,7 @@ of the condition at the centre, and the radius reported is lowered by a further 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Annotated, ClassVar
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.clock import Clock, OutOfTime
-from frown.bounds.method import Closing, Ends, Method
+from frown.bounds.method import Closing, Ends, Method, Update
 from frown.bounds.options import Option, check_options
 from frown.bounds.plan import Plan
 from frown.bounds.work import Work
@@ -68,17 +69,30 @@ class Exact(Closing):
             needed(name)
 
     def close(
-        self,
-        plan: Plan,
-        region: Region,
-        property: Property,
-        lower: float,
-        upper: float,
-        broken: bool,
-        work: Work,
-    ) -> Ends:
-        found = exact(plan, region, property, self, upper, lower, work.clock, broken=broken)
-        return Ends(found.proved, found.point, found.optimal, found.message)
+        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+    ) -> Iterator[Update]:
+        """One sample after the other, each in its share of the time."""
+        count = len(region.radius)
+        for k in range(count):
+            broken, limit = float(ends.broken[k]), float(ends.limit[k])
+            hit, one, clock = broken <= limit, slice(k, k + 1), work.clock.share(count - k)
+            found = exact(
+                plan,
+                region.rows(one),
+                property.rows(one),
+                self,
+                broken if hit else limit * (1 + 3e-6),
+                float(ends.proved[k]),
+                clock,
+                broken=hit,
+            )
+            yield Update(
+                k,
+                found.proved,
+                point=found.point,
+                complete=found.optimal or not clock.expired(),
+                remark="" if found.optimal else found.message,
+            )
 
 
 @dataclass(frozen=True)
