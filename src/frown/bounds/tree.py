@@ -1,0 +1,337 @@
+"""Trees: a property proved case by case.
+
+An inner node cuts the region in two: where some number z of the network, an entry of what a
+nonlinearity reads or a feature of the input, is at most a point c, and where it is at least c.
+Both together are all of it, so the leaves of a tree cover the region whatever its cuts are.
+
+Boxes of a tree node are those of its parent, cut. Rows that hang at a node are bounded over them
+and hold in all of its subtree. Passing a nonlinearity f with coefficient a of f(z), a row goes
+along a slope s and may take a multiplier m besides:
+
+    a f(z) >= a (s z + t(s)) + m z - max(m l, m u)    for every s and m, z in [l, u].
+
+On the side z >= c a multiplier m <= 0 costs no more than m c, on z <= c one m >= 0: that is how a
+cut enters rows. Any s and m are valid, so the numbers here are choices, like the slopes of other
+proofs: bad ones prove less and nothing wrong. Where boxes cross, no point of the region is left,
+and everything holds.
+
+Nonlinearities are counted as in `Plan.relaxed`, from 0, and are called sites; entries of what a
+site reads are flat. So a tree found on a simplified graph serves the original one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from frown.bounds.plan import Plan
+from frown.bounds.proof import Choice, Proof, Request, State
+from frown.bounds.rule import Rule
+from frown.errors import InvalidInput
+from frown.graph.box import Box
+
+INPUT = -1  # the site of a cut through a feature of the input
+LEAF = -2
+NONE = 0  # the code of a slope that is left to the rule
+LEVELS = 15  # codes of slopes by default: with NONE they fit four bits
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """Those that are not 0, of some rows."""
+
+    row: Tensor  # (M,) of the rows they belong to
+    slot: Tensor  # (M,) as in Plan.slots of what the rows bound
+    value: Tensor  # (M,) finite
+
+    @classmethod
+    def none(cls) -> Multipliers:
+        nothing = torch.zeros(0, dtype=torch.long)
+        return cls(nothing, nothing, torch.zeros(0))
+
+    @classmethod
+    def of(cls, dense: Tensor) -> Multipliers:
+        """The entries of (rows, slots) that are not 0."""
+        row, slot = dense.nonzero(as_tuple=True)
+        return cls(row, slot, dense[row, slot])
+
+    def dense(self, rows: int, slots: int) -> Tensor:
+        """(rows, slots) in double precision."""
+        found = torch.zeros(rows, slots, dtype=torch.float64)
+        found[self.row, self.slot] = self.value.double()
+        return found
+
+    def take(self, index: Tensor, rows: int) -> Multipliers:
+        """Those of some of the rows (an index may not repeat), which are counted anew."""
+        place = torch.full((rows,), -1, dtype=torch.long)
+        place[index] = torch.arange(len(index))
+        keep = place[self.row] >= 0
+        return Multipliers(place[self.row[keep]], self.slot[keep], self.value[keep])
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """Rows that bound literals of the property at tree nodes.
+
+    Slopes are numbers, NaN: the rule's; or codes (uint8), of which 1 to `levels` are even places
+    from the least to the greatest derivative over the tree node's box, and NONE is the rule's.
+    """
+
+    node: Tensor  # (R,) of the tree
+    literal: Tensor  # (R,) of the property
+    slopes: Tensor  # (R, slots) as in Plan.slots of the output
+    multipliers: Multipliers
+    levels: int = LEVELS
+
+    @property
+    def coded(self) -> bool:
+        return self.slopes.dtype == torch.uint8
+
+    def take(self, index: Tensor) -> Literals:
+        """Some of the rows."""
+        own = self.multipliers.take(index, len(self.node))
+        return Literals(self.node[index], self.literal[index], self.slopes[index], own, self.levels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Rows that bound entries of what a site reads, at tree nodes that have this step."""
+
+    site: int
+    neuron: Tensor  # (R,) entries of what the site reads
+    side: Tensor  # (R,) 0: a bound below, 1: above
+    slopes: (
+        Tensor | None
+    )  # (R, slots) as in Plan.slots of the site's source, NaN: the rule's; None: all the rule's
+    multipliers: Multipliers
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The proof of one input's property by cases, nodes in preorder: a node, the subtree where
+    z <= point, the subtree where z >= point.
+
+    `passes` are lists of steps in the order of their sites; a node with one bounds the network anew
+    over its boxes, its parent's cut, and the result holds in all of its subtree. Steps that
+    many nodes share are told once. Without any, boxes are cut and that is all.
+    """
+
+    site: Tensor  # (nodes,) LEAF, INPUT or the number of a nonlinearity
+    neuron: Tensor  # (nodes,) entry of what it reads, or feature of the input
+    point: Tensor  # (nodes,) float64
+    literals: Literals
+    passes: tuple[tuple[Step, ...], ...] = ()
+    passed: Tensor | None = None  # (nodes,) which of `passes` a node has, -1: none
+
+    def __post_init__(self) -> None:
+        fault = self._fault()
+        if fault:
+            raise InvalidInput(f"not a tree: {fault}")
+
+    def __len__(self) -> int:
+        return len(self.site)
+
+    @property
+    def inner(self) -> Tensor:
+        """(nodes,) whether a node is cut."""
+        return self.site != LEAF
+
+    @property
+    def leaves(self) -> Tensor:
+        """The numbers of the leaves."""
+        return (~self.inner).nonzero().flatten()
+
+    @cached_property
+    def _parents(self) -> tuple[Tensor, Tensor]:
+        """(nodes,) the parent of each node, -1 for the root; its side: 0 z <= point, 1 z >= point."""
+        parent, side, waiting = [-1], [0], []
+        inner = self.inner.tolist()
+        for k in range(1, len(inner)):
+            if inner[k - 1]:
+                waiting.append(k - 1)
+                parent.append(k - 1)
+                side.append(0)
+            else:
+                parent.append(waiting.pop())
+                side.append(1)
+        return torch.tensor(parent), torch.tensor(side)
+
+    @property
+    def parent(self) -> Tensor:
+        return self._parents[0]
+
+    @property
+    def side(self) -> Tensor:
+        return self._parents[1]
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """(nodes,) how many cuts lead to a node."""
+        depth = [0]
+        for up in self.parent.tolist()[1:]:
+            depth.append(depth[up] + 1)
+        return torch.tensor(depth)
+
+    def cuts(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The cuts on the ways from the root to some nodes: the place of such a node in `nodes`,
+        the node that is cut, and the side taken there."""
+        place, here = torch.arange(len(nodes)), nodes
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        while len(here):
+            below = self.parent[here] >= 0
+            place, here = place[below], here[below]
+            found.append((place, self.parent[here], self.side[here]))
+            here = self.parent[here]
+        a, b, c = zip(*found, strict=True) if found else ([here], [here], [here])
+        return torch.cat(list(a)), torch.cat(list(b)), torch.cat(list(c))
+
+    def check(self, plan: Plan) -> None:
+        """Raise InvalidInput where cuts or rows are not about this network."""
+        graph, relaxed = plan.graph, plan.relaxed
+        sizes = torch.tensor([_reads(plan, i) for i in relaxed] + [graph.nodes[0].size])
+        inner = self.inner
+        site = self.site[inner]
+        if len(site) and int(site.max()) >= len(relaxed):
+            raise InvalidInput("a tree cuts a nonlinearity that the network does not have")
+        wrong = (self.neuron[inner] < 0) | (self.neuron[inner] >= sizes[site])
+        if bool(wrong.any()):
+            raise InvalidInput("a tree cuts an entry that its nonlinearity does not read")
+        if self.literals.slopes.shape[1] != plan.slots(graph.output)[1]:
+            raise InvalidInput("rows of a tree have slopes for another network")
+        for step in (step for steps in self.passes for step in steps):
+            if not 0 <= step.site < len(relaxed):
+                raise InvalidInput("a step bounds a nonlinearity that the network does not have")
+            slots = plan.slots(plan.sources[relaxed[step.site]])[1]
+            if step.slopes is not None and step.slopes.shape[1] != slots:
+                raise InvalidInput("a step has slopes for another network")
+            if bool((step.neuron >= sizes[step.site]).any()):
+                raise InvalidInput("a step bounds an entry that its nonlinearity does not read")
+            if len(step.multipliers.slot) and int(step.multipliers.slot.max()) >= slots:
+                raise InvalidInput("a step has multipliers where there is no slot")
+
+    def _fault(self) -> str:
+        """What is wrong with the numbers themselves; empty if nothing is."""
+        count = len(self.site)
+        if not count or any(t.shape != (count,) for t in (self.site, self.neuron, self.point)):
+            return "site, neuron and point have other lengths"
+        if int(self.site.min()) < LEAF:
+            return "a site is below -2"
+        open_ = 1 + torch.where(self.inner, 1, -1).cumsum(0)
+        if bool((open_[:-1] < 1).any()) or int(open_[-1]) != 0:
+            return "its nodes are no tree in preorder"
+        if not bool(self.point[self.inner].isfinite().all()):
+            return "a point is not finite"
+        rows = self.literals
+        if rows.literal.shape != rows.node.shape or len(rows.slopes) != len(rows.node):
+            return "rows differ in number"
+        if len(rows.node) and not 0 <= int(rows.node.min()) <= int(rows.node.max()) < count:
+            return "a row hangs at no node"
+        if fault := _amiss(rows.multipliers, len(rows.node), rows.slopes.shape[1]):
+            return fault
+        passed = self.passed
+        if passed is not None and (len(passed) != count or int(passed.max()) >= len(self.passes)):
+            return "a node has steps that are not there"
+        for steps in self.passes:
+            if [s.site for s in steps] != sorted(s.site for s in steps):
+                return "steps are not in the order of their sites"
+            for s in steps:
+                if s.side.shape != s.neuron.shape:
+                    return "rows of a step differ in number"
+                if s.slopes is not None and len(s.slopes) != len(s.neuron):
+                    return "rows of a step differ in number"
+                if fault := _amiss(s.multipliers, len(s.neuron), None):
+                    return fault
+        return ""
+
+
+def _amiss(m: Multipliers, rows: int, slots: int | None) -> str:
+    if not (m.row.shape == m.slot.shape == m.value.shape):
+        return "multipliers differ in number"
+    if not len(m.row):
+        return ""
+    if not 0 <= int(m.row.min()) <= int(m.row.max()) < rows or int(m.slot.min()) < 0:
+        return "a multiplier belongs to no row"
+    if slots is not None and int(m.slot.max()) >= slots:
+        return "a multiplier is at no slot"
+    return "" if bool(m.value.isfinite().all()) else "a multiplier is not finite"
+
+
+def _reads(plan: Plan, node: int) -> int:
+    (source,) = plan.graph.nodes[node].inputs
+    return plan.graph.nodes[source].size
+
+
+def preorder(below: Tensor, above: Tensor) -> Tensor:
+    """(nodes,) the old numbers in preorder of nodes whose children have these numbers; -1: a leaf.
+    The root is 0.
+
+    `order[k]` is the old number of the new node k: index what belongs to nodes by it, and with
+    `order.argsort()` turn old numbers into new ones.
+    """
+    left, right = below.tolist(), above.tolist()
+    order, waiting = [], [0]
+    while waiting:
+        here = waiting.pop()
+        order.append(here)
+        if left[here] >= 0:
+            waiting += [right[here], left[here]]
+        if len(order) > len(left):
+            raise InvalidInput("not a tree: a node is its own ancestor, or has two parents")
+    return torch.tensor(order)
+
+
+def source_entry(plan: Plan, site: int, neuron: Tensor) -> tuple[int, Tensor]:
+    """The graph's node and its entries that are cut where entries of what a site reads are."""
+    if site == INPUT:
+        return 0, neuron
+    node = plan.relaxed[site]
+    source = plan.sources[node]
+    shape = plan.graph.nodes[source].shape
+    entries = torch.arange(plan.graph.nodes[source].size, dtype=torch.float64).view(1, *shape)
+    moved = plan.carry(node, Box(entries, entries)).lower.flatten().long()
+    return source, moved[neuron]
+
+
+@dataclass(frozen=True)
+class Branched(Proof):
+    """Trees of some samples, over boxes that another proof finds at their roots."""
+
+    root: Proof  # of the same samples
+    trees: tuple[Tree | None, ...]  # None: the root's own rows prove all
+
+    @property
+    def rule(self) -> Rule | None:
+        return self.root.rule
+
+    @property
+    def inside(self) -> bool:
+        return self.root.inside
+
+    @property
+    def wide(self) -> bool:
+        return self.root.wide
+
+    def take(self, index: Tensor) -> Branched:
+        return Branched(self.root.take(index), tuple(self.trees[n] for n in index.tolist()))
+
+    @classmethod
+    def cat(cls, proofs: Sequence[Branched]) -> Branched:
+        roots = [proof.root for proof in proofs]
+        trees = tuple(tree for proof in proofs for tree in proof.trees)
+        return Branched(type(roots[0]).cat(roots), trees)
+
+    def blank(self, samples: int) -> Branched:
+        return Branched(self.root.blank(samples), (None,) * samples)
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        return self.root.choose(plan, request)
+
+    def state(self) -> State | None:
+        return self.root.state()
+
+    def ready(self, plan: Plan, source: int) -> Tensor | None:
+        return self.root.ready(plan, source)
