@@ -96,3 +96,77 @@ def test_the_page_of_operators_names_all_that_are_read_and_no_other() -> None:
     assert named(page, 1) == standard
     aten = {name.partition(".")[0] for name in (*torch_ops.HANDLERS, *torch_shapes.PROBED)}
     assert named(page, 2) == aten
+
+
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
+NUMBER = re.compile(r"\d+\.?\d*(?:e-?\d+)?")
+
+
+def sessions() -> list[tuple[str, str]]:
+    """Every ```console block that needs no file but those of `make demo`, with its page."""
+    blocks = ((p, b) for p in PAGES for b in CONSOLE.findall(p.read_text()))
+    return [(name(p), b) for p, b in blocks if b.startswith("$ frown ") and "frown-demo/" in b]
+
+
+def same_words(shown: str, printed: str) -> bool:
+    """Compare two lines: the same words, the same numbers to 1 %, times and digests aside."""
+
+    def parts(line: str) -> tuple[list[str], list[float]]:
+        line = re.sub(r"\b[0-9a-f]{12,}\b", "digest", re.sub(r"[\d.]+ s\b", "seconds", line))
+        return NUMBER.sub("#", line).split(), [float(n) for n in NUMBER.findall(line)]
+
+    (words, numbers), (others, found) = parts(shown), parts(printed)
+    if "[" in shown:  # a row of the table, seconds last
+        numbers, found = numbers[:-1], found[:-1]
+    if words != others or len(numbers) != len(found):
+        return False
+    return all(abs(a - b) <= 0.01 * max(a, b) for a, b in zip(numbers, found))
+
+
+@pytest.mark.parametrize(("page", "session"), sessions(), ids=lambda text: text.split("\n")[0][:60])
+def test_a_console_session_prints_what_the_page_shows(
+    page: str, session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from frown.cli import app
+
+    with as_file(files("frown.jobs").joinpath("assets")) as assets:
+        shutil.copytree(assets, tmp_path / "frown-demo")
+    monkeypatch.chdir(tmp_path)
+    for command in re.split(r"^\$ frown ", session, flags=re.M)[1:]:
+        arguments, *shown = command.splitlines()
+        done = CliRunner(env={"COLUMNS": "400"}).invoke(app, arguments.split())
+        assert done.exit_code == 0, done.output
+        printed = done.output.splitlines()
+        for line in shown:
+            if line.strip() not in ("", "..."):
+                assert any(same_words(line, other) for other in printed), (page, line, done.output)
+
+
+def test_the_page_of_the_command_line_names_every_option_and_no_other() -> None:
+    import typer.main
+
+    from frown.cli import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        option
+        for command in commands.values()
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not parameter.hidden
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    text = (ROOT / "docs" / "command-line.md").read_text()
+    written = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+    defaults = {"--attack", "--help", "--hot"}  # what holds without any option
+    assert {o for o in options if o.startswith("--")} - defaults <= written
+    assert written - {"--version"} <= options
+
+
+def test_the_citation_names_this_version_and_the_paper() -> None:
+    import frown
+
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {frown.__version__}\n" in text
+    assert "Fastened CROWN" in text
