@@ -17,7 +17,7 @@ from torch import Tensor
 import zoo
 from frown.bounds.forms import one_hot
 from frown.bounds.plan import Plan
-from frown.bounds.rule import LeastArea, frame
+from frown.bounds.rule import LeastArea, relax
 from frown.bounds.tiling import parts
 from frown.bounds.work import Work
 from frown.graph.box import Box
@@ -29,11 +29,11 @@ from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Constraints, minimise
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame, Lines, Relaxation, Slopes
+from frown.relax.relaxation import Lines, Relaxation, Relaxed, Slopes
 from frown.relax.table import ELEMENTWISE, Relu
 
 Array = NDArray[np.float64]
-Frames = dict[int, Frame]
+RelaxedNodes = dict[int, Relaxed]
 CROWN = LeastArea()
 NORMS = (1.0, 2.0, inf)  # those that linear and cone programs take
 TOLERANCE = {1.0: 1e-7, 2.0: 1e-5, inf: 1e-7}  # of the solvers, per unit
@@ -90,52 +90,54 @@ def rows_of(graph: Graph) -> Tensor:
 # -- CROWN with any lines ---------------------------------------------------------------
 
 
-def closed_form(plan: Plan, region: Region, target: int, coef: Tensor, frames: Frames) -> Tensor:
-    """CROWN's bounds of coef . target with the frames' lines, one sample."""
+def closed_form(
+    plan: Plan, region: Region, target: int, coef: Tensor, relaxed: RelaxedNodes
+) -> Tensor:
+    """CROWN's bounds of coef . target with these lines, one sample."""
     sample = torch.zeros(len(coef), dtype=torch.long)
     (part,) = parts(plan, target, 0).parts
-    return crown_rows(part, region, coef.__getitem__, sample, sample, frames, Work())
+    return crown_rows(part, region, coef.__getitem__, sample, sample, relaxed, Work())
 
 
-def closed_box(plan: Plan, region: Region, target: int, frames: Frames) -> Box:
+def closed_box(plan: Plan, region: Region, target: int, relaxed: RelaxedNodes) -> Box:
     """CROWN's bounds of every entry of a node."""
     node = plan.graph.nodes[target]
     ones = torch.ones(node.size, dtype=torch.float64)
     coef = one_hot(torch.arange(node.size), ones, node.size, node.shape)
-    low = closed_form(plan, region, target, coef, frames)
-    high = -closed_form(plan, region, target, -coef, frames)
+    low = closed_form(plan, region, target, coef, relaxed)
+    high = -closed_form(plan, region, target, -coef, relaxed)
     return Box(low.view(1, *node.shape), high.maximum(low).view(1, *node.shape))
 
 
-Rule = Callable[[int, Relaxation, Box], Frame]  # (node, its operator, the box of its input)
+Rule = Callable[[int, Relaxation, Box], Relaxed]  # (node, its operator, the box of its input)
 
 
-def crowns_rule(node: int, op: Relaxation, box: Box) -> Frame:
-    return frame(op, box, CROWN)
+def crowns_rule(node: int, op: Relaxation, box: Box) -> Relaxed:
+    return relax(op, box, CROWN)
 
 
-def self_consistent(plan: Plan, region: Region, rule: Rule = crowns_rule) -> Frames:
+def self_consistent(plan: Plan, region: Region, rule: Rule = crowns_rule) -> RelaxedNodes:
     """One set of lines for all neurons; every box is CROWN's own with these lines."""
-    frames: Frames = {}
-    for i in plan.relaxed:
-        box = plan.carry(i, closed_box(plan, region, plan.sources[i], frames))
-        frames[i] = rule(i, plan.relaxation(i), box)
-    return frames
+    relaxed: RelaxedNodes = {}
+    for i in plan.nonlinear:
+        box = plan.carry(i, closed_box(plan, region, plan.sources[i], relaxed))
+        relaxed[i] = rule(i, plan.relaxation(i), box)
+    return relaxed
 
 
-def with_lines(old: Frame, slopes: Slopes, lower: Tensor, upper: Tensor) -> Frame:
+def with_lines(old: Relaxed, slopes: Slopes, lower: Tensor, upper: Tensor) -> Relaxed:
     return replace(old, lines=Lines(slopes, lower, upper))
 
 
-def of_slopes(old: Frame, slopes: Slopes) -> Frame:
-    """The frame with the tightest lines of these slopes."""
+def of_slopes(old: Relaxed, slopes: Slopes) -> Relaxed:
+    """The node with the tightest lines of these slopes."""
     below = torch.ones_like(old.lines.lower, dtype=torch.bool)
     lower = old.op.line(slopes.lower, below, old.anchors).intercept
     upper = old.op.line(slopes.upper, ~below, old.anchors).intercept
     return with_lines(old, slopes, lower, upper)
 
 
-def random_slopes(old: Frame, generator: torch.Generator, beyond: float = 0.0) -> Slopes:
+def random_slopes(old: Relaxed, generator: torch.Generator, beyond: float = 0.0) -> Slopes:
     """Places in the ranges of the tightest lines, or up to `beyond` widths outside."""
 
     def place(side: Box, below: bool) -> Tensor:
@@ -152,11 +154,13 @@ def random_slopes(old: Frame, generator: torch.Generator, beyond: float = 0.0) -
 # -- the program ------------------------------------------------------------------------
 
 
-def program_of(plan: Plan, region: Region, target: int, frames: Frames, tangents: int) -> Program:
+def program_of(
+    plan: Plan, region: Region, target: int, relaxed: RelaxedNodes, tangents: int
+) -> Program:
     program = Program(plan, region)
     program.add_input()
     for i in plan.below(target):
-        program.add(i, frames[i], tangents)
+        program.add(i, relaxed[i], tangents)
     return program
 
 
@@ -174,12 +178,12 @@ def solve(
     region: Region,
     target: int,
     coef: Tensor,
-    frames: Frames,
+    relaxed: RelaxedNodes,
     tangents: int,
     boxes: bool = True,
 ) -> Optimum:
     """The program's optimum for every row; without `boxes`, l <= z <= u is left out."""
-    program = program_of(plan, region, target, frames, tangents)
+    program = program_of(plan, region, target, relaxed, tangents)
     problem = program.constraints()
     if not boxes:
         problem = without_boxes(problem, program)
@@ -193,7 +197,7 @@ def solve(
         y = np.zeros((len(coef), node.size))
         y[:, layer.z] = found.rows[:, layer.z_rows]
         dual[i] = torch.from_numpy(y).view(-1, *node.shape)
-    proved = dual_lines(plan, region, target, coef, frames, dual)[0]
+    proved = dual_lines(plan, region, target, coef, relaxed, dual)[0]
     return Optimum(torch.from_numpy(found.optimum + const), proved, dual)
 
 

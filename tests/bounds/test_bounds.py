@@ -201,8 +201,8 @@ def test_frown_of_two_layers_reaches_the_linear_program(op: Relaxation, p: float
     long = Frown(ascent=Ascent(steps=200, more=200, decay=0.98))
     layers, margins = solve(graph, ball, spec, long)
     _, start = solve(graph, ball, spec, METHODS["crown"])
-    (node,) = Plan(graph).relaxed
-    box = layers.frames[node].box
+    (node,) = Plan(graph).nonlinear
+    box = layers.relaxed[node].box
     gained = 0.0
     for n in range(3):
         x, r = ball.centre[n, 0].numpy(), float(ball.radius[n])
@@ -268,19 +268,19 @@ def test_a_form_is_the_relaxed_networks_value(name: str) -> None:
     ball = zoo.region(graph, inf)
     layers = crown_layers(plan, ball, LeastArea(), Work())
     generator = torch.Generator().manual_seed(0)
-    source = plan.sources[plan.relaxed[-1]]
+    source = plan.sources[plan.nonlinear[-1]]
     for target in {graph.output, source}:
         node = graph.nodes[target]
         coef = torch.randn(2, *node.shape, generator=generator, dtype=torch.float64)
         used: dict[int, Chosen] = {}
 
         def choose(i: int, here: Tensor, used: dict[int, Chosen] = used) -> Chosen:
-            frame, below = layers.frames[i], here >= 0
-            slopes = frame.lines.slopes
-            laid = frame.op.expand(below)
+            relaxed, below = layers.relaxed[i], here >= 0
+            slopes = relaxed.lines.slopes
+            laid = relaxed.op.expand(below)
             used[i] = Chosen(
                 torch.where(laid, slopes.lower, slopes.upper),
-                torch.where(below, frame.lines.lower, frame.lines.upper),
+                torch.where(below, relaxed.lines.lower, relaxed.lines.upper),
             )
             return used[i]
 

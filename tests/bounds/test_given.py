@@ -13,7 +13,7 @@ from torch import Tensor
 import zoo
 from frown.bounds.method import Bounds, Method
 from frown.bounds.plan import Plan
-from frown.bounds.walk import Given, unsettled
+from frown.bounds.walk import Given, unstable
 from frown.graph.box import Box
 from frown.methods import LP, Crown, CrownIbp, FastLin, Frown, Interval
 from frown.methods.frown.ascent import Ascent
@@ -113,10 +113,10 @@ def _honoured(case: Case, method: str, boxes: dict[int, Box], plain: Bounds) -> 
         own, before = found.layers.values[i], plain.layers.values[i]
         assert (own.lower >= box.lower).all() and (own.upper <= box.upper).all()
         narrower += bool((own.lower > before.lower + 1e-6).any())
-    for i, frame in found.layers.frames.items():  # what lines are made from
+    for i, relaxed in found.layers.relaxed.items():  # what lines are made from
         if case.plan.sources[i] in boxes:
             box = case.plan.carry(i, boxes[case.plan.sources[i]])
-            assert (frame.box.lower >= box.lower).all() and (frame.box.upper <= box.upper).all()
+            assert (relaxed.box.lower >= box.lower).all() and (relaxed.box.upper <= box.upper).all()
     every = torch.ones(case.points[0].shape[:2], dtype=torch.bool)
     case.check(found, every)  # the points are in the boxes, so bounds hold there
     return narrower
@@ -168,7 +168,7 @@ def test_without_cuts_nothing_is_ever_empty(name: str, method: str) -> None:
 @pytest.mark.parametrize("method", ["crown", "frown", "frown in groups", "frown wide", "lp"])
 def test_rows_find_cuts_that_intervals_allow(name: str, method: str) -> None:
     """Between CROWN's bound of a neuron and that of intervals there is nothing. Neurons that a cut
-    settles get no rows, except in the first layer."""
+    makes stable get no rows, except in the first layer."""
     case, only = Case.of(name, 2.0), torch.arange(COUNT) == 2
     crown, interval = case.bound("crown"), case.bound("interval")
     tried = 0
@@ -177,7 +177,7 @@ def test_rows_find_cuts_that_intervals_allow(name: str, method: str) -> None:
         middle = (loose + tight) / 2
         gap = (loose - tight).flatten(1)[2]
         if case.plan.below(i):
-            sample, neuron = unsettled(case.plan, i, Box(middle, loose))
+            sample, neuron = unstable(case.plan, i, Box(middle, loose))
             gap = torch.zeros_like(gap).index_copy(0, own := neuron[sample == 2], gap[own])
         entry = int(gap.argmax())
         if gap[entry] <= 1e-3 or not case.plan.needs_rows(i):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from frown.bounds.known import Ceiling
+from frown.bounds.known import KnownBoxes
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.bounds.rule import LeastArea
@@ -31,10 +31,10 @@ GRAPHS = {
 CROWN = LeastArea()
 
 
-def known_at(plan: Plan, ball: Region, radius: float | Tensor) -> Ceiling:
+def known_at(plan: Plan, ball: Region, radius: float | Tensor) -> KnownBoxes:
     """Nothing is proved at this radius, as far as the ceiling hears."""
     outer = ball.with_radius(torch.zeros_like(ball.radius) + radius)
-    ceiling = Ceiling.of(ball.radius)
+    ceiling = KnownBoxes.of(ball.radius)
     every = torch.arange(len(ball.radius))
     proved = torch.zeros(len(every), dtype=torch.bool)
     ceiling.lower(plan, every, outer.radius, proved, crown_layers(plan, outer, CROWN, Work()))
@@ -79,10 +79,10 @@ def test_what_a_ceiling_settles_gets_no_row(monkeypatch: pytest.MonkeyPatch) -> 
     known = ceiling.at(torch.arange(len(ball.radius)), ball.radius)
     spared = crown_layers(plan, ball, CROWN, Work(), known)
     assert sum(rows) < without
-    for i in plan.relaxed:
+    for i in plan.nonlinear:
         # The lines that count are the same: those of neurons that may change sign.
-        mine, theirs = spared.frames[i], plain.frames[i]
-        open_ = ~plan.relaxation(i).settled(mine.box) & ~plan.relaxation(i).settled(theirs.box)
+        mine, theirs = spared.relaxed[i], plain.relaxed[i]
+        open_ = ~plan.relaxation(i).stable(mine.box) & ~plan.relaxation(i).stable(theirs.box)
         for a, b in ((mine.box.lower, theirs.box.lower), (mine.box.upper, theirs.box.upper)):
             assert torch.allclose(a[open_], b[open_], rtol=0.05)
 

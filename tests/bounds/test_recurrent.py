@@ -249,7 +249,7 @@ def test_frames_that_nobody_reads_are_dropped() -> None:
     model = frown.load(module, torch.zeros(1, FRAMES, FEATURES))
     assert len(model.graph.nonlinear) == 2 * FRAMES
     short = simplify(model.graph)
-    assert len(Plan(short).relaxed) == FRAMES + 1
+    assert len(Plan(short).nonlinear) == FRAMES + 1
     x = sequences().double()
     torch.testing.assert_close(short.apply(x), model.graph.apply(x))
 
@@ -325,7 +325,7 @@ def test_a_cell_that_two_nonlinearities_read_gets_its_rows_once() -> None:
     """Tanh bounds an LSTM's cell; the product of the next frame need not do it again."""
     _, model = made("lstm")
     plan = Plan(simplify(model.graph))
-    pairs = [i for i in plan.relaxed if isinstance(plan.relaxation(i), Product)]
+    pairs = [i for i in plan.nonlinear if isinstance(plan.relaxation(i), Product)]
     assert len(pairs) == 3 * FRAMES - 1  # the first cell is constant
     assert not any(plan.needs_rows(plan.sources[i]) for i in pairs)
 
@@ -345,5 +345,5 @@ class Late(nn.Module):
 def test_rows_that_come_too_late_do_not_count() -> None:
     torch.manual_seed(0)
     plan = Plan(simplify(frown.load(Late(), torch.zeros(1, FRAMES, FEATURES)).graph))
-    (pair,) = (i for i in plan.relaxed if isinstance(plan.relaxation(i), Product))
+    (pair,) = (i for i in plan.nonlinear if isinstance(plan.relaxation(i), Product))
     assert plan.needs_rows(plan.sources[pair])

@@ -13,7 +13,7 @@ from torch import Tensor
 import zoo
 from frown.bounds import stacks as banks
 from frown.bounds.plan import Plan
-from frown.bounds.stacks import runs
+from frown.bounds.stacks import stacks
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Frown
@@ -47,7 +47,7 @@ GRAPHS = {
 
 def test_neighbours_of_one_function_are_a_run() -> None:
     plan = Plan(GRAPHS["mixed"])
-    found = [len(run.nodes) for run in runs(plan, plan.graph.output)]
+    found = [len(stack.nodes) for stack in stacks(plan, plan.graph.output)]
     assert found == [2, 1, 1, 1, 1]  # operators with constants stay apart
 
 
@@ -55,10 +55,12 @@ def test_neighbours_of_one_function_are_a_run() -> None:
 def test_runs_are_the_slots_in_order(name: str) -> None:
     plan = Plan(GRAPHS[name])
     places, count = plan.slots(plan.graph.output)
-    found = runs(plan, plan.graph.output)
-    assert [i for run in found for i in run.nodes] == list(places)
-    assert [run.place.start for run in found] == [0, *(run.place.stop for run in found)][:-1]
-    assert sum(sum(run.sizes) for run in found) == count
+    found = stacks(plan, plan.graph.output)
+    assert [i for stack in found for i in stack.nodes] == list(places)
+    assert [stack.slots.start for stack in found] == [0, *(stack.slots.stop for stack in found)][
+        :-1
+    ]
+    assert sum(sum(stack.sizes) for stack in found) == count
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -258,7 +258,7 @@ def random_slopes(plan: Plan, rng: np.random.Generator, rule: Rule | None) -> Ch
             return None
         chosen = {}
         for i in plan.below(request.target):
-            rule = request.frames[i].lines.slopes.upper[request.sample]
+            rule = request.relaxed[i].lines.slopes.upper[request.sample]
             shape = (len(request.coef), *rule.shape[1:])
             noise = torch.from_numpy(rng.choice([0.0, 0.0, 0.1, 2.0, 2.0**70], shape))
             moved = rule + noise * torch.from_numpy(rng.standard_normal(shape))

@@ -41,7 +41,7 @@ def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Chosen:
         generator = torch.Generator().manual_seed(request.target)
         both: dict[int, tuple[Tensor, Tensor]] = {}
         for i in plan.below(request.target):
-            slopes = request.frames[i].lines.slopes
+            slopes = request.relaxed[i].lines.slopes
             low, high = (t[request.sample] for t in (slopes.lower, slopes.upper))
             noise = torch.rand(2, *low.shape, generator=generator, dtype=low.dtype)
             gone = torch.rand(low.shape, generator=generator) < holes
@@ -120,7 +120,7 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
     def ready(source: int) -> Tensor:
         return (torch.arange(graph.nodes[source].size) % 2 == 0).expand(3, -1)
 
-    sources = {plan.sources[i] for i in plan.relaxed if plan.below(plan.sources[i])}
+    sources = {plan.sources[i] for i in plan.nonlinear if plan.below(plan.sources[i])}
     for spare in (False, True):
         steps: list[Step] = []
         region = zoo.region(graph, 2.0, 0.2, 3)
@@ -145,7 +145,7 @@ def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
     graph = NETWORKS[name]()
     many, together = replayed(graph, RULE)
     assert bool(many.ruled) == (name not in ("branches", "lstm"))
-    monkeypatch.setattr(guided, "runs", lambda plan, target: ())
+    monkeypatch.setattr(guided, "stacks", lambda plan, target: ())
     one, alone = replayed(graph, RULE)
     assert not one.ruled
     assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
@@ -187,7 +187,7 @@ def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
     replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
     together = taken.copy()
     taken.clear()
-    monkeypatch.setattr(guided, "runs", lambda plan, target: ())
+    monkeypatch.setattr(guided, "stacks", lambda plan, target: ())
     replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
     assert len(together) == len(taken) > 1
     for many, one in zip(together, taken, strict=True):
@@ -219,9 +219,9 @@ def test_an_undefined_line_that_is_read_proves_nothing() -> None:
     graph = NETWORKS["relu"]()
     walk, _ = replayed(graph, drawn(Plan(graph), whole=True))
     first, second, *_ = walk.plan.below(graph.output)
-    frame = walk.frames[first]
-    lost = Box(torch.full_like(frame.box.lower, torch.nan), frame.box.upper)
-    nodes = replace(walk._nodes(), frames={**walk.frames, first: replace(frame, box=lost)})
+    relaxed = walk.relaxed[first]
+    lost = Box(torch.full_like(relaxed.box.lower, torch.nan), relaxed.box.upper)
+    nodes = replace(walk._nodes(), relaxed={**walk.relaxed, first: replace(relaxed, box=lost)})
     nodes.together.clear()
     sample = torch.zeros(2, dtype=torch.long)
     choice = Choice(lambda i, here: torch.zeros_like(here), whole=True)

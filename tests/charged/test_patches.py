@@ -60,7 +60,7 @@ def test_patches_change_no_bound(
 ) -> None:
     graph = NETWORKS[name]
     cropped, least = walked(graph, ball)
-    assert used or name == "affine in a row"  # which settles all neurons in two of the balls
+    assert used or name == "affine in a row"  # which makes stable all neurons in two of the balls
     monkeypatch.setattr(parts_module, "GAIN", 0.0)
     count = len(used)
     whole, expected = walked(graph, ball)
@@ -137,7 +137,7 @@ def test_a_form_and_its_charge_are_those_of_the_whole_network(
         for numbers in (*walk.weights.terms.values(), *walk.weights.value.values()):
             numbers.zero_()
     plan = walk.plan
-    source = plan.sources[plan.relaxed[-1]]
+    source = plan.sources[plan.nonlinear[-1]]
     (size,) = {graph.nodes[source].size}
     split = parts(plan, source)
     neuron = torch.arange(size)

@@ -138,7 +138,7 @@ def test_any_numbers_give_bounds_that_hold() -> None:
     plan, region = Plan(graph), zoo.region(graph, 2.0, 0.3, 2)
     generator = torch.Generator().manual_seed(0)
     slopes = {}
-    for target in [*{plan.sources[i] for i in plan.relaxed}, graph.output]:
+    for target in [*{plan.sources[i] for i in plan.nonlinear}, graph.output]:
         below = plan.below(target)
         rows = 2 * graph.nodes[target].size
         number = torch.arange(0, rows, 3)
@@ -150,7 +150,7 @@ def test_any_numbers_give_bounds_that_hold() -> None:
         if below:
             slopes[target] = DualSlopes(number, slope)
     start = crown_layers(plan, region.rows(slice(0, 1)), LeastArea(), Work())
-    rule = {i: frame.lines.slopes for i, frame in start.frames.items()}
+    rule = {i: relaxed.lines.slopes for i, relaxed in start.relaxed.items()}
     odd = OneProof(slopes, rule, ByRule(LeastArea()))
     spec = conjunction(torch.eye(3, dtype=torch.float64).expand(2, -1, -1))
     found = {}

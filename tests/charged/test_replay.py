@@ -41,7 +41,7 @@ def test_every_bound_of_smooth_networks_holds() -> None:
 
 
 def test_bounds_hold_where_one_side_goes_before_the_other(monkeypatch) -> None:
-    """With many rows, what the side nearer to 0 settles gets no row for the other."""
+    """With many rows, what the side nearer to 0 makes stable gets no row for the other."""
     layer = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
     b = Builder()
     x = b.linear(b.input("x", (2,)), layer.double(), torch.tensor([3.0, 0.1]).double())

@@ -7,7 +7,7 @@ import torch
 
 from charged.exact import exact, rational
 from frown.bounds.charged import gather as rows
-from frown.bounds.charged.gather import Even, dot, inner, places, spread, which
+from frown.bounds.charged.gather import Blocks, dot, inner, places, sample_index, spread
 from frown.bounds.charged.region import least
 from frown.problem.region import Region
 
@@ -36,8 +36,8 @@ def test_rows_of_samples(
     monkeypatch.setattr(rows, "LONG", 1 if wide else 1 << 14)
     torch.manual_seed(len(sample))
     index = torch.tensor(sample, dtype=torch.long)
-    found = which(index)
-    assert isinstance(found, Even) is even
+    found = sample_index(index)
+    assert isinstance(found, Blocks) is even
     numbers = torch.randn(4, 3, 2, dtype=torch.float64)
     coef = torch.randn(len(index), 3, 2, dtype=torch.float64)
     assert torch.equal(spread(numbers, found), numbers[index])
@@ -64,7 +64,7 @@ def test_minima_over_the_balls_of_samples(
     region = Region(centre, radius, p, split=split)
     index = torch.tensor(sample)
     coef = torch.randn(len(index), 2, 4, dtype=torch.float64) * size
-    found = least(region, coef, which(index))
+    found = least(region, coef, sample_index(index))
     assert torch.allclose(found, least(region.rows(index), coef), rtol=1e-12, atol=0)
     assert torch.allclose(found, region.rows(index).minimise(coef).value, rtol=1e-9, atol=0)
     balls = 1 if split is None else 2
@@ -87,7 +87,7 @@ def test_lengths_are_rounded_up(size: float) -> None:
         coef = torch.tensor([entries, entries], dtype=torch.float64) * size
         zero = torch.zeros(1, 3, dtype=torch.float64)
         region = Region(zero, torch.ones(1, dtype=torch.float64), 2.0)
-        found = least(region, coef, which(torch.tensor([0, 0])))
+        found = least(region, coef, sample_index(torch.tensor([0, 0])))
         truth = rational(length) * rational(size)
         for bound in found.tolist():
             assert rational(bound) <= -truth

@@ -76,7 +76,7 @@ def engine_sites(found: Model) -> list[tuple[str, str, int]]:
     nodes = plan.graph.nodes
     return [
         (nodes[i].name, type(nodes[i].op).__name__, nodes[nodes[i].inputs[0]].size)
-        for i in plan.relaxed
+        for i in plan.nonlinear
     ]
 
 

@@ -13,7 +13,7 @@ import zoo
 from frown.bounds.forms import form_along
 from frown.bounds.plan import Plan
 from frown.bounds.rule import LeastArea
-from frown.bounds.stacks import bank
+from frown.bounds.stacks import stacked
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.methods.crown import crown_layers
@@ -25,15 +25,15 @@ every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 
 
 def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Plan, Rows]:
-    """Two rows per ball on the output, with CROWN's frames."""
+    """Two rows per ball on the output, with CROWN's lines."""
     plan = Plan(graph)
     layers = crown_layers(plan, ball, LeastArea(), Work())
     index = torch.arange(len(ball.radius)).repeat_interleave(2)
     generator = torch.Generator().manual_seed(1)
     shape = graph.nodes[-1].shape
     coef = torch.randn(len(index), *shape, generator=generator, dtype=graph.dtype)
-    frames = bank(plan, graph.output, layers.frames)
-    own = tuple(frame.rows(index) for frame in frames)
+    relaxed = stacked(plan, graph.output, layers.relaxed)
+    own = tuple(relaxed.rows(index) for relaxed in relaxed)
     return plan, Rows(graph.output, coef, ball.rows(index), own, group)
 
 
@@ -42,29 +42,29 @@ def unvisited(plan: Plan, rows: Rows, groups: int) -> Tensor:
     return torch.full((groups, rows.lanes, slots), torch.nan, dtype=rows.coef.dtype)
 
 
-def bound(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
-    form, _ = replay(plan, rows, theta)
+def bound(plan: Plan, rows: Rows, alpha: Tensor) -> Tensor:
+    form, _ = replay(plan, rows, alpha)
     return rows.region.minimise(form.coef).value + form.const
 
 
-def autograd(plan: Plan, rows: Rows, theta: Tensor) -> Tensor:
+def autograd(plan: Plan, rows: Rows, alpha: Tensor) -> Tensor:
     """The bounds' gradient by autograd, through everything but the touching points."""
-    theta = theta.clone().requires_grad_()
-    form = _Search(plan, rows, theta).form()
+    alpha = alpha.clone().requires_grad_()
+    form = _Search(plan, rows, alpha).form()
     value = rows.region.minimise(form.coef).value + form.const
-    (gradient,) = torch.autograd.grad(value.sum(), theta)
+    (gradient,) = torch.autograd.grad(value.sum(), alpha)
     return gradient
 
 
-def level(plan: Plan, theta: Tensor) -> Tensor:
+def level(plan: Plan, alpha: Tensor) -> Tensor:
     """The places of a maximum's window made equal, as above they are in a search."""
-    theta = theta.clone()
+    alpha = alpha.clone()
     for i, place in plan.slots(plan.graph.output)[0].items():
         if isinstance(plan.relaxation(i), Max):
             shape = plan.graph.nodes[plan.graph.nodes[i].inputs[0]].shape
-            window = theta[:, :, place].unflatten(2, shape)
-            theta[:, :, place] = window.mean(-1, keepdim=True).expand_as(window).flatten(2)
-    return theta
+            window = alpha[:, :, place].unflatten(2, shape)
+            alpha[:, :, place] = window.mean(-1, keepdim=True).expand_as(window).flatten(2)
+    return alpha
 
 
 @every_network
@@ -78,9 +78,9 @@ def test_what_arrives_forwards_is_the_bound(name: str, p: float, clipped: bool) 
         ball = replace(ball, lower=ball.centre - 0.1, upper=ball.centre + 0.2)
     plan, rows = problem(graph, ball)
     start = unvisited(plan, rows, len(rows.coef))
-    theta = torch.rand(start.shape, generator=torch.Generator().manual_seed(3), dtype=start.dtype)
-    arrived, _ = _Search(plan, rows, theta.clone()).evaluate(gradient=True)
-    expected, none = _Search(plan, rows, theta.clone()).evaluate(gradient=False)
+    alpha = torch.rand(start.shape, generator=torch.Generator().manual_seed(3), dtype=start.dtype)
+    arrived, _ = _Search(plan, rows, alpha.clone()).evaluate(gradient=True)
+    expected, none = _Search(plan, rows, alpha.clone()).evaluate(gradient=False)
     assert none is None and torch.isfinite(expected).all()
     assert torch.allclose(arrived, expected, rtol=1e-9, atol=1e-9)
 
@@ -92,17 +92,17 @@ def test_the_ascent_direction_is_the_gradient(name: str, p: float) -> None:
     plan, rows = problem(graph, zoo.region(graph, p))
     generator = torch.Generator().manual_seed(2)
     slots = plan.slots(graph.output)[1]
-    theta = torch.rand(len(rows.coef), 1, slots, generator=generator, dtype=torch.float64)
-    theta = level(plan, 0.02 + 0.08 * theta)  # where no projection acts
-    _, uphill = _Search(plan, rows, theta.clone()).evaluate(gradient=True)
+    alpha = torch.rand(len(rows.coef), 1, slots, generator=generator, dtype=torch.float64)
+    alpha = level(plan, 0.02 + 0.08 * alpha)  # where no projection acts
+    _, uphill = _Search(plan, rows, alpha.clone()).evaluate(gradient=True)
     assert uphill is not None
-    truth = autograd(plan, rows, theta)
+    truth = autograd(plan, rows, alpha)
     size = 1 + truth.abs().amax()
     assert torch.allclose(uphill, truth, atol=2e-6 * float(size))
     # And autograd agrees with plain differences, so neither is blind to a dependence.
-    direction = level(plan, torch.randn(theta.shape, generator=generator, dtype=torch.float64))
+    direction = level(plan, torch.randn(alpha.shape, generator=generator, dtype=torch.float64))
     h = 1e-6
-    rise = (bound(plan, rows, theta + h * direction) - bound(plan, rows, theta - h * direction)) / (
+    rise = (bound(plan, rows, alpha + h * direction) - bound(plan, rows, alpha - h * direction)) / (
         2 * h
     )
     expected = (uphill * direction).sum((1, 2))
@@ -115,11 +115,11 @@ def test_rows_of_a_group_add_up() -> None:
     ball = zoo.region(graph, inf)
     plan, rows = problem(graph, ball)
     slots = plan.slots(graph.output)[1]
-    theta = torch.full((2, 2, slots), 0.3, dtype=torch.float64)
+    alpha = torch.full((2, 2, slots), 0.3, dtype=torch.float64)
     group = torch.tensor([0, 0, 1, 1])
-    shared = Rows(rows.target, rows.coef, rows.region, rows.frames, group)
-    each = _Search(plan, rows, theta[group][:, :1].clone()).evaluate(gradient=True)
-    both = _Search(plan, shared, theta.clone()).evaluate(gradient=True)
+    shared = Rows(rows.target, rows.coef, rows.region, rows.relaxed, group)
+    each = _Search(plan, rows, alpha[group][:, :1].clone()).evaluate(gradient=True)
+    both = _Search(plan, shared, alpha.clone()).evaluate(gradient=True)
     assert torch.allclose(each[0], both[0])
     assert each[1] is not None and both[1] is not None
     assert torch.allclose(each[1].view(2, 2, slots).sum(1), both[1].sum(1))
@@ -135,8 +135,8 @@ def test_the_best_iterate_is_kept(name: str, rate: float) -> None:
     last = None
     for steps in range(0, 13, 3):
         found = optimise(plan, rows, fresh, Ascent(rate=rate), steps)
-        assert ((found.theta >= 0) & (found.theta <= 1)).all()
-        assert torch.allclose(bound(plan, rows, found.theta), found.bound, atol=1e-10)
+        assert ((found.alpha >= 0) & (found.alpha <= 1)).all()
+        assert torch.allclose(bound(plan, rows, found.alpha), found.bound, atol=1e-10)
         if last is not None:
             assert (found.bound >= last - 1e-12).all()
         last = found.bound
@@ -151,7 +151,7 @@ def test_a_fresh_start_is_crowns_bound(name: str) -> None:
     found = optimise(plan, rows, fresh, Ascent(), 0)
     index = torch.arange(len(ball.radius)).repeat_interleave(2)
     layers = crown_layers(plan, ball, LeastArea(), Work())
-    lines = {i: layers.frames[i].lines.rows(index) for i in plan.below(graph.output)}
+    lines = {i: layers.relaxed[i].lines.rows(index) for i in plan.below(graph.output)}
     form = form_along(plan, graph.output, rows.coef, lines)
     crown = rows.region.minimise(form.coef).value + form.const
     assert torch.allclose(found.bound, crown, atol=1e-9)
@@ -163,8 +163,8 @@ def test_with_groups_the_mean_of_each_group_rises() -> None:
     plan, rows = problem(graph, zoo.region(graph, inf), group)
     fresh = unvisited(plan, rows, 2)
     start, end = (optimise(plan, rows, fresh, Ascent(), n) for n in (0, 30))
-    for found in (start, end):  # theta proves every row's bound
-        assert torch.allclose(bound(plan, rows, found.theta), found.bound, atol=1e-10)
+    for found in (start, end):  # alpha proves every row's bound
+        assert torch.allclose(bound(plan, rows, found.alpha), found.bound, atol=1e-10)
     rise = (end.bound - start.bound).view(2, 2).mean(1)
     assert (rise >= -1e-12).all()
     assert (end.bound > start.bound + 1e-6).any()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import zoo
 from frown.bounds.plan import Plan
-from frown.bounds.walk import unsettled
+from frown.bounds.walk import unstable
 from frown.methods import Crown, Frown
 from frown.methods.frown import network as engine
 from frown.methods.frown.ascent import Ascent
@@ -68,14 +68,14 @@ def test_crown_is_asked_about_neurons_without_slopes_alone(
     asked: dict[int, Tensor] = {}
     real, fixed = engine._Engine.neurons, engine.crown_box
 
-    def neurons(self, source, box, frames):
-        sample, neuron = unsettled(plan, source, box)
+    def neurons(self, source, box, relaxed):
+        sample, neuron = unstable(plan, source, box)
         optimised[source] = set(zip(self.sample[sample].tolist(), neuron.tolist(), strict=True))
-        return real(self, source, box, frames)
+        return real(self, source, box, relaxed)
 
-    def noted(plan, region, source, box, frames, work, wanted):
+    def noted(plan, region, source, box, relaxed, work, wanted):
         asked[source] = wanted
-        return fixed(plan, region, source, box, frames, work, wanted)
+        return fixed(plan, region, source, box, relaxed, work, wanted)
 
     monkeypatch.setattr(engine._Engine, "neurons", neurons)
     monkeypatch.setattr(engine, "crown_box", noted)

@@ -133,7 +133,7 @@ def test_any_numbers_prove_a_bound(name: str) -> None:
         (source,) = graph.nodes[i].inputs
         dual[i] = any_numbers(len(truth), graph.nodes[source].shape, generator)
     coef = rows_of(graph).repeat(len(MAGNITUDES) + 2, 1)
-    bound, _ = dual_lines(plan, one.region, graph.output, coef, one.crown.frames, dual)
+    bound, _ = dual_lines(plan, one.region, graph.output, coef, one.crown.relaxed, dual)
     bound = bound.view(-1, len(truth))
     assert not (bound > truth + 1e-9 * size_of(truth)).any()
     assert torch.isfinite(bound[: MAGNITUDES.index(1e150)]).all()
@@ -160,11 +160,11 @@ def test_the_numbers_zero_bound_every_layer_apart() -> None:
     """y = 0 at the last nonlinearity: its output's interval, and nothing from further below."""
     graph = chain(([[1.0], [-1.0]], [0.0, 0.5]), ([[2.0, -3.0]], [0.25]))
     plan, region = Plan(graph), unit_ball(graph)
-    frames = crown_layers(plan, region, CROWN, Work()).frames
-    (node,) = plan.relaxed
+    relaxed = crown_layers(plan, region, CROWN, Work()).relaxed
+    (node,) = plan.nonlinear
     nothing = {node: torch.zeros(1, 1, 2, dtype=torch.float64)}
     one = torch.ones(1, 1, dtype=torch.float64)
-    bound, _ = dual_lines(plan, region, graph.output, one, frames, nothing)
+    bound, _ = dual_lines(plan, region, graph.output, one, relaxed, nothing)
     assert bound.item() == pytest.approx(0.25 - 3 * 1.5)
 
 
@@ -290,13 +290,13 @@ def test_hot_starts_do_not_change_the_optimum(name: str, p: float) -> None:
     """Objectives one after the other from where the last one ended, in either order, from the
     basis of a smaller program, and each from nothing."""
     one = case(name, p)
-    graph, plan, region, frames = one.graph, one.plan, one.region, one.crown.frames
-    source = plan.graph.nodes[plan.relaxed[-1]].inputs[0]
+    graph, plan, region, relaxed = one.graph, one.plan, one.region, one.crown.relaxed
+    source = plan.graph.nodes[plan.nonlinear[-1]].inputs[0]
     size = plan.graph.nodes[source].size
-    small = program_of(plan, region, source, frames, 3)
+    small = program_of(plan, region, source, relaxed, 3)
     some = small.objective(source, np.eye(size)[: min(size, 6)])[0]
     _, ends = minimise(small.constraints(), some, nowhere(some))
-    program = program_of(plan, region, graph.output, frames, 3)
+    program = program_of(plan, region, graph.output, relaxed, 3)
     problem = program.constraints()
     costs, _ = program.objective(graph.output, one.spec.coef[0].numpy())
     none = nowhere(costs)

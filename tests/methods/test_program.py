@@ -67,9 +67,9 @@ def test_the_networks_values_are_feasible(name: str) -> None:
         scaled=number % 5 < 3,
         seed=number,
     )
-    frames = crown_layers(plan, region, CROWN, Work()).frames
+    relaxed = crown_layers(plan, region, CROWN, Work()).relaxed
     for tangents in (1, 3, 9):
-        program = program_of(plan, region, graph.output, frames, tangents)
+        program = program_of(plan, region, graph.output, relaxed, tangents)
         problem = program.constraints()
         costs, const = program.objective(graph.output, coef)
         for x in zoo.samples(region, 12, seed=tangents):
@@ -101,8 +101,8 @@ def test_points_outside_are_not_feasible() -> None:
     """A value of f that is wrong breaks a line, a wrong z its tie, a far x the ball."""
     graph = chain(([[1.0], [-1.0]], [0.0, 0.25]), ([[1.0, 1.0]], [0.0]))
     plan, region = Plan(graph), unit_ball(graph)
-    frames = crown_layers(plan, region, CROWN, Work()).frames
-    program = program_of(plan, region, graph.output, frames, 3)
+    relaxed = crown_layers(plan, region, CROWN, Work()).relaxed
+    program = program_of(plan, region, graph.output, relaxed, 3)
     problem = program.constraints()
     x = torch.full((1, 1, 1), 0.5, dtype=torch.float64)
     v = columns_at(program, x.view(1, 1), graph.values(x.view(1, 1)))
@@ -127,8 +127,8 @@ def test_only_what_bends_has_a_column() -> None:
         ([[1.0, 1.0, 1.0]], [0.0]),
     )
     plan, region = Plan(graph), unit_ball(graph)
-    frames = crown_layers(plan, region, CROWN, Work()).frames
-    program = program_of(plan, region, graph.output, frames, 3)
+    relaxed = crown_layers(plan, region, CROWN, Work()).relaxed
+    program = program_of(plan, region, graph.output, relaxed, 3)
     (layer,) = program.layers.values()
     assert layer.z.tolist() == [0, 1]
     assert layer.a.tolist() == [0]
@@ -143,7 +143,7 @@ def test_wiring_is_the_affine_part_of_the_graph(name: str) -> None:
     plan = Plan(graph)
     x = zoo.region(graph, inf, count=1, seed=9).centre
     values = [v.numpy().reshape(-1) for v in graph.values(x)]
-    for target in (graph.output, *(graph.nodes[i].inputs[0] for i in plan.relaxed)):
+    for target in (graph.output, *(graph.nodes[i].inputs[0] for i in plan.nonlinear)):
         wires = wiring(plan, target)
         assert all(j == 0 or j in plan.below(graph.output) for j in wires.matrix)
         found = wires.const + sum(m @ values[j] for j, m in wires.matrix.items())
@@ -154,9 +154,12 @@ def test_more_tangents_add_rows_and_take_none_away() -> None:
     """Tangents at equal distances: those of 3 are among those of 9."""
     graph = zoo.NETWORKS["mlp tanh"]
     plan, region = Plan(graph), zoo.region(graph, inf, count=1)
-    frames = crown_layers(plan, region, CROWN, Work()).frames
+    relaxed = crown_layers(plan, region, CROWN, Work()).relaxed
     few, many = (
-        {tuple(row) for row in program_of(plan, region, graph.output, frames, k).matrix().toarray()}
+        {
+            tuple(row)
+            for row in program_of(plan, region, graph.output, relaxed, k).matrix().toarray()
+        }
         for k in (3, 9)
     )
     assert few < many

@@ -21,12 +21,12 @@ from frown.methods import Frown
 from frown.methods.frown.ascent import Ascent
 from frown.methods.lp.bounds import dual_lines
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame, Relaxation, Slopes
+from frown.relax.relaxation import Relaxation, Relaxed, Slopes
 from frown.relax.table import ELEMENTWISE
 from theorem_tools import (
     NORMS,
     TOLERANCE,
-    Frames,
+    RelaxedNodes,
     Rule,
     ball,
     chain,
@@ -53,12 +53,12 @@ GRAPHS = [n for n in zoo.NETWORKS if not n.startswith("mlp")]
 PAIR = ([[1.0], [1.0]], [0.0, 1.0])  # x -> (x, x + 1); on |x| <= 1 relu changes x alone
 
 
-def crowns_numbers(plan: Plan, coef: Tensor, frames: Frames) -> dict[int, Tensor]:
+def crowns_numbers(plan: Plan, coef: Tensor, relaxed: RelaxedNodes) -> dict[int, Tensor]:
     """What reaches every nonlinearity's input in CROWN's recursion: A times the slope."""
     used = {}
 
     def choose(i: int, here: Tensor) -> Chosen:
-        lines, below, op = frames[i].lines, here >= 0, frames[i].op
+        lines, below, op = relaxed[i].lines, here >= 0, relaxed[i].op
         slope = torch.where(op.expand(below), lines.slopes.lower, lines.slopes.upper)
         used[i] = op.expand(here) * slope
         return Chosen(slope, torch.where(below, lines.lower, lines.upper))
@@ -72,9 +72,9 @@ def crowns_numbers(plan: Plan, coef: Tensor, frames: Frames) -> dict[int, Tensor
 
 def assert_crown_is_the_optimum(graph: Graph, region: Region) -> None:
     plan, coef = Plan(graph), rows_of(graph)
-    frames = self_consistent(plan, region)
-    crown = closed_form(plan, region, graph.output, coef, frames)
-    found = solve(plan, region, graph.output, coef, frames, tangents=1)
+    relaxed = self_consistent(plan, region)
+    crown = closed_form(plan, region, graph.output, coef, relaxed)
+    found = solve(plan, region, graph.output, coef, relaxed, tangents=1)
     slack = TOLERANCE[region.p] * size_of(crown)
     assert ((found.value - crown).abs() <= slack).all()
     # The proof made of the solver's duals gives that much again. It may give more: a vertex
@@ -83,8 +83,8 @@ def assert_crown_is_the_optimum(graph: Graph, region: Region) -> None:
     assert (found.proved <= truth + 1e-9 * size_of(truth)).all()
     assert (found.proved >= crown - slack).all()
     # CROWN's own numbers are a dual solution, and their proof is CROWN's bound.
-    numbers = crowns_numbers(plan, coef, frames)
-    own, _ = dual_lines(plan, region, graph.output, coef, frames, numbers)
+    numbers = crowns_numbers(plan, coef, relaxed)
+    own, _ = dual_lines(plan, region, graph.output, coef, relaxed, numbers)
     assert ((own - crown).abs() <= 1e-10 * size_of(crown)).all()
 
 
@@ -116,11 +116,11 @@ def test_theorem_1_holds_on_every_graph(name: str) -> None:
 def lower_slope(s: float, node: int | None = None) -> Rule:
     """Relu's line below of slope s where it is free (at one node, or at all)."""
 
-    def rule(i: int, op: Relaxation, box: Box) -> Frame:
+    def rule(i: int, op: Relaxation, box: Box) -> Relaxed:
         base = crowns_rule(i, op, box)
         if node not in (None, i):
             return base
-        lower = torch.where(op.settled(box), base.lines.slopes.lower, s)
+        lower = torch.where(op.stable(box), base.lines.slopes.lower, s)
         return of_slopes(base, Slopes(lower, base.lines.slopes.upper))
 
     return rule
@@ -131,22 +131,22 @@ def test_theorem_1_fails_when_boxes_come_from_other_lines() -> None:
     slope 1 a - x >= 0: both neurons are stable. With the line a >= x for the output CROWN has
     2 x - x >= -1. The program with the same line knows the boxes and has 0, which is true."""
     graph = chain(PAIR, ([[1.0, 0.0], [1.0, -1.0]], [0.0, 1.0]), ([[1.0, 1.0]], [0.0]))
-    plan, region, frames, coef = mixed_boxes(graph)
-    crown = closed_form(plan, region, graph.output, coef, frames)
-    program = solve(plan, region, graph.output, coef, frames, tangents=1)
+    plan, region, relaxed, coef = mixed_boxes(graph)
+    crown = closed_form(plan, region, graph.output, coef, relaxed)
+    program = solve(plan, region, graph.output, coef, relaxed, tangents=1)
     assert crown.item() == pytest.approx(-1, abs=1e-9)
     assert program.value.item() == pytest.approx(0, abs=1e-9)
     assert program.proved.item() == pytest.approx(0, abs=1e-9)
     # Without l <= z <= u, which is then no consequence of the lines, they agree again.
-    bare = solve(plan, region, graph.output, coef, frames, tangents=1, boxes=False)
+    bare = solve(plan, region, graph.output, coef, relaxed, tangents=1, boxes=False)
     assert bare.value.item() == pytest.approx(-1, abs=1e-9)
 
 
-def mixed_boxes(graph: Graph) -> tuple[Plan, Region, Frames, Tensor]:
+def mixed_boxes(graph: Graph) -> tuple[Plan, Region, RelaxedNodes, Tensor]:
     """Boxes of the second layer from slope 0 for its first neuron and 1 for its second;
     then slope 1."""
     plan, region = Plan(graph), unit_ball(graph)
-    first, second = plan.relaxed
+    first, second = plan.nonlinear
     source = plan.sources[second]
     flat, steep = (
         closed_box(plan, region, source, self_consistent(plan, region, lower_slope(s)))
@@ -154,9 +154,9 @@ def mixed_boxes(graph: Graph) -> tuple[Plan, Region, Frames, Tensor]:
     )
     low = torch.cat([flat.lower[..., :1], steep.lower[..., 1:]], -1)
     high = torch.cat([flat.upper[..., :1], steep.upper[..., 1:]], -1)
-    frames = {first: self_consistent(plan, region, lower_slope(1.0))[first]}
-    frames[second] = crowns_rule(second, plan.relaxation(second), Box(low, high))
-    return plan, region, frames, torch.ones(1, 1, dtype=torch.float64)
+    relaxed = {first: self_consistent(plan, region, lower_slope(1.0))[first]}
+    relaxed[second] = crowns_rule(second, plan.relaxation(second), Box(low, high))
+    return plan, region, relaxed, torch.ones(1, 1, dtype=torch.float64)
 
 
 def test_lines_of_ones_own_beat_every_common_choice() -> None:
@@ -164,8 +164,8 @@ def test_lines_of_ones_own_beat_every_common_choice() -> None:
     line proves F >= -1, which is true. With any one line a >= s x for both, CROWN and the
     program prove at most -4/3, at s = 1/2: -(1 + (1 - s) / (2 - s)) for s <= 1/2."""
     graph = chain(PAIR, ([[1.0, 0.0], [1.0, -1.0]], [0.0, 1.0]), ([[-1.0, -1.0]], [0.0]))
-    plan, region, frames, coef = mixed_boxes(graph)
-    own = closed_form(plan, region, graph.output, coef, frames).item()
+    plan, region, relaxed, coef = mixed_boxes(graph)
+    own = closed_form(plan, region, graph.output, coef, relaxed).item()
     assert own == pytest.approx(-1, abs=1e-9)
     for s in torch.linspace(0, 1, 21).tolist():
         common = self_consistent(plan, region, lower_slope(s))
@@ -182,15 +182,15 @@ def test_lines_of_ones_own_beat_every_common_choice() -> None:
 # -- Theorem 2 --------------------------------------------------------------------------
 
 
-def looser(old: Frame, generator: torch.Generator) -> Frame:
+def looser(old: Relaxed, generator: torch.Generator) -> Relaxed:
     """Valid lines of random slopes, moved away from f by a random amount."""
     lines = of_slopes(old, random_slopes(old, generator, beyond=0.5)).lines
     away = torch.rand(2, *lines.lower.shape, generator=generator, dtype=torch.float64) ** 2
     return with_lines(old, lines.slopes, lines.lower - away[0] / 4, lines.upper + away[1] / 4)
 
 
-def tighter(old: Frame, loose: Frame, generator: torch.Generator) -> Frame:
-    """Lines over the old frame's box, nowhere in it beyond those of `loose`: random tightest
+def tighter(old: Relaxed, loose: Relaxed, generator: torch.Generator) -> Relaxed:
+    """Lines over the old box, nowhere in it beyond those of `loose`: random tightest
     ones where these will do, otherwise of the same slope, moved to f."""
     draw = of_slopes(old, random_slopes(old, generator)).lines
     moved = of_slopes(old, loose.lines.slopes).lines
@@ -222,7 +222,9 @@ def tighter(old: Frame, loose: Frame, generator: torch.Generator) -> Frame:
     )
 
 
-def assert_nowhere_looser(plan: Plan, region: Region, tight: Frames, loose: Frames) -> float:
+def assert_nowhere_looser(
+    plan: Plan, region: Region, tight: RelaxedNodes, loose: RelaxedNodes
+) -> float:
     """Every neuron's box and every condition; returns how much was gained."""
     graph, coef = plan.graph, rows_of(plan.graph)
     for source in set(plan.sources.values()):
@@ -264,9 +266,9 @@ def test_theorem_2_needs_the_boxes_of_the_tighter_lines_only(name: str, seed: in
     graph = small(name, seed)
     plan, region = Plan(graph), ball(graph, NORMS[seed % 3], seed)
     generator = torch.Generator().manual_seed(seed)
-    loose: Frames = {}
+    loose: RelaxedNodes = {}
 
-    def rule(i: int, op: Relaxation, box: Box) -> Frame:
+    def rule(i: int, op: Relaxation, box: Box) -> Relaxed:
         grow = torch.rand(2, *box.lower.shape, generator=generator, dtype=torch.float64) ** 3
         base = crowns_rule(i, op, Box(box.lower - grow[0], box.upper + grow[1]))
         tight = of_slopes(base, random_slopes(base, generator))
@@ -300,7 +302,7 @@ def test_theorem_2_fails_without_its_condition() -> None:
     tighter line has F >= -1 and the looser one F >= 0."""
     graph = chain(([[1.0]], [0.0]), ([[1.0]], [0.0]), ([[1.0]], [0.0]))
     plan, region = Plan(graph), unit_ball(graph)
-    first, second = plan.relaxed
+    first, second = plan.nonlinear
     box = closed_box(
         plan, region, plan.sources[second], self_consistent(plan, region, lower_slope(0.0))
     )
@@ -325,8 +327,8 @@ def test_crowns_rule_may_loosen_when_a_region_shrinks() -> None:
     for low in (-1.0, -0.8):
         ends = torch.tensor([low, 0.9], dtype=torch.float64)
         region = Region(ends.mean().view(1, 1, 1), ends.diff() / 2, inf)
-        frames = self_consistent(plan, region)
-        found.append(closed_form(plan, region, graph.output, coef, frames).item())
+        relaxed = self_consistent(plan, region)
+        found.append(closed_form(plan, region, graph.output, coef, relaxed).item())
     assert found == pytest.approx([0, -0.8], abs=1e-9)
 
 
@@ -334,13 +336,13 @@ def test_crowns_rule_may_loosen_when_a_region_shrinks() -> None:
 
 
 def with_random_slopes(
-    plan: Plan, frames: Frames, coef: Tensor, seed: int, lift: float = 0.0
+    plan: Plan, relaxed: RelaxedNodes, coef: Tensor, seed: int, lift: float = 0.0
 ) -> LinearForm:
     """Every row its own slopes at every node, lines loosened at random times `lift`."""
     generator = torch.Generator().manual_seed(seed)
 
     def choose(i: int, here: Tensor) -> Chosen:
-        old, below = frames[i], here >= 0
+        old, below = relaxed[i], here >= 0
         (source,) = plan.graph.nodes[i].inputs
         shape = (len(here), *plan.graph.nodes[source].shape)
         slope = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -358,13 +360,13 @@ def test_theorem_3_tighter_intercepts_never_loosen(name: str, seed: int) -> None
     """Slopes of any size, other ones for every row, boxes of any origin: no condition."""
     graph = small(name, seed)
     plan, region, coef = Plan(graph), ball(graph, NORMS[seed % 3], seed), rows_of(graph)
-    frames = self_consistent(plan, region)
-    forms = [with_random_slopes(plan, frames, coef, seed, lift) for lift in (0.0, 0.1, 1.0)]
+    relaxed = self_consistent(plan, region)
+    forms = [with_random_slopes(plan, relaxed, coef, seed, lift) for lift in (0.0, 0.1, 1.0)]
     # Smaller boxes have tighter intercepts.
     outer = {
-        i: replace(f, box=Box(f.box.lower - 0.2, f.box.upper + 0.3)) for i, f in frames.items()
+        i: replace(f, box=Box(f.box.lower - 0.2, f.box.upper + 0.3)) for i, f in relaxed.items()
     }
-    forms += [with_random_slopes(plan, f, coef, seed + 1) for f in (frames, outer)]
+    forms += [with_random_slopes(plan, f, coef, seed + 1) for f in (relaxed, outer)]
     bounds = [region.minimise(f.coef).value + f.const for f in forms]
     truth = reached(graph, region, coef)
     for k, tight in enumerate(bounds):

@@ -28,7 +28,7 @@ from theorem_tools import (
     CROWN,
     NORMS,
     TOLERANCE,
-    Frames,
+    RelaxedNodes,
     ball,
     chain,
     conditions,
@@ -57,13 +57,13 @@ def frowned(
 
 
 def at_slopes(
-    plan: Plan, region: Region, frames: Frames, coef: Tensor, slopes: dict[int, Tensor]
+    plan: Plan, region: Region, relaxed: RelaxedNodes, coef: Tensor, slopes: dict[int, Tensor]
 ) -> Tensor:
     """The bound as a function of every row's slopes (rows, *input shape of the node)."""
 
     def choose(i: int, here: Tensor) -> Chosen:
         below = here >= 0
-        return Chosen(slopes[i], frames[i].op.line(slopes[i], below, frames[i].anchors).intercept)
+        return Chosen(slopes[i], relaxed[i].op.line(slopes[i], below, relaxed[i].anchors).intercept)
 
     form = pull_back(plan, plan.graph.output, coef, choose)
     return region.minimise(form.coef).value + form.const
@@ -77,7 +77,7 @@ def test_two_layers_are_concave_in_the_slopes(name: str, seed: int) -> None:
     tightest lines and for all others."""
     graph = zoo.mlp(ELEMENTWISE[name], (3, 6, 2), seed)
     plan, region = Plan(graph), ball(graph, (1.0, 2.0, 3.0, inf)[seed % 4], seed)
-    frames, (node,) = self_consistent(plan, region), plan.relaxed
+    relaxed, (node,) = self_consistent(plan, region), plan.nonlinear
     coef = rows_of(graph).repeat(40, 1)
     generator = torch.Generator().manual_seed(seed)
     shape = (2, len(coef), 1, 6)
@@ -85,8 +85,8 @@ def test_two_layers_are_concave_in_the_slopes(name: str, seed: int) -> None:
         a, b = torch.randn(shape, generator=generator, dtype=torch.float64) * reach
         share = torch.rand(len(coef), generator=generator, dtype=torch.float64)
         middle = torch.lerp(a, b, share[:, None, None])
-        ends = [at_slopes(plan, region, frames, coef, {node: s}) for s in (a, b)]
-        found = at_slopes(plan, region, frames, coef, {node: middle})
+        ends = [at_slopes(plan, region, relaxed, coef, {node: s}) for s in (a, b)]
+        found = at_slopes(plan, region, relaxed, coef, {node: middle})
         mean = torch.lerp(*ends, share)
         assert (found >= mean - 1e-9 * size_of(*ends)).all()
 
@@ -96,12 +96,12 @@ def test_three_layers_are_not() -> None:
     (0, 1) and (1, 0) it is -1/2 and 0, half way between -1/2, less than the mean."""
     graph = chain(([[1.0]], [0.0]), ([[1.0]], [-0.5]), ([[1.0]], [0.0]))
     plan, region = Plan(graph), unit_ball(graph)
-    frames = self_consistent(plan, region)
-    first, second = plan.relaxed
+    relaxed = self_consistent(plan, region)
+    first, second = plan.nonlinear
     s1, s2 = torch.tensor([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], dtype=torch.float64)
     coef = torch.ones(3, 1, dtype=torch.float64)
     slopes = {first: s1.view(3, 1, 1), second: s2.view(3, 1, 1)}
-    found = at_slopes(plan, region, frames, coef, slopes).tolist()
+    found = at_slopes(plan, region, relaxed, coef, slopes).tolist()
     assert found == pytest.approx([-0.5, 0, -0.5], abs=1e-9)
     assert found[2] < (found[0] + found[1]) / 2 - 0.2
 
@@ -144,12 +144,12 @@ def test_on_relu_frown_converges_to_the_linear_programs(p: float, seed: int) -> 
     assert (best >= programs - 0.005 * gap - TOLERANCE[p] * size_of(programs)).all()
 
 
-def best_lines(plan: Plan, region: Region, coef: Tensor, frames: Frames) -> Tensor:
+def best_lines(plan: Plan, region: Region, coef: Tensor, relaxed: RelaxedNodes) -> Tensor:
     """FROWN's bound of every row over given boxes, long optimised."""
     rows = torch.arange(len(coef))
     (part,) = parts(plan, plan.graph.output, 0).parts
     chosen, _ = gather_rows(
-        part, region, coef, 0 * rows, 0 * rows, rows, frames, grouped=False, wide=False
+        part, region, coef, 0 * rows, 0 * rows, rows, relaxed, grouped=False, wide=False
     )
     slots = plan.slots(plan.graph.output)[1]
     start = coef.new_full((len(coef), chosen.lanes, slots), torch.nan)
@@ -169,8 +169,8 @@ def test_on_curves_both_converge_to_the_convex_hull(name: str, p: float) -> None
     graph = zoo.mlp(ELEMENTWISE[name], (3, 5, 4, 2), seed=len(name))
     plan, coef = Plan(graph), rows_of(graph)
     region = zoo.region(graph, p, 0.8, 1, seed=1)
-    frames = crown_layers(plan, region, CROWN, Work()).frames
-    found = [solve(plan, region, graph.output, coef, frames, k) for k in (3, 9, 33, 65)]
+    relaxed = crown_layers(plan, region, CROWN, Work()).relaxed
+    found = [solve(plan, region, graph.output, coef, relaxed, k) for k in (3, 9, 33, 65)]
     hull = found[-1].value  # but for an error of the square of the tangents' distance
     slack = TOLERANCE[p] * size_of(hull)
     near = slack + 1e-4 * size_of(hull)
@@ -184,9 +184,9 @@ def test_on_curves_both_converge_to_the_convex_hull(name: str, p: float) -> None
     assert misses[1] < misses[0] / 4 and misses[2] < misses[1] / 4 + 1e-6
 
     first, *bare = (
-        solve(plan, region, graph.output, coef, frames, k, boxes=False).value for k in (1, 3, 65)
+        solve(plan, region, graph.output, coef, relaxed, k, boxes=False).value for k in (1, 3, 65)
     )
-    frown = best_lines(plan, region, coef, frames)
+    frown = best_lines(plan, region, coef, relaxed)
     gap = bare[-1] - first
     assert float(gap.sum()) > 1e-3
     assert (frown <= bare[-1] + near).all()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from frown.bounds.rule import LeastArea, frame
+from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.relax.table import LogSumExp
 
@@ -89,7 +89,7 @@ def test_planes_enclose_the_function_for_any_slopes(
 def test_the_search_and_the_rules_stay_valid(mask: str, dtype: torch.dtype, seed: int) -> None:
     op, box = LogSumExp(MASKS[mask]), drawn(seed, dtype)
     rng = np.random.default_rng(seed)
-    here = frame(op, box, LeastArea())
+    here = relax(op, box, LeastArea())
     for below in (True, False):
         side = torch.full((len(box.lower),), below)
         lines = here.lines
@@ -117,7 +117,7 @@ def test_tangents_are_exact(seed: int) -> None:
     """With shares as slopes the plane below touches; the rule's planes do, at the middle and at
     the level of the chords' sum there."""
     op, box = LogSumExp(), ordinary(seed)
-    here = frame(op, box, LeastArea())
+    here = relax(op, box, LeastArea())
     lines = here.lines
     middle = box.middle
     under = op.along(lines.slopes.lower, middle, lines.lower)
@@ -131,7 +131,7 @@ def test_tangents_are_exact(seed: int) -> None:
 def test_a_single_entry_is_a_line(seed: int) -> None:
     """Programs take a neuron none of whose entries needs rows for its line above."""
     op, box = LogSumExp(MASKS["one"]), ordinary(seed)
-    here = frame(op, box, LeastArea())
+    here = relax(op, box, LeastArea())
     for slope, t in (
         (here.lines.slopes.lower, here.lines.lower),
         (here.lines.slopes.upper, here.lines.upper),
@@ -165,7 +165,7 @@ def test_planes_below_are_as_high_as_convexity_allows(seed: int) -> None:
 @given(seed=seeds)
 def test_the_directions_of_the_search_are_derivatives(seed: int) -> None:
     op, box = LogSumExp(), ordinary(seed, 6)
-    here = frame(op, box, LeastArea())
+    here = relax(op, box, LeastArea())
     rng = np.random.default_rng(seed)
     place = torch.from_numpy(rng.uniform(0.2, 0.8, (6, WIDTH)))
     z = torch.from_numpy(rng.normal(size=(6, WIDTH)))
@@ -189,9 +189,9 @@ def test_the_directions_of_the_search_are_derivatives(seed: int) -> None:
 def test_what_needs_no_rows() -> None:
     low = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
     box = Box(low, low + torch.tensor([[0.0, 1.0, 0.0, 2.0]]))
-    assert LogSumExp().settled(box).tolist() == [[True, False, True, False]]
-    assert LogSumExp(MASKS["some"]).settled(box).tolist() == [[True, True, True, False]]
-    assert bool(LogSumExp(MASKS["one"]).settled(box).all())
+    assert LogSumExp().stable(box).tolist() == [[True, False, True, False]]
+    assert LogSumExp(MASKS["some"]).stable(box).tolist() == [[True, True, True, False]]
+    assert bool(LogSumExp(MASKS["one"]).stable(box).all())
 
 
 def test_values_far_apart_and_left_out() -> None:

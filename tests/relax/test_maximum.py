@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from frown.bounds.rule import LeastArea, frame
+from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.relax.table import Max
 
@@ -132,7 +132,7 @@ def test_no_plane_above_beats_a_level_all_over_the_box(seed: int) -> None:
     slope = torch.from_numpy(rng.uniform(0, 1, tuple(box.lower.shape)))
     above = torch.zeros(len(slope), dtype=torch.bool)
     planes = []
-    found = frame(op, box, LeastArea())
+    found = relax(op, box, LeastArea())
     span = found.range.upper
     for s in (slope, span.lower, span.upper):
         t = op.line(s, above, found.anchors).intercept
@@ -157,7 +157,7 @@ def test_uphill_is_how_planes_above_rise_with_their_level() -> None:
     op = Max()
     box = Box(torch.tensor([[0.0, -1.0, -2.0, 0.2]]), torch.tensor([[2.0, 1.5, 0.1, 0.9]]))
     box = Box(box.lower.double(), box.upper.double())
-    found, above = frame(op, box, LeastArea()), torch.zeros(1, dtype=torch.bool)
+    found, above = relax(op, box, LeastArea()), torch.zeros(1, dtype=torch.bool)
     z, coef = torch.tensor([[0.3, 2.0, -1.0, 0.4]]).double(), torch.tensor([[-1.5]]).double()
 
     def value(m: float) -> Tensor:
@@ -175,14 +175,14 @@ def test_uphill_is_how_planes_above_rise_with_their_level() -> None:
 def test_a_settled_window_is_its_largest_entry(seed: int) -> None:
     op = Max()
     box = window_boxes(seed)
-    settled = op.settled(box)
-    assert (settled == settled[:, :1]).all()
+    stable = op.stable(box)
+    assert (stable == stable[:, :1]).all()
     winner = box.lower.argmax(-1, keepdim=True)
     others = torch.where(torch.arange(3)[None] == winner, -torch.inf, box.upper).amax(-1)
-    assert torch.equal(settled[:, 0], box.lower.amax(-1) >= others)
+    assert torch.equal(stable[:, 0], box.lower.amax(-1) >= others)
     rule, anchors = op.crown(box), op.anchors(box)
     for below, slope in ((True, rule.lower), (False, rule.upper)):
         line = op.line(slope, torch.full((len(box.lower),), below), anchors)
         x = box.upper
         gap = (x.amax(-1) - (slope * x).sum(-1) - line.intercept).abs()
-        assert (gap[settled[:, 0]] <= 1e-10 * (1 + x.abs().amax())).all()
+        assert (gap[stable[:, 0]] <= 1e-10 * (1 + x.abs().amax())).all()

@@ -13,7 +13,7 @@ from torch import nn
 
 import frown
 from frown.bounds.plan import Plan
-from frown.bounds.rule import LeastArea, frame
+from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.relax.table import Product, Sigmoid, Tanh
@@ -66,7 +66,7 @@ def test_planes_of_the_search_space_are_mccormicks(seed: int) -> None:
     """Each touches f at two opposite corners and lies w_x w_y / 4 from it in the middle."""
     box = factor_boxes(seed)
     rng = np.random.default_rng(seed)
-    here = frame(OP, box, LeastArea())
+    here = relax(OP, box, LeastArea())
     place = torch.from_numpy(rng.uniform(0, 1, (len(box.lower), 2)))
     ends = corners(box)
     width = (box.upper - box.lower).numpy()
@@ -92,7 +92,7 @@ def test_planes_of_the_search_space_enclose_the_product(seed: int) -> None:
         radius = rng.choice([1e-7, 0.3, 2.0], (60, 2)) * np.abs(middle)
         low, high = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
         box = Box(low, high)
-        here = frame(OP, box, LeastArea())
+        here = relax(OP, box, LeastArea())
         place = torch.from_numpy(rng.uniform(-0.2, 1.2, (60, 2))).to(dtype)
         ends = corners(box).astype(np.longdouble)
         for below, mask in masks(box):
@@ -109,7 +109,7 @@ def test_uphill_is_the_derivative_along_the_segment(seed: int) -> None:
     rng = np.random.default_rng(seed)
     low = torch.from_numpy(rng.normal(size=(30, 2)))
     box = Box(low, low + torch.from_numpy(rng.uniform(0.1, 2, (30, 2))))
-    here = frame(OP, box, LeastArea())
+    here = relax(OP, box, LeastArea())
     place = torch.from_numpy(rng.uniform(0.2, 0.8, (30, 2)))
     z = torch.from_numpy(rng.normal(size=(30, 2)))
     for sign, (_, mask) in zip((1.0, -1.0), masks(box)):
@@ -136,7 +136,7 @@ def test_images_and_settled_products(seed: int) -> None:
     assert (np.abs(image.lower.numpy() - values.min(1)) <= size).all()
     assert (image.lower.numpy() <= values.min(1)).all()
     assert (image.upper.numpy() >= values.max(1)).all()
-    settled = OP.settled(box)
+    stable = OP.stable(box)
     rule, anchors = OP.crown(box), OP.anchors(box)
     for (_, mask), slope in zip(masks(box), (rule.lower, rule.upper)):
         plane = (corners(box) * slope.numpy()[:, None]).sum(2)
@@ -144,7 +144,7 @@ def test_images_and_settled_products(seed: int) -> None:
             corners(box).prod(2) - plane - OP.line(slope, mask, anchors).intercept.numpy()[:, None]
         )
         exact = (gap <= 1e-12 * np.abs(corners(box)).max(1).prod(1)[:, None]).all(1)
-        assert exact[settled[:, 0].numpy()].all()
+        assert exact[stable[:, 0].numpy()].all()
 
 
 class Recurrent(nn.Module):

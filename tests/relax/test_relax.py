@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import functions
-from frown.bounds.rule import LeastArea, frame
+from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Slopes
@@ -318,11 +318,11 @@ def test_images_are_exact(name: str, dtype: str, data: st.DataObject) -> None:
 @every_function
 @given(data=st.data())
 def test_tightening_a_settled_box_tightens_no_line(name: str, data: st.DataObject) -> None:
-    """On settled boxes the rule's lines agree with f, so smaller boxes give nothing."""
+    """On stable boxes the rule's lines agree with f, so smaller boxes give nothing."""
     op = ELEMENTWISE[name]
     box = data.draw(functions.boxes(name, torch.float64, extreme=False))
-    settled = op.settled(box)
-    box = box.rows(settled)
+    stable = op.stable(box)
+    box = box.rows(stable)
     z = functions.grid(box)
     for below in (True, False):
         rule = op.crown(box)
@@ -396,7 +396,7 @@ def test_lines_of_s_shaped_functions_inside_the_range(
     """The search's short way to lines gives those of `line`, and values the image's."""
     op = ELEMENTWISE[name]
     box = data.draw(functions.boxes(name, functions.DTYPES[dtype]))
-    here = frame(op, box, LeastArea())
+    here = relax(op, box, LeastArea())
     place = torch.from_numpy(np.random.default_rng(seed).uniform(0, 1, box.lower.shape))
     for below in (True, False):
         mask = side_mask(box, below)
@@ -431,7 +431,7 @@ def test_lines_over_boxes_without_numbers_have_none() -> None:
     """A ReLU of something undefined is not known to be at least 0."""
     box = Box(torch.tensor([[torch.nan, -1.0]]), torch.tensor([[torch.nan, 2.0]]))
     op = ELEMENTWISE["relu"]
-    here = frame(op, box, LeastArea())
+    here = relax(op, box, LeastArea())
     assert torch.isnan(here.lines.lower).tolist() == [[True, False]]
     place, below = torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool)
     assert torch.isnan(op.within(place, below, here).intercept).tolist() == [[True, False]]

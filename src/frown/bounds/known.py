@@ -17,14 +17,14 @@ from frown.graph.box import Box
 
 
 @dataclass
-class Ceiling:
+class KnownBoxes:
     """Per sample the least radius that failed, and the boxes there of what nonlinearities read."""
 
     radius: Tensor  # (samples,) inf where none has failed
     boxes: Boxes = field(default_factory=dict)
 
     @classmethod
-    def of(cls, like: Tensor) -> Ceiling:
+    def of(cls, like: Tensor) -> KnownBoxes:
         """Nothing known of as many samples."""
         return cls(torch.full_like(like, torch.inf))
 

@@ -29,7 +29,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OptionField:
     """A field that is an option."""
 
     name: str
@@ -38,7 +38,7 @@ class Known:
     option: Option
 
 
-def options_of(kind: type) -> tuple[Known, ...]:
+def options_of(kind: type) -> tuple[OptionField, ...]:
     """The fields of a dataclass that carry an `Option`."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
@@ -46,7 +46,7 @@ def options_of(kind: type) -> tuple[Known, ...]:
         parts = get_args(hints[field.name])
         option = next((part for part in parts[1:] if isinstance(part, Option)), None)
         if option is not None:
-            found.append(Known(field.name, parts[0], field.default, option))
+            found.append(OptionField(field.name, parts[0], field.default, option))
     return tuple(found)
 
 
@@ -56,7 +56,7 @@ def check_options(value: object) -> None:
         _check(known, getattr(value, known.name))
 
 
-def _check(known: Known, value: Any) -> None:
+def _check(known: OptionField, value: Any) -> None:
     option, name = known.option, known.name
     if value is None and type(None) in get_args(known.type):
         return

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from frown.bounds.first_layer import Entry, entry
 from frown.bounds.plan import Plan
-from frown.bounds.stacks import bank, line_rows
+from frown.bounds.stacks import line_rows, stacked
 from frown.graph.affine import Conv, ConvTranspose
 from frown.graph.box import Box
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame, Lines, SlopeRange, Slopes
+from frown.relax.relaxation import Lines, Relaxed, SlopeRange, Slopes
 
 
 class Part(ABC):
@@ -37,12 +37,14 @@ class Part(ABC):
     positions: int  # of a convolution, along the last of the target's entries; 1: none
 
     @abstractmethod
-    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+    def lines(self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> dict[int, Lines]:
         """The lines of every row, at the nodes of this part's graph."""
 
     @abstractmethod
-    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
-        """The frames of every row, one for each run of nodes."""
+    def relaxed(
+        self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> tuple[Relaxed, ...]:
+        """Every row's relaxed nodes, one for each stack."""
 
     @abstractmethod
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
@@ -53,7 +55,7 @@ class Part(ABC):
         return None
 
     @abstractmethod
-    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
+    def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
         """Slopes (rows, lanes, slots here) over the slots of the whole graph; NaN elsewhere."""
 
     @property
@@ -92,13 +94,15 @@ class Whole(Part):
     neurons: Tensor
     positions: int
 
-    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
-        own = {i: frames[i].lines for i in self.plan.below(self.target)}
+    def lines(self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        own = {i: relaxed[i].lines for i in self.plan.below(self.target)}
         return line_rows(self.plan, self.target, own, shared(sample))
 
-    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
+    def relaxed(
+        self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> tuple[Relaxed, ...]:
         index = shared(sample)
-        return tuple(f.rows(index) for f in bank(self.plan, self.target, frames))
+        return tuple(f.rows(index) for f in stacked(self.plan, self.target, relaxed))
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         return region.rows(shared(sample))
@@ -106,8 +110,8 @@ class Whole(Part):
     def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
         return entry(self.plan, self.target, region, shared(sample))
 
-    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
-        return theta
+    def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
+        return alpha
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +136,26 @@ class Patch(Part):
     slots: Tensor  # (places, slots here) in the slots of the whole graph
     origins: Callable[[], dict[int, tuple[int, Tensor]]]  # node -> origin, (places, size) entries
 
-    def lines(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+    def lines(self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> dict[int, Lines]:
         sample, place, index = self.distinct(sample, place)
-        own = {i: self._lines(i, frames, sample, place) for i in self.views}
+        own = {i: self._lines(i, relaxed, sample, place) for i in self.views}
         return line_rows(self.plan, self.target, own, index)
 
-    def frames(self, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> tuple[Frame, ...]:
+    def relaxed(
+        self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> tuple[Relaxed, ...]:
         sample, place, index = self.distinct(sample, place)
-        own = {i: self._frame(i, frames, sample, place) for i in self.views}
-        return tuple(f.rows(index) for f in bank(self.plan, self.target, own))
+        own = {i: self._relaxed(i, relaxed, sample, place) for i in self.views}
+        return tuple(f.rows(index) for f in stacked(self.plan, self.target, own))
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         sample, place, index = self.distinct(sample, place)
         shape = self.plan.graph.input_shape
         return region.patch(sample, self.inputs[place], shape).rows(index)
 
-    def spread(self, theta: Tensor, place: Tensor, slots: int) -> Tensor:
-        wide = theta.new_full((*theta.shape[:2], slots), torch.nan)
-        return wide.scatter_(2, self.slots[place][:, None].expand_as(theta), theta)
+    def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
+        wide = alpha.new_full((*alpha.shape[:2], slots), torch.nan)
+        return wide.scatter_(2, self.slots[place][:, None].expand_as(alpha), alpha)
 
     def distinct(self, sample: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor | slice]:
         """Samples and places that differ, and which of them each row has."""
@@ -173,23 +179,25 @@ class Patch(Part):
             mover(view.gives, node.shape),
         )
 
-    def _lines(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Lines:
+    def _lines(self, i: int, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> Lines:
         reads, gives = self.moves(i, sample, place)
-        return moved_lines(frames[self.views[i].origin].lines, reads, gives)
+        return moved_lines(relaxed[self.views[i].origin].lines, reads, gives)
 
-    def _frame(self, i: int, frames: dict[int, Frame], sample: Tensor, place: Tensor) -> Frame:
+    def _relaxed(
+        self, i: int, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> Relaxed:
         reads, gives = self.moves(i, sample, place)
-        frame = frames[self.views[i].origin]
+        whole = relaxed[self.views[i].origin]
 
         def box(b: Box) -> Box:
             return Box(reads(b.lower), reads(b.upper))
 
-        return Frame(
+        return Relaxed(
             self.plan.relaxation(i),
-            box(frame.box),
-            moved_lines(frame.lines, reads, gives),
-            SlopeRange(box(frame.range.lower), box(frame.range.upper)),
-            None if frame.excess is None else reads(frame.excess),
+            box(whole.box),
+            moved_lines(whole.lines, reads, gives),
+            SlopeRange(box(whole.range.lower), box(whole.range.upper)),
+            None if whole.excess is None else reads(whole.excess),
         )
 
 

@@ -24,7 +24,7 @@ Fact = TypeVar("Fact")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RouteNode:
     """A node to pull a form back through: affine, or a relaxation."""
 
     node: int
@@ -40,7 +40,7 @@ class Plan:
     graph: Graph
 
     @cached_property
-    def relaxed(self) -> tuple[int, ...]:
+    def nonlinear(self) -> tuple[int, ...]:
         """The nonlinear nodes on the way to the output, in order."""
         needed = set(self.graph.ancestors(self.graph.output))
         return tuple(i for i in self.graph.nonlinear if i in needed)
@@ -58,7 +58,7 @@ class Plan:
         are theirs.
         """
         found = {}
-        for i in self.relaxed:
+        for i in self.nonlinear:
             (j,) = self.graph.nodes[i].inputs
             while isinstance(self.graph.nodes[j].op, Selection):
                 (j,) = self.graph.nodes[j].inputs
@@ -94,7 +94,7 @@ class Plan:
         """The nonlinear nodes that need the bounds of this source."""
         return self.fact(
             ("readers", source),
-            lambda: tuple(i for i in self.relaxed if self.sources[i] == source),
+            lambda: tuple(i for i in self.nonlinear if self.sources[i] == source),
         )
 
     def needs_rows(self, source: int) -> bool:
@@ -134,7 +134,7 @@ class Plan:
     def ancestors(self, target: int) -> tuple[int, ...]:
         return self.fact(("ancestors", target), lambda: self.graph.ancestors(target))
 
-    def route(self, target: int) -> tuple[Step, ...]:
+    def route(self, target: int) -> tuple[RouteNode, ...]:
         """The nodes on the way from `target` back to the input, without the input."""
         return self.fact(("route", target), lambda: self._route(target))
 
@@ -193,14 +193,14 @@ class Plan:
             known = self._facts[key] = (of, compute())
         return known[1]
 
-    def _route(self, target: int) -> tuple[Step, ...]:
+    def _route(self, target: int) -> tuple[RouteNode, ...]:
         steps = []
         for i in reversed(self.ancestors(target)):
             node = self.graph.nodes[i]
             if isinstance(node.op, Affine):
-                steps.append(Step(i, node.op, None, node.inputs))
+                steps.append(RouteNode(i, node.op, None, node.inputs))
             elif isinstance(node.op, Relaxation):
-                steps.append(Step(i, None, node.op, node.inputs))
+                steps.append(RouteNode(i, None, node.op, node.inputs))
         return tuple(steps)
 
     def _chain(self, target: int) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from frown.bounds.plan import Plan
 from frown.bounds.rule import Rule
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Request:
     neuron: Tensor  # (rows,) of the target; at the output the literal
     side: Tensor  # (rows,) 0: a bound below, 1: above; at the output 0
     region: Region  # of the samples
-    frames: Mapping[int, Frame]  # of the samples
+    relaxed: Mapping[int, Relaxed]  # of the samples
 
 
 @dataclass(frozen=True, slots=True)

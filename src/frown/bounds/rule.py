@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box
-from frown.relax.relaxation import Frame, Relaxation, SlopeRange, Slopes
+from frown.relax.relaxation import Relaxation, Relaxed, SlopeRange, Slopes
 
 
 class Rule(ABC):
@@ -44,12 +44,12 @@ class LeastArea(Rule):
         return op.least_area(box, spread)
 
 
-def frame(op: Relaxation, box: Box, rule: Rule, wide: bool = False) -> Frame:
+def relax(op: Relaxation, box: Box, rule: Rule, wide: bool = False) -> Relaxed:
     """A node's lines by the rule, and the space in which slopes are searched."""
     spread = op.tightest(box)
     slopes = rule.slopes(op, box, spread)
     excess = widest(spread) if wide else None
-    return Frame(op, box, op.lines(slopes, box), spread, excess)
+    return Relaxed(op, box, op.lines(slopes, box), spread, excess)
 
 
 def widest(spread: SlopeRange) -> Tensor:

@@ -1,7 +1,7 @@
 """Nodes of one function side by side: what is done entry by entry is done for all of them at once.
 
 Networks of small layers cost calls of operators more than arithmetic. Neighbouring nodes of
-one elementwise function are a run; their frames are joined into one, a bank.
+one elementwise function are a stack, and are relaxed as one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from frown.bounds.plan import Plan
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Frame, Lines, Relaxation, SlopeRange, Slopes
+from frown.relax.relaxation import Lines, Relaxation, Relaxed, SlopeRange, Slopes
 
-MOST = 1024  # neurons of a run; of more, time goes into moving memory
+MOST = 1024  # neurons of a stack; of more, time goes into moving memory
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Stack:
     """Neighbouring nodes of one elementwise function, or any node alone.
 
     Tensors of several nodes together are (rows, neurons), of one of the node's own shape.
@@ -31,7 +31,7 @@ class Run:
     nodes: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]  # of their inputs
     sizes: tuple[int, ...]
-    place: slice  # of their slopes among the target's slots
+    slots: slice  # of their slopes among the target's slots
 
     def split(self, whole: Tensor) -> dict[int, Tensor]:
         """Each node's share."""
@@ -50,38 +50,38 @@ class Run:
         return torch.cat([t if t.dim() == 2 else t.flatten(1) for t in every], 1)
 
     def laid(self, flat: Tensor) -> Tensor:
-        """(rows, neurons) as this run's tensors are."""
+        """(rows, neurons) as this stack's tensors are."""
         return flat.view(-1, *self.shapes[0]) if len(self.nodes) == 1 else flat
 
 
-def runs(plan: Plan, target: int) -> tuple[Run, ...]:
+def stacks(plan: Plan, target: int) -> tuple[Stack, ...]:
     """The nonlinear nodes below a target, in the order of its slots."""
-    return plan.fact(("runs", target), lambda: _runs(plan, target))
+    return plan.fact(("stacks", target), lambda: _stacks(plan, target))
 
 
-def bank(plan: Plan, target: int, frames: Mapping[int, Frame]) -> tuple[Frame, ...]:
-    """A frame for every run."""
-    return tuple(_joined([frames[i] for i in run.nodes]) for run in runs(plan, target))
+def stacked(plan: Plan, target: int, relaxed: Mapping[int, Relaxed]) -> tuple[Relaxed, ...]:
+    """Every stack relaxed over the boxes of its nodes."""
+    return tuple(_joined([relaxed[i] for i in stack.nodes]) for stack in stacks(plan, target))
 
 
 def line_rows(
     plan: Plan, target: int, lines: Mapping[int, Lines], index: Tensor | slice
 ) -> dict[int, Lines]:
-    """Every row's lines at the nodes below a target, of a run's nodes gathered together."""
+    """Every row's lines at the nodes below a target, of a stack's nodes gathered together."""
     found: dict[int, Lines] = {}
-    for run in runs(plan, target):
-        if len(run.nodes) == 1 or isinstance(index, slice):
-            found |= {i: lines[i].rows(index) for i in run.nodes}
+    for stack in stacks(plan, target):
+        if len(stack.nodes) == 1 or isinstance(index, slice):
+            found |= {i: lines[i].rows(index) for i in stack.nodes}
             continue
-        own = [lines[i] for i in run.nodes]
-        whole = joined_lines(own, max(o.lower.shape[0] for o in own)).rows(index)
-        under, over = run.split(whole.slopes.lower), run.split(whole.slopes.upper)
-        low, high = run.split(whole.lower), run.split(whole.upper)
-        found |= {i: Lines(Slopes(under[i], over[i]), low[i], high[i]) for i in run.nodes}
+        own = [lines[i] for i in stack.nodes]
+        whole = stacked_lines(own, max(o.lower.shape[0] for o in own)).rows(index)
+        under, over = stack.split(whole.slopes.lower), stack.split(whole.slopes.upper)
+        low, high = stack.split(whole.lower), stack.split(whole.upper)
+        found |= {i: Lines(Slopes(under[i], over[i]), low[i], high[i]) for i in stack.nodes}
     return found
 
 
-def _runs(plan: Plan, target: int) -> tuple[Run, ...]:
+def _stacks(plan: Plan, target: int) -> tuple[Stack, ...]:
     found: list[list[int]] = []
     places, _ = plan.slots(target)
     for i, place in places.items():
@@ -93,7 +93,7 @@ def _runs(plan: Plan, target: int) -> tuple[Run, ...]:
                 continue
         found.append([i])
     return tuple(
-        Run(
+        Stack(
             plan.relaxation(nodes[0]),
             tuple(nodes),
             tuple(plan.graph.nodes[plan.graph.nodes[i].inputs[0]].shape for i in nodes),
@@ -104,27 +104,27 @@ def _runs(plan: Plan, target: int) -> tuple[Run, ...]:
     )
 
 
-def _joined(frames: Sequence[Frame]) -> Frame:
-    first = frames[0]
-    if len(frames) == 1:
+def _joined(relaxed: Sequence[Relaxed]) -> Relaxed:
+    first = relaxed[0]
+    if len(relaxed) == 1:
         return first
-    count = max(f.box.lower.shape[0] for f in frames)
+    count = max(f.box.lower.shape[0] for f in relaxed)
 
     def box(boxes: list[Box]) -> Box:
         return Box(_cat([b.lower for b in boxes], count), _cat([b.upper for b in boxes], count))
 
-    ranges = [f.range for f in frames]
-    excess = [f.excess for f in frames if f.excess is not None]
-    return Frame(
+    ranges = [f.range for f in relaxed]
+    excess = [f.excess for f in relaxed if f.excess is not None]
+    return Relaxed(
         first.op,
-        box([f.box for f in frames]),
-        joined_lines([f.lines for f in frames], count),
+        box([f.box for f in relaxed]),
+        stacked_lines([f.lines for f in relaxed], count),
         SlopeRange(box([r.lower for r in ranges]), box([r.upper for r in ranges])),
         _cat(excess, count) if excess else None,
     )
 
 
-def joined_lines(lines: Sequence[Lines], count: int) -> Lines:
+def stacked_lines(lines: Sequence[Lines], count: int) -> Lines:
     """Of nodes side by side, (count, neurons)."""
     slopes = [own.slopes for own in lines]
     return Lines(

@@ -16,14 +16,14 @@ from torch import Tensor
 from frown.bounds.forms import form_along, one_hot
 from frown.bounds.patches import Part
 from frown.bounds.plan import Plan, spread_box
-from frown.bounds.rule import Rule, frame
+from frown.bounds.rule import Rule, relax
 from frown.bounds.tiling import parts
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 Boxes = dict[int, Box]  # by node
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
@@ -37,7 +37,7 @@ class Layers:
     """Bounds of a network's inside over a region, for every sample."""
 
     values: dict[int, Box]  # every node's interval, (N, *shape)
-    frames: dict[int, Frame]  # every nonlinear node's lines; empty for plain intervals
+    relaxed: dict[int, Relaxed]  # every nonlinear node's lines; empty for plain intervals
     empty: Tensor  # (N,) whether the cuts that were given leave nothing of the region
 
 
@@ -57,7 +57,7 @@ class Given:
         return Given({i: box.rows(index) for i, box in self.boxes.items()}, self.cuts)
 
 
-Tighten = Callable[[int, Box, dict[int, Frame]], Box]
+Tighten = Callable[[int, Box, dict[int, Relaxed]], Box]
 
 
 def walk(
@@ -70,12 +70,12 @@ def walk(
 ) -> Layers:
     """Bound every node in order.
 
-    `tighten(source, interval, frames so far)` may improve the interval of a node that a
+    `tighten(source, interval, relaxed so far)` may improve the interval of a node that a
     nonlinearity reads; the result is intersected with the interval. Without a rule there are no
     lines.
     """
     values: Boxes = {}
-    frames: dict[int, Frame] = {}
+    relaxed: dict[int, Relaxed] = {}
     done: set[int] = set()
     empty = torch.zeros_like(region.radius, dtype=torch.bool)
 
@@ -98,14 +98,14 @@ def walk(
                 if given is not None and source in given.boxes:
                     box = met(box, given.boxes[source])
                 if plan.needs_rows(source):
-                    box = met(box, tighten(source, box, frames))
+                    box = met(box, tighten(source, box, relaxed))
                 values[source] = box
             done.add(source)
             box = plan.carry(i, values[source])
             if rule is not None:
-                frames[i] = frame(op, box, rule, wide)
+                relaxed[i] = relax(op, box, rule, wide)
             values[i] = op.image(box)
-    return Layers(values, frames, empty)
+    return Layers(values, relaxed, empty)
 
 
 def without_rows(plan: Plan, region: Region, source: int, box: Box, work: Work) -> Box | None:
@@ -138,10 +138,10 @@ def affine_box(plan: Plan, region: Region, source: int, work: Work) -> Box:
     return Box(lower.view(-1, *node.shape), upper.view(-1, *node.shape))
 
 
-def unsettled(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
+def unstable(plan: Plan, source: int, box: Box) -> tuple[Tensor, Tensor]:
     """(sample, neuron) of the entries of a source whose bounds are worth a row."""
     masks = [
-        plan.carry_back(i, ~plan.relaxation(i).settled(plan.carry(i, box)))
+        plan.carry_back(i, ~plan.relaxation(i).stable(plan.carry(i, box)))
         for i in plan.readers(source)
     ]
     wanted = reduce(torch.logical_or, masks) & plan.loose(source)

@@ -72,7 +72,7 @@ class Recorder:
                 "others": query.targets(model.classes)[n].tolist(),
             },
             "sites": self._sites(),
-            "shared": [_shared(walk, i, n, payload) for i in self.plan.relaxed],
+            "shared": [_shared(walk, i, n, payload) for i in self.plan.nonlinear],
             "steps": sorted(steps, key=lambda s: int(s["site"])),
             "final": self._final(final, payload),
         }
@@ -89,7 +89,7 @@ class Recorder:
                 "kind": type(nodes[i].op).__name__,
                 "size": nodes[nodes[i].inputs[0]].size,
             }
-            for i in self.plan.relaxed
+            for i in self.plan.nonlinear
         ]
 
     def _step(self, step: Step, payload: Payload) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class Recorder:
         node = self.plan.graph.nodes[step.target]
         entries = torch.arange(node.size, dtype=torch.float64).view(1, *node.shape)
         slopes, found = None, []
-        for k, i in enumerate(self.plan.relaxed):
+        for k, i in enumerate(self.plan.nonlinear):
             if self.plan.sources[i] != step.target:
                 continue
             origin = self.plan.carry(i, Box(entries, entries)).lower.flatten().long()
@@ -134,7 +134,7 @@ class Recorder:
         }
 
     def _over(self, target: int) -> list[int]:
-        place = {i: k for k, i in enumerate(self.plan.relaxed)}
+        place = {i: k for k, i in enumerate(self.plan.nonlinear)}
         return [place[i] for i in self.plan.below(target)]
 
     def _table(self, parts: list[Step]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Request
-from frown.bounds.walk import unsettled
+from frown.bounds.walk import unstable
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.problem.property import conjunction
@@ -141,19 +141,19 @@ class _Inside:
 
     def name(self, node: int) -> str:
         """The node's own name, made unique by its number where nodes share one."""
-        names = [self.plan.graph.nodes[i].name for i in self.plan.relaxed]
+        names = [self.plan.graph.nodes[i].name for i in self.plan.nonlinear]
         own = self.plan.graph.nodes[node].name
         return own if names.count(own) == 1 else f"{own}#{node}"
 
     def node(self, name: str) -> int:
-        known = {self.name(i): i for i in self.plan.relaxed}
+        known = {self.name(i): i for i in self.plan.nonlinear}
         if name not in known:
             raise InvalidInput(f"no layer {name!r}; there are {', '.join(known)}")
         return known[name]
 
     def intervals(self) -> dict[str, Interval]:
         result = {}
-        for i in self.plan.relaxed:
+        for i in self.plan.nonlinear:
             box = self.plan.carry(i, self.found.layers.values[self.plan.sources[i]])
             result[self.name(i)] = Interval(self.tidy(box.lower), self.tidy(box.upper))
         return result
@@ -161,12 +161,12 @@ class _Inside:
     def line_pairs(self) -> dict[str, LinePair]:
         return {
             self.name(i): LinePair(
-                self.tidy(frame.lines.slopes.lower),
-                self.tidy(frame.lines.lower),
-                self.tidy(frame.lines.slopes.upper),
-                self.tidy(frame.lines.upper),
+                self.tidy(relaxed.lines.slopes.lower),
+                self.tidy(relaxed.lines.lower),
+                self.tidy(relaxed.lines.slopes.upper),
+                self.tidy(relaxed.lines.upper),
             )
-            for i, frame in self.found.layers.frames.items()
+            for i, relaxed in self.found.layers.relaxed.items()
         }
 
     def output_form(self, coef: Tensor) -> tuple[LinearForm, dict[str, Array]]:
@@ -188,7 +188,7 @@ class _Inside:
         """Both sides of every neuron of a layer that is worth a row, along its own slopes."""
         source = self.plan.sources[self.node(layer)]
         box = self.found.layers.values[source]
-        sample, neuron = unsettled(self.plan, source, box)
+        sample, neuron = unstable(self.plan, source, box)
         if not len(sample) or not self.plan.below(source) or self.found.proof.rule is None:
             raise InvalidInput(f"layer {layer!r} has no rows: its bounds are exact, or intervals")
         sample, neuron = sample.repeat(2), neuron.repeat(2)
@@ -211,22 +211,22 @@ class _Inside:
         self, target: int, coef: Tensor, sample: Tensor, neuron: Tensor, side: Tensor
     ) -> tuple[LinearForm, dict[int, Tensor]]:
         """Rows' forms at the input along the method's slopes, and these slopes."""
-        frames = self.found.layers.frames
-        request = Request(target, coef, sample, neuron, side, self.region, frames)
+        relaxed = self.found.layers.relaxed
+        request = Request(target, coef, sample, neuron, side, self.region, relaxed)
         choice = self.found.proof.choose(self.plan, request)
-        own = {i: frames[i].rows(shared(sample)) for i in self.plan.below(target)}
+        own = {i: relaxed[i].rows(shared(sample)) for i in self.plan.below(target)}
         if choice is None:
             return form_along(self.plan, target, coef, {i: f.lines for i, f in own.items()}), {}
         slopes: dict[int, Tensor] = {}
 
         def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
-            frame, op, under = own[i], own[i].op, here >= 0
+            relaxed, op, under = own[i], own[i].op, here >= 0
             usual = torch.where(
-                op.expand(under), frame.lines.slopes.lower, frame.lines.slopes.upper
+                op.expand(under), relaxed.lines.slopes.lower, relaxed.lines.slopes.upper
             )
             slope = choice.slope(i, here).to(here)
             slopes[i] = slope = torch.where(slope.isnan(), usual, slope)
-            intercept = op.line(slope, under, frame.anchors).intercept
+            intercept = op.line(slope, under, relaxed.anchors).intercept
             return (here * intercept).flatten(1).sum(1), op.expand(here) * slope
 
         start = Partial({target: coef}, coef.new_zeros(len(coef)), target)

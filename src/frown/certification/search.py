@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
-from frown.bounds.known import Ceiling
+from frown.bounds.known import KnownBoxes
 from frown.bounds.method import Closing, Ends, Method
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proofs
@@ -176,7 +176,7 @@ class Certifier:
             for _ in range(0 if eps else SMALLER):
                 if batch.evaluations or self.clock.expired():
                     break
-                # The first radius took too long: neurons are settled sooner at a smaller one.
+                # The first radius took too long: more neurons are stable at a smaller one.
                 least = first if batch.cheap is None else batch.cheap.proved
                 first = (0.1 * first).maximum(least.minimum(first))
                 self._search(batch, fixed, first, self._fine, rounds, pulse)
@@ -203,7 +203,7 @@ class Certifier:
         # What CROWN failed to prove others may prove: forget it, keep what CROWN proved.
         batch.bracket = bracket.onwards()
         likely = bracket.likely()
-        gain = 1 + min(GAIN, GAIN_PER_LAYER * len(self.plan.relaxed))
+        gain = 1 + min(GAIN, GAIN_PER_LAYER * len(self.plan.nonlinear))
         first = batch.limit if eps else gain * likely.where(likely.isfinite(), bracket.proved)
         if method.foresight is not None and not eps:
             first = self._foreseen(batch, method.foresight, first)
@@ -349,7 +349,7 @@ class Certifier:
         those of the largest radii. With `glance` the first radius of all gets no more than that.
         Unless `limited`, a radius need not leave time for its proof."""
         region, wanted = self._problem(batch)
-        state, ceiling = method.start(len(batch.right)), Ceiling.of(region.radius)
+        state, ceiling = method.start(len(batch.right)), KnownBoxes.of(region.radius)
         first = method.glance if glance and method.glance is not None else method
         asked = 0
 

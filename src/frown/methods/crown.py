@@ -23,7 +23,7 @@ from frown.bounds.walk import (
     few,
     fixed_pieces,
     rounded,
-    unsettled,
+    unstable,
     walk,
     with_entries,
     without_rows,
@@ -32,7 +32,7 @@ from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def interval_layers(
     plan: Plan, region: Region, rule: Rule | None, given: Given | None = None
 ) -> Layers:
     """All layers by intervals; the rule's lines, if any, are those of the intervals."""
-    return walk(plan, region, lambda source, box, frames: box, rule, given=given)
+    return walk(plan, region, lambda source, box, relaxed: box, rule, given=given)
 
 
 def crown_layers(
@@ -123,10 +123,10 @@ def crown_layers(
 ) -> Layers:
     """All layers by rows along the rule's lines."""
 
-    def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+    def tighten(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
         work.clock.check()
         found = without_rows(plan, region, source, box, work)
-        return crown_box(plan, region, source, box, frames, work) if found is None else found
+        return crown_box(plan, region, source, box, relaxed, work) if found is None else found
 
     return walk(plan, region, tighten, rule, given=given)
 
@@ -136,22 +136,22 @@ def crown_box(
     region: Region,
     source: int,
     box: Box,
-    frames: dict[int, Frame],
+    relaxed: dict[int, Relaxed],
     work: Work,
     wanted: Tensor | None = None,
 ) -> Box:
-    """Bounds of a source by rows along fixed lines, of its unsettled entries (of those in the mask,
+    """Bounds of a source by rows along fixed lines, of its unstable entries (of those in the mask,
     (N, size)); the box itself elsewhere."""
 
     def left(box: Box) -> tuple[Tensor, Tensor]:
-        sample, neuron = unsettled(plan, source, box)
+        sample, neuron = unstable(plan, source, box)
         if wanted is None:
             return sample, neuron
         keep = wanted[sample, neuron]
         return sample[keep], neuron[keep]
 
     def bounded(sample: Tensor, neuron: Tensor, signs: Tensor) -> Tensor:
-        return _neuron_bounds(plan, region, source, sample, neuron, signs, frames, work)
+        return _neuron_bounds(plan, region, source, sample, neuron, signs, relaxed, work)
 
     sample, neuron = left(box)
     count = len(sample)
@@ -165,7 +165,7 @@ def crown_box(
         low = low.index_copy(0, at, bound[:count])
         high = high.index_copy(0, at, -bound[count:])
         return Box(low.view_as(box.lower), high.view_as(box.upper))
-    # The side nearer to 0 first: what it settles needs no row for the other.
+    # The side nearer to 0 first: a neuron that is stable then needs no row for the other.
     near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
     found = box
     for sign in (near, -near):
@@ -191,7 +191,7 @@ def crown_literals(
     sample = torch.arange(count, device=region.radius.device).repeat_interleave(literals)
     (part,) = parts(plan, plan.graph.output, 0).parts
     place = torch.zeros_like(sample)
-    bounds = crown_rows(part, region, coef, sample, place, layers.frames, work)
+    bounds = crown_rows(part, region, coef, sample, place, layers.relaxed, work)
     bounds = bounds.view(count, literals) + property.const
     return torch.fmax(bounds, interval_literals(plan, property, layers))
 
@@ -208,7 +208,7 @@ def crown_rows(
     coef: Callable[[Tensor | slice], Tensor],  # of some of the rows
     sample: Tensor,
     place: Tensor,
-    frames: dict[int, Frame],
+    relaxed: dict[int, Relaxed],
     work: Work,
 ) -> Tensor:
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
@@ -217,7 +217,7 @@ def crown_rows(
         work.clock.check()
         index = rounded(piece, sample.device) if part.convolved else piece
         here = sample[index], place[index]
-        entry, lines = part.entry(region, *here), part.lines(frames, *here)
+        entry, lines = part.entry(region, *here), part.lines(relaxed, *here)
         form = form_along(part.plan, part.target, coef(index), lines, entry)
         if entry is None:
             least = part.region(region, *here).least(form.coef) + form.const
@@ -234,7 +234,7 @@ def _neuron_bounds(
     sample: Tensor,
     neuron: Tensor,
     sign: Tensor,
-    frames: dict[int, Frame],
+    relaxed: dict[int, Relaxed],
     work: Work,
 ) -> Tensor:
     """(rows,) lower bounds of sign * neuron."""
@@ -246,5 +246,5 @@ def _neuron_bounds(
             place, entry = split.where(neuron[here])
             coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
             own, pick = sample[here], coef.__getitem__
-            bounds[here] = crown_rows(part, region, pick, own, place, frames, work)
+            bounds[here] = crown_rows(part, region, pick, own, place, relaxed, work)
     return bounds

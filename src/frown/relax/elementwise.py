@@ -16,9 +16,9 @@ from frown.graph.op import Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
-    Frame,
     Line,
     Relaxation,
+    Relaxed,
     SlopeRange,
     Slopes,
 )
@@ -157,16 +157,16 @@ class Elementwise(Relaxation):
         chord = self.chord(box)
         return Slopes(chord, chord)
 
-    def family(self, frame: Frame, count: int) -> Family:
+    def family(self, relaxed: Relaxed, count: int) -> Family:
         """The ends of the tightest range and, between their points of tangency, tangents at
         equal distances."""
         if count == 1:
-            return Family((frame.lines.slopes.lower,), (frame.lines.slopes.upper,))
+            return Family((relaxed.lines.slopes.lower,), (relaxed.lines.slopes.upper,))
         sides = []
-        for side, below in ((frame.range.lower, True), (frame.range.upper, False)):
+        for side, below in ((relaxed.range.lower, True), (relaxed.range.upper, False)):
             mask = torch.full_like(side.lower, below, dtype=torch.bool)
-            first = self.line(side.lower, mask, frame.anchors).touch
-            last = self.line(side.upper, mask, frame.anchors).touch
+            first = self.line(side.lower, mask, relaxed.anchors).touch
+            last = self.line(side.upper, mask, relaxed.anchors).touch
             between = (torch.lerp(first, last, k / (count - 1)) for k in range(1, count - 1))
             tangents = (side.clip(self.derivative(z)) for z in between)
             sides.append((side.lower, side.upper, *tangents))
@@ -182,7 +182,7 @@ class Elementwise(Relaxation):
             self.line(zero, ~below, anchors).intercept,
         )
 
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         return box.lower == box.upper
 
     def chord(self, box: Box) -> Tensor:

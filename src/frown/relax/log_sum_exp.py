@@ -23,9 +23,9 @@ from frown.graph.box import Box
 from frown.relax.relaxation import (
     Anchors,
     Family,
-    Frame,
     Joint,
     Line,
+    Relaxed,
     SlopeRange,
     Slopes,
     Within,
@@ -146,20 +146,20 @@ class LogSumExp(Joint):
         flat, steep = (self._slopes_at(levels, z) for z in (levels.high, levels.low))
         return SlopeRange(Box(least, most.maximum(least)), Box(flat, steep))
 
-    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
-        """Below, shares scaled to sum 1; above, all places stand for one level."""
-        box, range_ = frame.box, frame.range
-        raw = self.weigh(torch.addcmul(range_.lower.lower, place, _width(range_.lower)))
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+        """Below, shares scaled to sum 1; above, all alpha stand for one level."""
+        box, range_ = relaxed.box, relaxed.range
+        raw = self.weigh(torch.addcmul(range_.lower.lower, alpha, _width(range_.lower)))
         p, total = _normalised(raw, self._shares(box.middle))
         levels = _Levels.of(self, box)
-        m = self.weigh(place).sum(-1, keepdim=True) / self._count(place)
+        m = self.weigh(alpha).sum(-1, keepdim=True) / self._count(alpha)
         slope = torch.addcmul(range_.upper.lower, m, _width(range_.upper))
         depth = (levels.low - levels.high).exp()
         zeta = levels.clip(levels.low - _log(torch.lerp(depth, torch.ones_like(depth), m[..., 0])))
         over = self._lifted(slope, zeta, levels, box)
         laid = below[..., None]
         chosen = torch.where(laid, p, slope)
-        slack = self._slack(chosen, frame.anchors, over.lifted)
+        slack = self._slack(chosen, relaxed.anchors, over.lifted)
         return Within(
             chosen,
             torch.where(below, entropy(p) - slack, over.intercept + slack),
@@ -168,7 +168,7 @@ class LogSumExp(Joint):
         )
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
-        """Below, what a share gains is lost by the others; above, every place moves all."""
+        """Below, what a share gains is lost by the others; above, every alpha moves all."""
         gap = self.weigh(z - lines.touch)
         centred = gap - (lines.slope * gap).sum(-1, keepdim=True)
         along = (lines.width * gap).sum(-1, keepdim=True) / self._count(gap)
@@ -196,12 +196,12 @@ class LogSumExp(Joint):
         middle = self._shares(box.middle)
         return Slopes(middle, middle)
 
-    def family(self, frame: Frame, count: int) -> Family:
+    def family(self, relaxed: Relaxed, count: int) -> Family:
         """Tangents along the box's diagonal; chords at levels between the least and greatest."""
-        rule = frame.lines.slopes
+        rule = relaxed.lines.slopes
         if count == 1:
             return Family((rule.lower,), (rule.upper,))
-        box, above = frame.box, frame.range.upper
+        box, above = relaxed.box, relaxed.range.upper
         places = [k / (count - 1) for k in range(count)]
         return Family(
             (rule.lower, *(self._shares(torch.lerp(box.lower, box.upper, k)) for k in places)),
@@ -214,7 +214,7 @@ class LogSumExp(Joint):
         reach = low.abs().maximum(high.abs()) + 1
         return Box(low - ulps * reach, high + ulps * reach)
 
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         """Fixed entries, entries that are not there, and a single one, which is the sum."""
         still = box.lower == box.upper
         alone = self._count(box.lower) == 1

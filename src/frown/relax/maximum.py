@@ -17,9 +17,9 @@ from frown.graph.op import Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
-    Frame,
     Joint,
     Line,
+    Relaxed,
     SlopeRange,
     Slopes,
     Within,
@@ -99,17 +99,17 @@ class Max(Joint):
         flat, steep = _slopes_at(_second(box.upper).maximum(bottom), box), _slopes_at(bottom, box)
         return SlopeRange(Box(zero, one), Box(flat, steep))
 
-    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
-        """Below, places are weights; above, all places of a window stand for its level."""
-        box, flat = frame.box, frame.range.upper.lower
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+        """Below, alpha are weights; above, all alpha of a window stand for its level."""
+        box, flat = relaxed.box, relaxed.range.upper.lower
         width = box.upper - box.lower
         bottom = box.lower.amax(-1, keepdim=True)
         top = torch.addcmul(box.upper, flat, width, value=-1).amax(-1, keepdim=True)
         drop = top - bottom
-        over = _slopes_at(torch.addcmul(top, place.mean(-1, keepdim=True), drop, value=-1), box)
+        over = _slopes_at(torch.addcmul(top, alpha.mean(-1, keepdim=True), drop, value=-1), box)
         laid = below[..., None]
-        slope = torch.where(laid, place, over)
-        line = self.line(slope, below, frame.anchors)
+        slope = torch.where(laid, alpha, over)
+        line = self.line(slope, below, relaxed.anchors)
         # How slopes move with the level, and the mean of the corners that hold it.
         moving = ((over > 0) & (over < 1)).to(over)
         share = moving / moving.sum(-1, keepdim=True).clamp(min=1)
@@ -118,13 +118,13 @@ class Max(Joint):
         return Within(slope, line.intercept, touch, torch.where(laid, 1.0, rate))
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
-        """Below, each weight by itself; above, every place moves the level by its share."""
+        """Below, each weight by itself; above, every alpha moves the level by its share."""
         along = lines.width * (z - lines.touch)
         return coef * torch.where(coef >= 0, along, along.mean(-1, keepdim=True))
 
-    def project(self, place: Tensor, below: Tensor) -> Tensor:
+    def project(self, alpha: Tensor, below: Tensor) -> Tensor:
         """Of the fixed rule's slopes above, the two steepest tell the level: others may be 0."""
-        return torch.where(below[..., None], _weights(place), place.amax(-1, keepdim=True))
+        return torch.where(below[..., None], _weights(alpha), alpha.amax(-1, keepdim=True))
 
     # -- rules ----------------------------------------------------------------------
 
@@ -138,16 +138,16 @@ class Max(Joint):
             heavy = _slopes_at(g, box).sum(-1, keepdim=True) > 1
             low, high = torch.where(heavy, g, low), torch.where(heavy, high, g)
         winner = _one_hot(box.lower)
-        return Slopes(lower, torch.where(self.settled(box), winner, _slopes_at(high, box)))
+        return Slopes(lower, torch.where(self.stable(box), winner, _slopes_at(high, box)))
 
     def parallel(self, box: Box) -> Slopes:
         """The same plane on both sides, as Fast-Lin's parallel lines."""
         upper = self.crown(box).upper
         return Slopes(upper, upper)
 
-    def family(self, frame: Frame, count: int) -> Family:
+    def family(self, relaxed: Relaxed, count: int) -> Family:
         """Below: every entry. Above: the fixed rule's plane."""
-        rule = frame.lines.slopes
+        rule = relaxed.lines.slopes
         if count == 1:
             return Family((rule.lower,), (rule.upper,))
         entries = torch.eye(rule.lower.shape[-1], dtype=rule.lower.dtype, device=rule.lower.device)
@@ -156,7 +156,7 @@ class Max(Joint):
     def image(self, box: Box) -> Box:
         return Box(box.lower.amax(-1), box.upper.amax(-1))
 
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         """One entry is the largest wherever the input moves: the maximum is that entry."""
         winner = _one_hot(box.lower) > 0
         rival = torch.where(winner, -torch.inf, box.upper).amax(-1, keepdim=True)

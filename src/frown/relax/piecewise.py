@@ -11,7 +11,7 @@ from torch import Tensor
 from frown.graph.box import Box
 from frown.graph.op import Shape, Window, sliced
 from frown.relax.elementwise import Elementwise, outwards, rounding
-from frown.relax.relaxation import Anchors, Frame, Line, Lines, Sides, SlopeRange, Slopes, Within
+from frown.relax.relaxation import Anchors, Line, Lines, Relaxed, Sides, SlopeRange, Slopes, Within
 
 
 class PiecewiseLinear(Elementwise):
@@ -23,7 +23,7 @@ class PiecewiseLinear(Elementwise):
         """Chords to the kinks say it all, and need no care at a kink itself."""
         return (), ()
 
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         calm = torch.ones_like(box.lower, dtype=torch.bool)
         for kink in self.kinks():
             calm &= (box.upper <= kink) | (box.lower >= kink)
@@ -43,7 +43,7 @@ class Relu(PiecewiseLinear):
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)
 
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         return (box.upper <= 0) | (box.lower >= 0)
 
     def image(self, box: Box) -> Box:
@@ -71,16 +71,16 @@ class Relu(PiecewiseLinear):
         # 0; without numbers where the box has none: what is undefined stays so.
         return Lines(Slopes(under, slope), 0 * reach, above)
 
-    def slopes_at(self, lower: Tensor, upper: Tensor, frame: Frame) -> Slopes:
+    def slopes_at(self, lower: Tensor, upper: Tensor, relaxed: Relaxed) -> Slopes:
         """There is no choice above."""
-        under = torch.addcmul(frame.range.lower.lower, lower, frame.range.widths[0])
-        return Slopes(under, frame.lines.slopes.upper)
+        under = torch.addcmul(relaxed.range.lower.lower, lower, relaxed.range.widths[0])
+        return Slopes(under, relaxed.lines.slopes.upper)
 
-    def tight_lines(self, slope: Tensor, sides: Sides, frame: Frame) -> Within:
+    def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
         """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through
         the origin is below max(z, 0) everywhere, and the line above is the fixed one."""
-        intercept = sides.of(frame.lines.lower, frame.lines.upper)
-        return Within(slope, intercept, 0.0, frame.range.widths[0])
+        intercept = sides.of(relaxed.lines.lower, relaxed.lines.upper)
+        return Within(slope, intercept, 0.0, relaxed.range.widths[0])
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
         """Only a line below has a choice, and it touches at 0."""

@@ -17,9 +17,9 @@ from frown.graph.op import Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
-    Frame,
     Joint,
     Line,
+    Relaxed,
     SlopeRange,
     Slopes,
     Within,
@@ -70,16 +70,16 @@ class Product(Joint):
         other = Box(box.lower.flip(-1), box.upper.flip(-1))
         return SlopeRange(other, other)
 
-    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
-        """The two places of a product stand for one, m: slopes on McCormick's segment.
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+        """The two alpha of a product stand for one, m: slopes on McCormick's segment.
 
         All planes of a segment go through the same two corners, (x_l, y_u) and (x_u, y_l)
         below, (x_l, y_l) and (x_u, y_u) above: no search for the intercept.
         """
-        first, second = place.unbind(-1)
+        first, second = alpha.unbind(-1)
         m = ((torch.where(below, first, 1 - first) + second) / 2).clamp(0, 1)
         tied = torch.stack([torch.where(below, m, 1 - m), m], -1)
-        box, other = frame.box, frame.range.lower
+        box, other = relaxed.box, relaxed.range.lower
         width = other.upper - other.lower
         slope = torch.addcmul(other.lower, tied, width)
         x, y = box.lower.unbind(-1)
@@ -88,15 +88,15 @@ class Product(Joint):
         # A slope's error, at most 3 eps of the other factor's reach, lifts the corners beside
         # by as much times the width of its own; the intercept adds 8 eps of its three terms.
         info = torch.finfo(slope.dtype)
-        reach_x, reach_y = (frame.anchors.reach + info.tiny).unbind(-1)
+        reach_x, reach_y = (relaxed.anchors.reach + info.tiny).unbind(-1)
         slack = 32 * info.eps * reach_x * reach_y + info.tiny
         value = torch.where(below, x * y_high - slack, x * y + slack)
         return Within(slope, value - (slope * touch).sum(-1), touch, width)
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
-        """Both places move the segment's one, each by half."""
+        """Both alpha move the segment's one, each by half."""
         along = lines.width * (z - lines.touch)
-        half, size = coef / 2, coef.abs() / 2  # above (coef < 0) the first place runs back
+        half, size = coef / 2, coef.abs() / 2  # above (coef < 0) the first alpha runs back
         x, y = along[..., :1], along[..., 1:]
         return torch.cat([half * x + size * y, size * x + half * y], -1)
 
@@ -112,17 +112,17 @@ class Product(Joint):
         middle = box.middle.flip(-1)
         return Slopes(middle, middle)
 
-    def family(self, frame: Frame, count: int) -> Family:
+    def family(self, relaxed: Relaxed, count: int) -> Family:
         """The ends of the two segments: McCormick's four planes."""
-        rule = frame.lines.slopes
+        rule = relaxed.lines.slopes
         if count == 1:
             return Family((rule.lower,), (rule.upper,))
-        low, high = frame.range.lower.lower, frame.range.lower.upper
+        low, high = relaxed.range.lower.lower, relaxed.range.lower.upper
         first = torch.tensor([True, False], device=low.device).expand_as(low)
         falling = (torch.where(first, high, low), torch.where(first, low, high))
         return Family((low, high), falling)
 
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         """With one factor fixed the product is a line of the other."""
         fixed = (box.lower == box.upper).any(-1, keepdim=True)
         return fixed.expand_as(box.lower)

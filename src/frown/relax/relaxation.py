@@ -98,7 +98,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Frame:
+class Relaxed:
     """A nonlinear node over a box: the fixed rule's lines, and what others need.
 
     Tensors are per sample, or per row after `rows`; (1, ...) where all rows share one.
@@ -109,18 +109,18 @@ class Frame:
     lines: Lines
     range: SlopeRange
     excess: Tensor | None = None  # how far beyond the range a wide search may go
-    origin: tuple[Frame, Tensor | slice] | None = None  # of rows: whose, and which
+    origin: tuple[Relaxed, Tensor | slice] | None = None  # of rows: whose, and which
 
     @cached_property
     def anchors(self) -> Anchors:
         """Of the box; many lines have no need of them."""
         if self.origin is None:
             return self.op.anchors(self.box)
-        frame, index = self.origin
-        return frame.anchors.rows(index)
+        relaxed, index = self.origin
+        return relaxed.anchors.rows(index)
 
-    def rows(self, index: Tensor | slice) -> Frame:
-        return Frame(
+    def rows(self, index: Tensor | slice) -> Relaxed:
+        return Relaxed(
             self.op,
             self.box.rows(index),
             self.lines.rows(index),
@@ -167,7 +167,7 @@ def above_of(coef: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Lines at given places of the tightest range, and how wide it is there."""
+    """Lines at given alpha of the tightest range, and how wide it is there."""
 
     slope: Tensor
     intercept: Tensor
@@ -209,7 +209,7 @@ class Relaxation(Nonlinear):
         """Fast-Lin's rule: the chord's slope on both sides."""
 
     @abstractmethod
-    def family(self, frame: Frame, count: int) -> Family:
+    def family(self, relaxed: Relaxed, count: int) -> Family:
         """Up to `count` tightest lines per side, as a linear program takes them (appendix
         A.4); one: the fixed rule's."""
 
@@ -218,7 +218,7 @@ class Relaxation(Nonlinear):
         """The range of f over the box."""
 
     @abstractmethod
-    def settled(self, box: Box) -> Tensor:
+    def stable(self, box: Box) -> Tensor:
         """Mask of inputs whose bounds, made tighter, could not tighten any line."""
 
     def lines(self, slopes: Slopes, box: Box) -> Lines:
@@ -232,30 +232,30 @@ class Relaxation(Nonlinear):
             self.line(slopes.upper, ~below, anchors).intercept,
         )
 
-    def within(self, place: Tensor, below: Tensor, frame: Frame) -> Within:
-        """Lines inside the tightest range: `place` in [0, 1] says where in it, per entry of
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+        """Lines inside the tightest range: `alpha` in [0, 1] says where in it, per entry of
         the input, on the side that `below` wants."""
-        slopes = self.slopes_at(place, place, frame)
+        slopes = self.slopes_at(alpha, alpha, relaxed)
         slope = torch.where(self.expand(below), slopes.lower, slopes.upper)
-        return self.tight_lines(slope, Sides(below.to(slope) - 0.5), frame)
+        return self.tight_lines(slope, Sides(below.to(slope) - 0.5), relaxed)
 
-    def slopes_at(self, lower: Tensor, upper: Tensor, frame: Frame) -> Slopes:
-        """The slopes at these places of the tightest ranges below and above."""
-        under, over = frame.range.widths
+    def slopes_at(self, lower: Tensor, upper: Tensor, relaxed: Relaxed) -> Slopes:
+        """The slopes at these alpha of the tightest ranges below and above."""
+        under, over = relaxed.range.widths
         return Slopes(
-            torch.addcmul(frame.range.lower.lower, lower, under),
-            torch.addcmul(frame.range.upper.lower, upper, over),
+            torch.addcmul(relaxed.range.lower.lower, lower, under),
+            torch.addcmul(relaxed.range.upper.lower, upper, over),
         )
 
-    def tight_lines(self, slope: Tensor, sides: Sides, frame: Frame) -> Within:
+    def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
         """The lines of slopes that lie in the tightest range."""
         below = sides.below
-        line = self.line(slope, below, frame.anchors)
-        under, over = frame.range.widths
+        line = self.line(slope, below, relaxed.anchors)
+        under, over = relaxed.range.widths
         return Within(slope, line.intercept, line.touch, under.where(self.expand(below), over))
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
-        """How a bound grows with the places of `within`; coef is laid over the input, and z
+        """How a bound grows with the alpha of `within`; coef is laid over the input, and z
         is what arrives there."""
         return coef * lines.width * (z - lines.touch)
 
@@ -263,8 +263,8 @@ class Relaxation(Nonlinear):
         """CROWN's rule as the paper states it (appendix A.4)."""
         return self.crown(box)
 
-    def project(self, place: Tensor, below: Tensor) -> Tensor | None:
-        """The nearest places inside the search space; None: all of [0, 1] is inside."""
+    def project(self, alpha: Tensor, below: Tensor) -> Tensor | None:
+        """The nearest alpha inside the search space; None: all of [0, 1] is inside."""
         return None
 
     def expand(self, coef: Tensor) -> Tensor:

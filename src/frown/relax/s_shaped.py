@@ -12,7 +12,7 @@ from torch import Tensor
 
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise, rounding
-from frown.relax.relaxation import Frame, Sides, SlopeRange, Slopes, Within
+from frown.relax.relaxation import Relaxed, Sides, SlopeRange, Slopes, Within
 
 _FIRST, _LAST, _ENTRIES = 1e-4, 1e4, 4096  # |end| covered by the table of tangents
 
@@ -51,17 +51,17 @@ class SShaped(Elementwise):
         upper = torch.where(middle > 0, slope.minimum(high.upper), high.upper)
         return Slopes(low.clip(lower), high.clip(upper))
 
-    def tight_lines(self, slope: Tensor, sides: Sides, frame: Frame) -> Within:
+    def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
         """Inside the tightest range a line touches where f' is its slope, or there as well
         as at an end."""
-        touch = frame.box.clip(sides.sign * self.touching(slope))
+        touch = relaxed.box.clip(sides.sign * self.touching(slope))
         least = most = torch.addcmul(self.apply(touch), slope, touch, value=-1)
-        for z, f in frame.anchors.points:
+        for z, f in relaxed.anchors.points:
             gap = torch.addcmul(f, slope, z, value=-1)
             least, most = least.minimum(gap), most.maximum(gap)
         best = sides.of(least, most)
-        slack = rounding(best, slope, frame.anchors.reach, self.floor(slope.dtype))
-        width = sides.of(*frame.range.widths)
+        slack = rounding(best, slope, relaxed.anchors.reach, self.floor(slope.dtype))
+        width = sides.of(*relaxed.range.widths)
         return Within(slope, torch.addcmul(best, sides.sign, slack), touch, width)
 
     def image(self, box: Box) -> Box:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.bounds.charged.gather import Even, Which, dot, inner, spread
+from frown.bounds.charged.gather import Blocks, SampleIndex, dot, inner, spread
 from frown.bounds.plan import Plan
 from frown.graph.affine import Combine
 from frown.graph.box import rows_of
@@ -68,7 +68,7 @@ Through = Callable[[int, Tensor], Passed]
 
 
 def by_lines(
-    op: Relaxation, here: Tensor, slope: Tensor, intercept: Tensor, size: Tensor, which: Which
+    op: Relaxation, here: Tensor, slope: Tensor, intercept: Tensor, size: Tensor, which: SampleIndex
 ) -> Passed:
     """Along exact slopes with proven intercepts, of the sides that the coefficients want; `size`
     (N, ...) is at least |z| at the node's input."""
@@ -78,7 +78,7 @@ def by_lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FixedLines:
     """The fixed rule's lines at a node, and what a unit of coefficient is charged along either."""
 
     lines: Lines  # exact slopes, proven intercepts
@@ -86,7 +86,7 @@ class Rule:
     charge: Tensor | None  # (N, *output shape); None: a line of some neuron is not finite
 
     @classmethod
-    def of(cls, op: Relaxation, lines: Lines, size: Tensor) -> Rule:
+    def of(cls, op: Relaxation, lines: Lines, size: Tensor) -> FixedLines:
         slopes = lines.slopes
         steep = slopes.lower.abs().maximum(slopes.upper.abs())
         level = lines.lower.abs().maximum(lines.upper.abs())
@@ -96,7 +96,7 @@ class Rule:
         whole = all(bool(t.isfinite().all()) for t in (steep, level, charge))
         return cls(lines, size, charge if whole else None)
 
-    def through(self, op: Relaxation, here: Tensor, which: Which) -> Passed:
+    def through(self, op: Relaxation, here: Tensor, which: SampleIndex) -> Passed:
         """A form of every row through the lines of its sample."""
         slopes, lines = self.lines.slopes, self.lines
         if self.charge is None:
@@ -107,12 +107,12 @@ class Rule:
             return by_lines(op, here, slope, torch.where(under, low, high), self.size, which)
         return Passed(self.back(op, here, which), *self.gain(here, which))
 
-    def back(self, op: Relaxation, here: Tensor, which: Which) -> Tensor:
+    def back(self, op: Relaxation, here: Tensor, which: SampleIndex) -> Tensor:
         """From coefficients of a node's output to those of its input."""
         # One of two halves is 0, so their sum is exact, and faster than a selection.
         slopes = self.lines.slopes
         halves = op.expand(here.clamp(min=0)), op.expand(here.clamp(max=0))
-        if isinstance(which, Even):
+        if isinstance(which, Blocks):
             halves = which.blocks(halves[0]), which.blocks(halves[1])
             low, high = which.table(slopes.lower), which.table(slopes.upper)
         else:
@@ -120,7 +120,7 @@ class Rule:
         coef = (halves[0] * low).addcmul_(halves[1], high)
         return coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :])
 
-    def gain(self, here: Tensor, which: Which) -> tuple[Tensor, Tensor]:
+    def gain(self, here: Tensor, which: SampleIndex) -> tuple[Tensor, Tensor]:
         """What intercepts add to forms with these coefficients, and what rounding may take."""
         assert self.charge is not None
         low = dot(here.clamp(min=0), self.lines.lower, which)
@@ -138,7 +138,7 @@ def pull_back(
     plan: Plan,
     target: int,
     coef: Tensor,
-    which: Which,
+    which: SampleIndex,
     weights: Weights,
     through: Through,
     error: Mapping[int, Tensor] | None = None,

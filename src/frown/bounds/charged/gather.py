@@ -11,7 +11,7 @@ from frown.graph.box import rows_of
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
+class Blocks:
     """Rows of consecutive samples, equally many of each: a sample's numbers are read by its rows
     where they are, not copied for every row."""
 
@@ -27,13 +27,13 @@ class Even:
         return numbers[self.samples].unsqueeze(1)
 
 
-Which = Tensor | Even  # a row's sample
+SampleIndex = Tensor | Blocks  # a row's sample
 
 LONG = 1 << 8  # numbers of a row that are not worth a copy
 WIDE = 1 << 14  # numbers of a sample's rows; a product of so many costs more than it computes
 
 
-def which(sample: Tensor) -> Which:
+def sample_index(sample: Tensor) -> SampleIndex:
     """(rows,) samples in the shortest way to say it."""
     if not len(sample):
         return sample
@@ -43,12 +43,12 @@ def which(sample: Tensor) -> Which:
     if count < 1 or each * count != len(sample):
         return sample
     even = torch.arange(first, last + 1, device=sample.device).repeat_interleave(each)
-    return Even(slice(first, last + 1), each) if torch.equal(even, sample) else sample
+    return Blocks(slice(first, last + 1), each) if torch.equal(even, sample) else sample
 
 
-def places(which: Which) -> Tensor | slice:
+def places(which: SampleIndex) -> Tensor | slice:
     """An index that reads a sample's numbers for each of its rows; one sample's are broadcast."""
-    if not isinstance(which, Even):
+    if not isinstance(which, Blocks):
         return which
     first, end = which.samples.start, which.samples.stop
     if end - first == 1:
@@ -56,17 +56,17 @@ def places(which: Which) -> Tensor | slice:
     return torch.arange(first, end).repeat_interleave(which.each)
 
 
-def spread(numbers: Tensor, which: Which) -> Tensor:
+def spread(numbers: Tensor, which: SampleIndex) -> Tensor:
     """(rows, ...) of (N, ...)."""
-    if isinstance(which, Even):
+    if isinstance(which, Blocks):
         return numbers[which.samples].repeat_interleave(which.each, 0)
     return rows_of(numbers, which)
 
 
-def dot(coef: Tensor, numbers: Tensor, which: Which) -> Tensor:
+def dot(coef: Tensor, numbers: Tensor, which: SampleIndex) -> Tensor:
     """(rows,) coef (rows, ...) . numbers (N, ...)."""
     flat = coef[..., None].flatten(1)  # a lone number has no axis
-    if isinstance(which, Even):
+    if isinstance(which, Blocks):
         own = numbers[which.samples]
         if len(own) == 1:
             return flat @ own.flatten()
@@ -82,6 +82,6 @@ def dot(coef: Tensor, numbers: Tensor, which: Which) -> Tensor:
     return (flat * rows_of(numbers, which).reshape(flat.shape)).sum(1)
 
 
-def inner(coef: Tensor, size: Tensor, which: Which) -> Tensor:
+def inner(coef: Tensor, size: Tensor, which: SampleIndex) -> Tensor:
     """(rows,) |coef| . size."""
     return dot(coef.abs(), size, which)

@@ -1,6 +1,6 @@
 """Rows that pass nonlinear nodes: along slopes of their own, or along the fixed rule's lines.
 
-Which slopes they want is asked node by node, since it depends on the signs of their coefficients.
+The slopes they want are asked for node by node, since these depend on the signs of coefficients.
 What intercepts add and rounding takes is found when rows have come all the way down: for all
 neighbouring nodes of one elementwise function at once.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.bounds.charged.forms import Passed, Rule, by_lines
-from frown.bounds.charged.gather import Which
+from frown.bounds.charged.forms import FixedLines, Passed, by_lines
+from frown.bounds.charged.gather import SampleIndex
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice
-from frown.bounds.stacks import Run, joined_lines, runs
+from frown.bounds.stacks import Stack, stacked_lines, stacks
 from frown.graph.box import Box
 from frown.relax.proven.lines import Proven, prove
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,34 +28,34 @@ class Nodes:
     """What is proven of the nodes before a target, per sample."""
 
     plan: Plan
-    frames: Mapping[int, Frame]
+    relaxed: Mapping[int, Relaxed]
     proven: Mapping[int, Proven]
-    rules: Mapping[int, Rule]
+    rules: Mapping[int, FixedLines]
     sizes: Mapping[int, Tensor]  # at least |z|
     together: dict[tuple[int, ...], tuple[Proven, Tensor]]  # of runs of nodes, found as needed
-    ruled: dict[tuple[int, ...], Rule]  # the same for the fixed rule
+    ruled: dict[tuple[int, ...], FixedLines]  # the same for the fixed rule
 
-    def rule(self, run: Run) -> Rule:
-        """Of all nodes of a run side by side."""
-        if run.nodes not in self.ruled:
-            rules = [self.rules[i] for i in run.nodes]
-            lines = joined_lines([rule.lines for rule in rules], len(rules[0].size))
+    def rule(self, stack: Stack) -> FixedLines:
+        """Of all nodes of a stack side by side."""
+        if stack.nodes not in self.ruled:
+            rules = [self.rules[i] for i in stack.nodes]
+            lines = stacked_lines([rule.lines for rule in rules], len(rules[0].size))
             size = torch.cat([rule.size.flatten(1) for rule in rules], 1)
-            self.ruled[run.nodes] = Rule.of(run.op, lines, size)
-        return self.ruled[run.nodes]
+            self.ruled[stack.nodes] = FixedLines.of(stack.op, lines, size)
+        return self.ruled[stack.nodes]
 
-    def run(self, run: Run) -> tuple[Proven, Tensor]:
-        """Of all nodes of a run side by side, and the sizes of what they read."""
-        if run.nodes not in self.together:
-            boxes = [self.frames[i].box for i in run.nodes]
+    def stack(self, stack: Stack) -> tuple[Proven, Tensor]:
+        """Of all nodes of a stack side by side, and the sizes of what they read."""
+        if stack.nodes not in self.together:
+            boxes = [self.relaxed[i].box for i in stack.nodes]
             low = torch.cat([box.lower.flatten(1) for box in boxes], 1)
             high = torch.cat([box.upper.flatten(1) for box in boxes], 1)
-            proven = prove(run.op, Box(low, high))
+            proven = prove(stack.op, Box(low, high))
             assert proven is not None  # each node has its own
-            reads = (self.plan.graph.nodes[i].inputs[0] for i in run.nodes)
+            reads = (self.plan.graph.nodes[i].inputs[0] for i in stack.nodes)
             size = torch.cat([self.sizes[j].flatten(1) for j in reads], 1)
-            self.together[run.nodes] = proven, size
-        return self.together[run.nodes]
+            self.together[stack.nodes] = proven, size
+        return self.together[stack.nodes]
 
 
 @dataclass
@@ -64,13 +64,15 @@ class Ruled:
 
     nodes: Nodes
     target: int
-    which: Which  # a row's sample
+    which: SampleIndex  # a row's sample
     coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
 
     def __post_init__(self) -> None:
-        every = runs(self.nodes.plan, self.target)
-        self.runs = [r for r in every if len(r.nodes) > 1 and self.nodes.rule(r).charge is not None]
-        self.late = {i for run in self.runs for i in run.nodes}
+        every = stacks(self.nodes.plan, self.target)
+        self.stacks = [
+            r for r in every if len(r.nodes) > 1 and self.nodes.rule(r).charge is not None
+        ]
+        self.late = {i for stack in self.stacks for i in stack.nodes}
 
     def through(self, i: int, here: Tensor) -> Passed:
         """A form on a node's output becomes one on its input."""
@@ -83,14 +85,14 @@ class Ruled:
     def rest(self) -> list[Passed]:
         """What the nodes that were left to the end add and take."""
         found = []
-        for run in self.runs:
-            read = [self.coefs[i] for i in run.nodes if i in self.coefs]
+        for stack in self.stacks:
+            read = [self.coefs[i] for i in stack.nodes if i in self.coefs]
             if read:
-                for i, shape in zip(run.nodes, run.shapes, strict=True):
+                for i, shape in zip(stack.nodes, stack.shapes, strict=True):
                     if i not in self.coefs:
                         self.coefs[i] = read[0].new_zeros(len(read[0]), *shape)
-                coef = run.join(self.coefs)
-                found.append(Passed(coef, *self.nodes.rule(run).gain(coef, self.which)))
+                coef = stack.join(self.coefs)
+                found.append(Passed(coef, *self.nodes.rule(stack).gain(coef, self.which)))
         return found
 
 
@@ -102,16 +104,16 @@ class Guided:
     target: int
     choice: Choice
     index: Tensor | slice  # a row's sample
-    which: Which  # the same
+    which: SampleIndex  # the same
     least_gain: Tensor | None = None
     slopes: dict[int, Tensor] = field(default_factory=dict)  # that were used; NaN: the rule's
     coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
 
     def __post_init__(self) -> None:
         joint = self.choice.whole and self.least_gain is None
-        every = runs(self.nodes.plan, self.target) if joint else ()
-        self.runs = [run for run in every if len(run.nodes) > 1]
-        self.late = {i for run in self.runs for i in run.nodes}
+        every = stacks(self.nodes.plan, self.target) if joint else ()
+        self.stacks = [stack for stack in every if len(stack.nodes) > 1]
+        self.late = {i for stack in self.stacks for i in stack.nodes}
 
     def through(self, i: int, here: Tensor) -> Passed:
         """A form on a node's output becomes one on its input."""
@@ -131,22 +133,22 @@ class Guided:
     def rest(self) -> list[Passed]:
         """What the nodes that were left to the end add and take."""
         found = []
-        for run in self.runs:
-            if not any(i in self.coefs for i in run.nodes):
+        for stack in self.stacks:
+            if not any(i in self.coefs for i in stack.nodes):
                 continue
-            like = next(self.coefs[i] for i in run.nodes if i in self.coefs)
-            unread = [i for i in run.nodes if i not in self.coefs]
-            for i, shape in zip(run.nodes, run.shapes, strict=True):
+            like = next(self.coefs[i] for i in stack.nodes if i in self.coefs)
+            unread = [i for i in stack.nodes if i not in self.coefs]
+            for i, shape in zip(stack.nodes, stack.shapes, strict=True):
                 if i in unread:
                     self.coefs[i] = self.slopes[i] = like.new_zeros(len(like), *shape)
-            proven, size = self.nodes.run(run)
-            coef, slope = run.join(self.coefs), run.join(self.slopes)
+            proven, size = self.nodes.stack(stack)
+            coef, slope = stack.join(self.coefs), stack.join(self.slopes)
             intercept = proven.rows(self.index).intercept(slope, coef >= 0)
             if unread:  # be their lines what they may; what is read and has none proves nothing
-                gone = torch.tensor([i in unread for i in run.nodes], device=coef.device)
-                gone = gone.repeat_interleave(torch.tensor(run.sizes, device=coef.device))
+                gone = torch.tensor([i in unread for i in stack.nodes], device=coef.device)
+                gone = gone.repeat_interleave(torch.tensor(stack.sizes, device=coef.device))
                 intercept = torch.where(gone, 0.0, intercept)
-            found.append(by_lines(run.op, coef, slope, intercept, size, self.which))
+            found.append(by_lines(stack.op, coef, slope, intercept, size, self.which))
         return found
 
     def _partly(self, i: int, here: Tensor, given: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ class Guided:
         usual = torch.where(op.expand(here >= 0), rule.lower, rule.upper)
         matters = ~given.isnan()
         if self.least_gain is not None:
-            box = self.nodes.frames[i].box.rows(self.index)
+            box = self.nodes.relaxed[i].box.rows(self.index)
             gain = op.expand(here).abs() * (given - usual).abs() * (box.upper - box.lower)
             matters = gain > self.least_gain.view(-1, *[1] * (gain.dim() - 1))
             given = _short(given)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.bounds.charged.forms import Charged, Passed, Rule, Weights, pull_back, terms_of
-from frown.bounds.charged.gather import Which
+from frown.bounds.charged.forms import Charged, FixedLines, Passed, Weights, pull_back, terms_of
+from frown.bounds.charged.gather import SampleIndex
 from frown.bounds.charged.region import least
 from frown.bounds.patches import Patch, cropped, moved_lines
 from frown.graph.op import Affine
@@ -27,7 +27,7 @@ class Known:
 
     region: Region
     weights: Weights
-    rules: Mapping[int, Rule]
+    rules: Mapping[int, FixedLines]
 
 
 def patched_rows(part: Patch, known: Known, coef: Tensor, sample: Tensor, place: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def patched_rows(part: Patch, known: Known, coef: Tensor, sample: Tensor, place:
     return bounded(part.region(known.region, sample, place), form)
 
 
-def bounded(region: Region, form: Charged, which: Which | None = None) -> Tensor:
+def bounded(region: Region, form: Charged, which: SampleIndex | None = None) -> Tensor:
     """(rows,) at most what each form and its charge leave over its region."""
     value = least(region, form.coef, which) + form.const
     return below(value, form.charge + form.const.abs() * (4 * UNIT))
@@ -73,8 +73,10 @@ def _weights(part: Patch, weights: Weights, sample: Tensor, place: Tensor) -> We
     return Weights(value, terms, total)
 
 
-def _rule(part: Patch, i: int, rules: Mapping[int, Rule], sample: Tensor, place: Tensor) -> Rule:
+def _rule(
+    part: Patch, i: int, rules: Mapping[int, FixedLines], sample: Tensor, place: Tensor
+) -> FixedLines:
     rule = rules[part.views[i].origin]
     reads, gives = part.moves(i, sample, place)
     charge = None if rule.charge is None else gives(rule.charge)
-    return Rule(moved_lines(rule.lines, reads, gives), reads(rule.size), charge)
+    return FixedLines(moved_lines(rule.lines, reads, gives), reads(rule.size), charge)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.bounds.charged.gather import Which, dot, places, spread
+from frown.bounds.charged.gather import SampleIndex, dot, places, spread
 from frown.graph.box import Box
 from frown.problem.region import Region
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
@@ -33,7 +33,7 @@ def enclosing(region: Region) -> Box:
     return Box(low, high)
 
 
-def least(region: Region, coef: Tensor, which: Which | None = None) -> Tensor:
+def least(region: Region, coef: Tensor, which: SampleIndex | None = None) -> Tensor:
     """(rows,) at most coef . x for every x of the row's region: `which` says which that is, None
     that every row has its own, or all have one.
 
@@ -56,7 +56,7 @@ def least(region: Region, coef: Tensor, which: Which | None = None) -> Tensor:
     return below(start - total, total * gamma(best.shape[1]))
 
 
-def _least_of_samples(region: Region, coef: Tensor, which: Which) -> Tensor:
+def _least_of_samples(region: Region, coef: Tensor, which: SampleIndex) -> Tensor:
     """The same for plain balls, whose centres are read where they are."""
     size, centre = coef.abs(), region.centre
     count = centre[0].numel()

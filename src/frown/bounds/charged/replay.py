@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from frown.bounds.charged.execution import Execution
-from frown.bounds.charged.forms import Passed, Rule, Weights, pull_back, terms_of
-from frown.bounds.charged.gather import Even, which
+from frown.bounds.charged.forms import FixedLines, Passed, Weights, pull_back, terms_of
+from frown.bounds.charged.gather import Blocks, sample_index
 from frown.bounds.charged.guided import Guided, Nodes, Ruled
 from frown.bounds.charged.patches import Known, bounded, patched_rows
 from frown.bounds.charged.region import enclosing, extremes
@@ -24,9 +24,9 @@ from frown.bounds.forms import one_hot
 from frown.bounds.patches import Patch, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Request
-from frown.bounds.rule import LeastArea, frame
+from frown.bounds.rule import LeastArea, relax
 from frown.bounds.tiling import Parts, of_convolution, parts_of
-from frown.bounds.walk import CALL, PASS, at_once, few, unsettled
+from frown.bounds.walk import CALL, PASS, at_once, few, unstable
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Input
@@ -37,7 +37,7 @@ from frown.problem.region import Region
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.lines import Proven, prove
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
-from frown.relax.relaxation import Frame, Lines
+from frown.relax.relaxation import Lines, Relaxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,14 @@ class Walk:
     spare: bool = False  # the fixed rule's rows where the proof's are ready
     execution: Execution | None = None  # where bounds are to cover execution, too
     values: dict[int, Box] = field(default_factory=dict)
-    frames: dict[int, Frame] = field(default_factory=dict)
+    relaxed: dict[int, Relaxed] = field(default_factory=dict)
     proven: dict[int, Proven] = field(default_factory=dict)
-    fixed: dict[int, Rule] = field(default_factory=dict)  # the rule's slopes, proven intercepts
+    fixed: dict[int, FixedLines] = field(
+        default_factory=dict
+    )  # the rule's slopes, proven intercepts
     weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
     together: dict[tuple[int, ...], tuple[Proven, Tensor]] = field(default_factory=dict)
-    ruled: dict[tuple[int, ...], Rule] = field(default_factory=dict)
+    ruled: dict[tuple[int, ...], FixedLines] = field(default_factory=dict)
 
     @property
     def _ruled(self) -> bool:
@@ -160,8 +162,8 @@ class Walk:
         if self._ruled:
             slopes = rule.slopes(op, box, op.tightest(box))
         else:
-            self.frames[i] = frame(op, box, rule, self.proof.wide)
-            slopes = self.frames[i].lines.slopes
+            self.relaxed[i] = relax(op, box, rule, self.proof.wide)
+            slopes = self.relaxed[i].lines.slopes
         self.proven[i] = proven
         shape = (len(box.lower), *self.plan.graph.nodes[i].shape)
         under = torch.ones(shape, dtype=torch.bool, device=box.lower.device)
@@ -171,7 +173,7 @@ class Walk:
             proven.intercept(slopes.upper, ~under),
         )
         (source,) = self.plan.graph.nodes[i].inputs
-        self.fixed[i] = Rule.of(op, lines, self.weights.value[source])
+        self.fixed[i] = FixedLines.of(op, lines, self.weights.value[source])
         self._set(i, proven.image())
         if self.execution is not None:
             self._widen(i, self.execution.nonlinear(i, op, box, self.weights.value[i]))
@@ -197,7 +199,7 @@ class Walk:
             return box
         if not self.plan.below(source):
             return self._affine_box(source)
-        # The fixed rule settles most neurons, as it did for the engine; the others get the
+        # Most neurons are stable by the fixed rule, as it did for the engine; the others get the
         # slopes that the engine found for them, some of them at once.
         ready = self.proof.ready(self.plan, source) if self.spare else None
         box = self._neurons(source, box, None, None if ready is None else ~ready)
@@ -206,10 +208,10 @@ class Walk:
     def _neurons(
         self, source: int, box: Box, proof: Proof | None, wanted: Tensor | None = None
     ) -> Box:
-        """A node's box, its unsettled entries (of those in the mask, (N, size)) bounded by rows."""
+        """A node's box, its unstable entries (of those in the mask, (N, size)) bounded by rows."""
 
         def left(box: Box) -> tuple[Tensor, Tensor]:
-            sample, neuron = unsettled(self.plan, source, box)
+            sample, neuron = unstable(self.plan, source, box)
             if wanted is None:
                 return sample, neuron
             keep = wanted[sample, neuron]
@@ -222,7 +224,7 @@ class Walk:
             side = torch.arange(2 * len(sample), device=neuron.device) % 2
             every = (sample.repeat_interleave(2), neuron.repeat_interleave(2), side)
             return self._sides(source, box, *every, proof)
-        # The side nearer to 0 first: what it settles needs no row for the other.
+        # The side nearer to 0 first: a neuron that is stable then needs no row for the other.
         near = (box.middle.flatten(1) <= 0).long()
         for sides in (near, 1 - near):
             sample, neuron = left(box)
@@ -299,7 +301,7 @@ class Walk:
             self.work.clock.check()
             sign = torch.ones(len(neuron[piece]), dtype=box.lower.dtype, device=neuron.device)
             coef = one_hot(neuron[piece], sign, node.size, node.shape)
-            every = Even(slice(0, 1), len(coef))
+            every = Blocks(slice(0, 1), len(coef))
             form = pull_back(self.plan, source, coef, every, most, _no_lines)
             found = extremes(self.region, form.coef)
             error = form.charge + form.const.abs() * (4 * UNIT)
@@ -335,11 +337,11 @@ class Walk:
         self.work.clock.check()
         if not len(coef):
             return coef.new_zeros(0)
-        index, own = shared(sample), which(sample)
+        index, own = shared(sample), sample_index(sample)
         choice = None
         if proof is not None and not self._ruled:
             choice = proof.choose(
-                self.plan, Request(target, coef, sample, neuron, side, self.region, self.frames)
+                self.plan, Request(target, coef, sample, neuron, side, self.region, self.relaxed)
             )
         error = None if self.execution is None else self.execution.error
         if choice is None:
@@ -366,7 +368,7 @@ class Walk:
 
     def _nodes(self) -> Nodes:
         rules, sizes = self.fixed, self.weights.value
-        return Nodes(self.plan, self.frames, self.proven, rules, sizes, self.together, self.ruled)
+        return Nodes(self.plan, self.relaxed, self.proven, rules, sizes, self.together, self.ruled)
 
 
 def _pieces(
@@ -381,7 +383,7 @@ def _pieces(
     size = plan.node_size(target)
     step = max(1, min(most, 2 * PASS // size))
     ends = [rows]
-    if isinstance(even := which(sample), Even):
+    if isinstance(even := sample_index(sample), Blocks):
         width = max(even.each, step - step % even.each)
         ends = [*range(width, rows, width), rows]
     elif rows:

@@ -142,7 +142,7 @@ def refuse_others(plan: Plan, p: float) -> None:
         raise InvalidInput(
             f"the method milp needs the norm 1 or inf, not {p:g}; for this norm use frown or lp"
         )
-    ops = (plan.graph.nodes[i].op for i in plan.relaxed)
+    ops = (plan.graph.nodes[i].op for i in plan.nonlinear)
     names = sorted({type(op).__name__ for op in ops if not isinstance(op, PiecewiseLinear | Max)})
     if names:
         raise InvalidInput(
@@ -230,7 +230,7 @@ class _Hunt:
         waiting = [t for t in np.argsort(margins / self.unit) if self.targets[t] < radius]
         if not waiting:
             return True
-        mixed = Mixed.build(self.plan, ball, base.layers.frames)
+        mixed = Mixed.build(self.plan, ball, base.layers.relaxed)
         coef = self.property.coef[0].numpy()
         costs, consts = mixed.program.objective(self.plan.graph.output, coef)
         consts = consts + self.property.const[0].numpy()

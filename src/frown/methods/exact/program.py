@@ -17,7 +17,7 @@ from frown.methods.lp.solvers import Constraints, highs_problem, needed, quiet_h
 from frown.problem.region import Region
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -37,28 +37,28 @@ class Mixed:
     bounds: list[tuple[Index, Array, Array]] = field(default_factory=list)  # of outputs
 
     @classmethod
-    def build(cls, plan: Plan, region: Region, frames: dict[int, Frame]) -> Mixed:
+    def build(cls, plan: Plan, region: Region, relaxed: dict[int, Relaxed]) -> Mixed:
         mixed = cls(Program(plan, region))
         mixed.program.add_input()
-        for i in plan.relaxed:
-            mixed.add(i, frames[i])
+        for i in plan.nonlinear:
+            mixed.add(i, relaxed[i])
         return mixed
 
-    def add(self, node: int, frame: Frame) -> None:
-        program, op = self.program, frame.op
-        program.add(node, frame, 2)
+    def add(self, node: int, relaxed: Relaxed) -> None:
+        program, op = self.program, relaxed.op
+        program.add(node, relaxed, 2)
         layer = program.layers[node]
         if not len(layer.a):
             return
-        image = op.image(frame.box)
+        image = op.image(relaxed.box)
         self.bounds.append(
             (layer.a_columns, _flat(image.lower)[layer.a], _flat(image.upper)[layer.a])
         )
         if isinstance(op, Max):
-            self._choice(node, frame)
+            self._choice(node, relaxed)
         else:
             assert isinstance(op, PiecewiseLinear)
-            self._pieces(node, frame, op)
+            self._pieces(node, relaxed, op)
 
     def constraints(self) -> Constraints:
         plain = self.program.constraints()
@@ -71,14 +71,14 @@ class Mixed:
     def binaries(self) -> Index:
         return np.concatenate([np.zeros(0, np.int64), *self.binary])
 
-    def _pieces(self, node: int, frame: Frame, op: PiecewiseLinear) -> None:
+    def _pieces(self, node: int, relaxed: Relaxed, op: PiecewiseLinear) -> None:
         """z = l + sum_k y_k and f(z) = f(l) + sum_k s_k y_k with y_k in [0, w_k] along the
         k-th piece; a binary between two pieces is 1 once the first is full, and the second
         is empty before: the tightest formulation there is of one neuron."""
         program = self.program
         layer = program.layers[node]
         z_columns = layer.z_columns[np.searchsorted(layer.z, layer.a)]
-        box = frame.box
+        box = relaxed.box
         points = [box.lower, *_kinks(op, box.lower), box.upper]
         points = [box.clip(point) for point in points]
         ends = [_flat(point)[layer.a] for point in points]
@@ -104,11 +104,11 @@ class Mixed:
         self._rows(total, ends[0], ends[0])
         self._rows(value, heights[0], heights[0])
 
-    def _choice(self, node: int, frame: Frame) -> None:
+    def _choice(self, node: int, relaxed: Relaxed) -> None:
         """One binary per entry that can be the largest of its window, one of them 1:
         a <= z_j + (1 - d_j) (greatest other u - l_j)."""
         program = self.program
-        layer, box = program.layers[node], frame.box
+        layer, box = program.layers[node], relaxed.box
         width = box.lower.shape[-1]
         low, high = (_flat(side).reshape(-1, width)[layer.a] for side in (box.lower, box.upper))
         window, entry = np.nonzero(high > low.max(1, keepdims=True))

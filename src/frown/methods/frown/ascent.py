@@ -1,6 +1,6 @@
 """FROWN: every row optimises its own lines by projected ascent on their slopes.
 
-A row's bound is a function of one number theta in [0, 1] per earlier neuron, its place
+A row's bound is a function of one number alpha in [0, 1] per earlier neuron, the place of its slope
 in the range of the tightest slopes of the side the row needs there. The ascent
 direction has a closed form (envelope theorem): with x* the minimiser of the row's form,
 z* what arrives at a neuron when x* goes through the relaxed network, A the coefficient of
@@ -22,10 +22,10 @@ from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.first_layer import Entry
 from frown.bounds.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
 from frown.bounds.plan import Plan
-from frown.bounds.stacks import runs
-from frown.methods.frown.alpha import passage
+from frown.bounds.stacks import stacks
+from frown.methods.frown.alpha import alpha_of
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 _NOISE = 1e-2  # of a row's largest derivative
 
@@ -77,24 +77,24 @@ class Optimised:
     """The bounds of rows, and where they were found."""
 
     bound: Tensor  # (rows,)
-    theta: Tensor  # (groups, lanes, slots) the best iterate
+    alpha: Tensor  # (groups, lanes, slots) the best iterate
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Quantities to bound below: coef . target over each row's region.
 
-    `group` says which theta a row uses. None: each row its own, and then one number per
+    `group` says which alpha a row uses. None: each row its own, and then one number per
     neuron is enough, because a row needs one side of it only. The rows of a group may need
-    different sides, so a group has two lanes of theta: for lines below and above. A wide
+    different sides, so a group has two lanes of alpha: for lines below and above. A wide
     search doubles the lanes: how far each slope leaves the tightest range, in [-1, 1].
-    Frames and region are per row, or shared by all.
+    Relaxed nodes and region are per row, or shared by all.
     """
 
     target: int
     coef: Tensor  # (rows, *target shape)
     region: Region
-    frames: tuple[Frame, ...]  # of every run of nodes below the target
+    relaxed: tuple[Relaxed, ...]  # of every stack of nodes below the target
     group: Tensor | None  # (rows,)
     wide: bool = False
     entry: Entry | None = None  # stands for the region, where there is one
@@ -109,28 +109,28 @@ class Rows:
 
 
 def optimise(
-    plan: Plan, rows: Rows, theta: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
+    plan: Plan, rows: Rows, alpha: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
 ) -> Optimised:
     """Maximise every row's bound; with groups, the mean bound of each group.
 
-    Starts at theta (groups, lanes, slots), where NaN means CROWN's slope, and takes a fixed
+    Starts at alpha (groups, lanes, slots), where NaN means CROWN's slope, and takes a fixed
     number of steps, so results do not depend on which rows share a batch. Keeps the best
-    theta of each group and its rows' bounds there: theta proves them all.
+    alpha of each group and its rows' bounds there: alpha proves them all.
     """
-    search = _Search(plan, rows, theta.clone())
+    search = _Search(plan, rows, alpha.clone())
     best = rows.coef.new_full((len(rows.coef),), -torch.inf)
-    best_mean = rows.coef.new_full((len(theta),), -torch.inf)
-    best_theta = search.theta
+    best_mean = rows.coef.new_full((len(alpha),), -torch.inf)
+    best_alpha = search.alpha
     first = second = torch.zeros(())
     rate, tiny = ascent.rate, 16 * torch.finfo(best.dtype).tiny
     for step in range(steps + 1):
         clock.check()
         bound, gradient = search.evaluate(gradient=step < steps)
-        mean = bound if rows.group is None else _group_mean(bound, rows.group, len(theta))
+        mean = bound if rows.group is None else _group_mean(bound, rows.group, len(alpha))
         better = mean > best_mean
         if step > 0:
             which = better.nonzero().flatten()
-            best_theta.index_copy_(0, which, search.theta.index_select(0, which))
+            best_alpha.index_copy_(0, which, search.alpha.index_select(0, which))
         best_mean = torch.fmax(best_mean, mean)  # not NaN
         best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
         if gradient is None or not gradient.numel():
@@ -147,55 +147,55 @@ def optimise(
         size.add_(size.amax((1, 2), keepdim=True), alpha=_NOISE)
         search.move(first, size, rate)
         rate *= ascent.decay
-    return Optimised(best, best_theta)
+    return Optimised(best, best_alpha)
 
 
-def replay(plan: Plan, rows: Rows, theta: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
+def replay(plan: Plan, rows: Rows, alpha: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
     """The forms and lines of rows at given slopes."""
-    search = _Search(plan, rows, theta.clone())
+    search = _Search(plan, rows, alpha.clone())
     return search.form(), search.lines()
 
 
 def slopes_of(
     plan: Plan,
     target: int,
-    frames: Sequence[Frame],
+    relaxed: Sequence[Relaxed],
     group: Tensor | None,
-    theta: Tensor,
+    alpha: Tensor,
     count: int,
 ) -> Callable[[int, Tensor], Tensor]:
-    """What `count` rows with frames and groups as in `Rows` take for slopes at a node, whatever
+    """The slopes that `count` rows, with nodes and groups as in `Rows`, take at a node, whatever
     their coefficients are when they pass it."""
-    theta, fresh = theta.clone(), bool(torch.isnan(theta).any())
-    every = zip(runs(plan, target), frames, strict=True)
-    passages = [passage(run, frame, group, count) for run, frame in every]
-    for own in passages:
-        own.prepare(theta, fresh)
-    at = {i: own for own in passages for i in own.run.nodes}
+    alpha, fresh = alpha.clone(), bool(torch.isnan(alpha).any())
+    every = zip(stacks(plan, target), relaxed, strict=True)
+    alphas = [alpha_of(stack, node, group, count) for stack, node in every]
+    for own in alphas:
+        own.prepare(alpha, fresh)
+    at = {i: own for own in alphas for i in own.stack.nodes}
     return lambda i, here: at[i].slope(i, here)
 
 
 class _Search:
     """Rows and the slopes they are at."""
 
-    def __init__(self, plan: Plan, rows: Rows, theta: Tensor) -> None:
-        self.plan, self.rows, self.theta = plan, rows, theta
-        self.fresh = bool(torch.isnan(theta).any())
+    def __init__(self, plan: Plan, rows: Rows, alpha: Tensor) -> None:
+        self.plan, self.rows, self.alpha = plan, rows, alpha
+        self.fresh = bool(torch.isnan(alpha).any())
         self.head = begin(plan, rows.target, rows.coef)
-        every = zip(runs(plan, rows.target), rows.frames, strict=True)
+        every = zip(stacks(plan, rows.target), rows.relaxed, strict=True)
         count = rows.coef.shape[0]
-        self.passages = [passage(run, frame, rows.group, count) for run, frame in every]
-        self.at = {i: own for own in self.passages for i in own.run.nodes}
+        self.alphas = [alpha_of(stack, node, rows.group, count) for stack, node in every]
+        self.at = {i: own for own in self.alphas for i in own.stack.nodes}
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
         """By rate step / size, inside the search space."""
         sides = self.rows.sides
-        self.theta = torch.addcdiv(self.theta, step, size, value=rate)
+        self.alpha = torch.addcdiv(self.alpha, step, size, value=rate)
         if self.rows.wide:
-            self.theta[:, :sides].clamp_(0, 1)
-            self.theta[:, sides:].clamp_(-1, 1)
+            self.alpha[:, :sides].clamp_(0, 1)
+            self.alpha[:, sides:].clamp_(-1, 1)
         else:
-            self.theta.clamp_(0, 1)
+            self.alpha.clamp_(0, 1)
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Every row's bound at its slopes, and the groups' ascent direction.
@@ -217,15 +217,15 @@ class _Search:
         )
         # A coefficient without a number has no minimiser, and what a point gives there no meaning.
         bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
-        direction = self._joined([own.uphill(arrived) for own in self.passages], bound)
+        direction = self._joined([own.uphill(arrived) for own in self.alphas], bound)
         if self.rows.group is not None:
-            direction = torch.zeros_like(self.theta).index_add_(0, self.rows.group, direction)
+            direction = torch.zeros_like(self.alpha).index_add_(0, self.rows.group, direction)
         return bound, direction
 
     def form(self, constants: bool = True) -> LinearForm:
         """The rows' forms at the input; their lines are known then."""
-        for own in self.passages:
-            own.prepare(self.theta, self.fresh)
+        for own in self.alphas:
+            own.prepare(self.alpha, self.fresh)
 
         def through(i: int, here: Tensor) -> tuple[None, Tensor]:
             return None, self.at[i].back(i, here)
@@ -233,16 +233,16 @@ class _Search:
         entry = self.rows.entry
         end = descend(self.plan, self.rows.target, self.head, through, constants, entry)
         form = form_of(self.plan, end, entry)
-        for own in self.passages:
+        for own in self.alphas:
             own.complete()
         self.fresh = False
         if not constants:
             return form
-        return LinearForm(form.coef, sum((own.gain() for own in self.passages), form.const))
+        return LinearForm(form.coef, sum((own.gain() for own in self.alphas), form.const))
 
     def lines(self) -> dict[int, Chosen]:
         """Of every node that was passed."""
-        return {i: line for own in self.passages for i, line in own.lines().items()}
+        return {i: line for own in self.alphas for i, line in own.lines().items()}
 
     def _joined(self, uphill: list[list[Tensor]], like: Tensor) -> Tensor:
         """(rows, lanes, slots) of the runs' derivatives."""

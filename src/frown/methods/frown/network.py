@@ -21,16 +21,16 @@ from frown.bounds.patches import Part, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rule import Rule
-from frown.bounds.stacks import bank
+from frown.bounds.stacks import stacked
 from frown.bounds.tiling import of_convolution, parts
-from frown.bounds.walk import Given, Layers, at_once, pieces, rounded, unsettled, walk, without_rows
+from frown.bounds.walk import Given, Layers, at_once, pieces, rounded, unstable, walk, without_rows
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.methods.crown import RULES, Crown, crown_box, crown_layers, crown_literals
 from frown.methods.frown.ascent import Ascent, Rows, optimise, slopes_of
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 Key = tuple[int, int]  # a node, the number of its part
 
@@ -39,56 +39,56 @@ Key = tuple[int, int]  # a node, the number of its part
 class Tables:
     """Places of slopes where ascents ended, for the next radius to start from.
 
-    Per bounded node and part of it a table (samples * groups, lanes, slots) of theta, NaN
+    Per bounded node and part of it a table (samples * groups, lanes, slots) of alpha, NaN
     where nothing has been tried, or nothing was better than CROWN's lines; of the last node,
     the output, one group per literal.
     """
 
     samples: int
     rounds: int = 0  # radii tried so far
-    theta: dict[Key, Tensor] = field(default_factory=dict)
+    alpha: dict[Key, Tensor] = field(default_factory=dict)
     tight: Tables | None = None  # of the narrow search that a wide one builds on
 
     def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
-        if key not in self.theta:
+        if key not in self.alpha:
             shape = (self.samples * groups, lanes, slots)
-            self.theta[key] = like.new_full(shape, torch.nan)
-        return self.theta[key]
+            self.alpha[key] = like.new_full(shape, torch.nan)
+        return self.alpha[key]
 
-    def filled(self, theta: Tensor, key: Key, rows: Tensor) -> Tensor:
+    def filled(self, alpha: Tensor, key: Key, rows: Tensor) -> Tensor:
         """These rows of a table; a wide search starts where the narrow one ended, with
         nothing beyond the range."""
-        if self.tight is None or key not in self.tight.theta:
-            return theta
-        narrow = self.tight.theta[key][rows]
+        if self.tight is None or key not in self.tight.alpha:
+            return alpha
+        narrow = self.tight.alpha[key][rows]
         start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
-        return torch.where(torch.isnan(theta), start, theta)
+        return torch.where(torch.isnan(alpha), start, alpha)
 
     def take(self, index: Tensor, rounds: int = 0) -> Tables:
         """A copy of these samples' tables, as after so many radii."""
-        theta = {}
-        for key, table in self.theta.items():
+        alpha = {}
+        for key, table in self.alpha.items():
             shape = (self.samples, len(table) // self.samples, *table.shape[1:])
-            theta[key] = table.view(shape).index_select(0, index).flatten(0, 1)
+            alpha[key] = table.view(shape).index_select(0, index).flatten(0, 1)
         tight = None if self.tight is None else self.tight.take(index, rounds)
-        return Tables(len(index), rounds, theta, tight)
+        return Tables(len(index), rounds, alpha, tight)
 
 
 def joined(tables: Sequence[Tables]) -> Tables:
     """The tables of all samples of several, in order."""
     if len(tables) == 1:
         return tables[0]
-    theta = {}
-    for key in {key: None for one in tables for key in one.theta}:
-        known = next(one for one in tables if key in one.theta)
-        like = known.theta[key]
+    alpha = {}
+    for key in {key: None for one in tables for key in one.alpha}:
+        known = next(one for one in tables if key in one.alpha)
+        like = known.alpha[key]
         groups = len(like) // known.samples
         blank = [like.new_full((n.samples * groups, *like.shape[1:]), torch.nan) for n in tables]
         parts = zip(tables, blank, strict=True)
-        theta[key] = torch.cat([one.theta.get(key, nothing) for one, nothing in parts])
+        alpha[key] = torch.cat([one.alpha.get(key, nothing) for one, nothing in parts])
     narrow = [one.tight for one in tables if one.tight is not None]
     tight = joined(narrow) if len(narrow) == len(tables) else None
-    return Tables(sum(one.samples for one in tables), tables[0].rounds, theta, tight)
+    return Tables(sum(one.samples for one in tables), tables[0].rounds, alpha, tight)
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Frown(Method):
 
     def kept_bytes(self, plan: Plan) -> Bytes:
         likely = certain = 0
-        for source in {plan.sources[i] for i in plan.relaxed} | {plan.graph.output}:
+        for source in {plan.sources[i] for i in plan.nonlinear} | {plan.graph.output}:
             groups = -(-2 * plan.graph.nodes[source].size // (self.group or 1 << 40)) + 2
             table = groups * plan.slots(source)[1] * plan.graph.dtype.itemsize
             likely += table
@@ -216,25 +216,25 @@ class FrownProof(Proof):
         last = request.target == plan.graph.output
         grouped = self.method.group != 1 and not last
         if last:
-            table = tables.theta.get((target, 0))
+            table = tables.alpha.get((target, 0))
             if table is None:
                 return None
             literals = len(table) // tables.samples
             key = self._own(request.sample) * literals + request.neuron
-            theta = tables.filled(table[key], (target, 0), key)
+            alpha = tables.filled(table[key], (target, 0), key)
         else:
             if bounded.graph.nodes[target].size != plan.graph.nodes[request.target].size:
                 return None
             found = self._table(target, request)
             if found is None:
                 return None
-            theta = found
-        index, frames = shared(request.sample), bank(plan, request.target, request.frames)
-        whole = all(map(_finite, frames))
-        frames = tuple(f.rows(index) for f in frames)
+            alpha = found
+        index, relaxed = shared(request.sample), stacked(plan, request.target, request.relaxed)
+        whole = all(map(_finite, relaxed))
+        relaxed = tuple(f.rows(index) for f in relaxed)
         group = torch.arange(len(request.coef)) if grouped else None
-        theta, count = theta.to(request.coef), len(request.coef)
-        slopes = slopes_of(plan, request.target, frames, group, theta, count)
+        alpha, count = alpha.to(request.coef), len(request.coef)
+        slopes = slopes_of(plan, request.target, relaxed, group, alpha, count)
 
         def slope(i: int, here: Tensor) -> Tensor:
             own = slopes(i, here).float().double()
@@ -259,7 +259,7 @@ class FrownProof(Proof):
     def _origin(self, plan: Plan) -> dict[int, int]:
         """By the replayed network's nodes, those of the network that was bounded."""
         origin = {plan.graph.output: self.plan.graph.output}
-        for i, j in zip(plan.relaxed, self.plan.relaxed, strict=True):
+        for i, j in zip(plan.nonlinear, self.plan.nonlinear, strict=True):
             origin[plan.sources[i]] = self.plan.sources[j]
         return origin
 
@@ -268,24 +268,24 @@ class FrownProof(Proof):
         split = parts(self.plan, target, self.method.group)
         slots, found = self.plan.slots(target)[1], None
         for k, part, rows in split.split(request.neuron):
-            table = self.tables.theta.get((target, k))
+            table = self.tables.alpha.get((target, k))
             if table is None:
                 continue
             neuron = request.neuron[rows]
             place, blocks = split.place[neuron], split.blocks[k]
             slot = request.side[rows] * blocks + split.block[neuron]
             key = self._own(request.sample[rows]) * (2 * blocks) + slot
-            theta = part.spread(self.tables.filled(table[key], (target, k), key), place, slots)
+            alpha = part.spread(self.tables.filled(table[key], (target, k), key), place, slots)
             if found is None:
-                found = theta.new_full((len(request.neuron), *theta.shape[1:]), torch.nan)
-            found[rows] = theta
+                found = alpha.new_full((len(request.neuron), *alpha.shape[1:]), torch.nan)
+            found[rows] = alpha
         return found
 
 
-def _finite(frame: Frame) -> bool:
-    low, high = frame.range.lower, frame.range.upper
+def _finite(relaxed: Relaxed) -> bool:
+    low, high = relaxed.range.lower, relaxed.range.upper
     total = low.lower.abs() + low.upper.abs() + high.lower.abs() + high.upper.abs()
-    total = total if frame.excess is None else total + frame.excess
+    total = total if relaxed.excess is None else total + relaxed.excess
     return bool(total.isfinite().all())
 
 
@@ -331,26 +331,26 @@ def frown(
             return Box(box.lower.fmax(found.lower), box.upper.fmin(found.upper))
         return box.meet(found)
 
-    def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+    def tighten(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
         if base is not None:
             box = box.meet(base.layers.values[source])
             if not plan.below(source):
                 return box
-            return both(box, engine.neurons(source, box, frames))
+            return both(box, engine.neurons(source, box, relaxed))
         found = without_rows(plan, region, source, box, work)
         if found is not None:
             return found
         raw = box
         if not engine.begins_at_crown(source):
             new = ~tried(plan, source, tables, method, sample)
-            raw = both(box, crown_box(plan, region, source, box, frames, work, new))
+            raw = both(box, crown_box(plan, region, source, box, relaxed, work, new))
         box = box.meet(raw) if cuts else raw
-        return both(raw, engine.neurons(source, box, frames))
+        return both(raw, engine.neurons(source, box, relaxed))
 
     layers = walk(plan, region, tighten, method.lines, method.wide, given)
     if base is not None:
         layers = replace(layers, empty=layers.empty | base.layers.empty)
-    literals = engine.literals(property, layers.frames, None if base is None else base.literals)
+    literals = engine.literals(property, layers.relaxed, None if base is None else base.literals)
     tables.rounds += 1
     return Frowned(layers, literals)
 
@@ -362,7 +362,7 @@ def gather_rows(
     sample: Tensor,
     place: Tensor,
     key: Tensor,
-    frames: dict[int, Frame],
+    relaxed: dict[int, Relaxed],
     grouped: bool,
     wide: bool,
     entry: Entry | None = None,
@@ -373,7 +373,7 @@ def gather_rows(
     an `entry` end where that starts, others at the input.
     """
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
-    own = part.frames(frames, sample, place)
+    own = part.relaxed(relaxed, sample, place)
     ball = region if entry is not None else part.region(region, sample, place)
     return Rows(part.target, coef, ball, own, group, wide, entry), keys
 
@@ -384,9 +384,9 @@ def tried(plan: Plan, source: int, tables: Tables, method: Frown, sample: Tensor
     size = plan.graph.nodes[source].size
     mask = torch.zeros(len(sample), size, dtype=torch.bool, device=sample.device)
     for k, part in enumerate(split.parts):
-        if (source, k) in tables.theta:
+        if (source, k) in tables.alpha:
             # The last node is in all rows.
-            known = ~torch.isnan(tables.theta[source, k][:, 0, -1])
+            known = ~torch.isnan(tables.alpha[source, k][:, 0, -1])
             both = known.view(tables.samples, 2, split.blocks[k])[sample].all(1)
             own = part.neurons.flatten()
             mask[:, own] = both[:, split.block[own]]
@@ -407,9 +407,9 @@ class _Engine:
         bounds are no looser; the rows of a group, or planes, begin near them."""
         return self.method.group == 1 and self.plan.elementwise(source)
 
-    def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
-        """The box of a node, its unsettled entries bounded by optimised rows."""
-        sample, neuron = unsettled(self.plan, source, box)
+    def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+        """The box of a node, its unstable entries bounded by optimised rows."""
+        sample, neuron = unstable(self.plan, source, box)
         low, high = box.lower.flatten().clone(), box.upper.flatten().clone()
         size = self.plan.graph.nodes[source].size
         group, grouped = self.method.group, self.method.group != 1
@@ -446,7 +446,7 @@ class _Engine:
                     place[piece],
                     slot[piece],
                     2 * blocks,
-                    frames,
+                    relaxed,
                     known[piece],
                     grouped,
                 )
@@ -459,7 +459,7 @@ class _Engine:
         return Box(low.view_as(box.lower), high.view_as(box.upper))
 
     def literals(
-        self, property: Property, frames: dict[int, Frame], floor: Tensor | None
+        self, property: Property, relaxed: dict[int, Relaxed], floor: Tensor | None
     ) -> Tensor:
         """(N, T) lower bounds of the literals, never below `floor`."""
         count, conditions = property.shape
@@ -481,7 +481,7 @@ class _Engine:
                 torch.zeros_like(sample[piece]),
                 slot[piece],
                 conditions,
-                frames,
+                relaxed,
                 best[piece],
                 grouped=False,
             )
@@ -498,7 +498,7 @@ class _Engine:
         place: Tensor,
         slot: Tensor,
         slots: int,
-        frames: dict[int, Frame],
+        relaxed: dict[int, Relaxed],
         known: Tensor,
         grouped: bool,
     ) -> Tensor:
@@ -514,20 +514,20 @@ class _Engine:
         key = self.sample[sample] * slots + slot
         entry, wide = part.entry(self.region, sample, place), self.method.wide
         rows, keys = gather_rows(
-            part, self.region, coef, sample, place, key, frames, grouped, wide, entry
+            part, self.region, coef, sample, place, key, relaxed, grouped, wide, entry
         )
         width = part.plan.slots(part.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
-        theta = self.tables.filled(flat.index_select(0, keys), table, keys)
+        alpha = self.tables.filled(flat.index_select(0, keys), table, keys)
         ascent = self.method.ascent
         last = table[0] == self.plan.graph.output
         radii, layers = self.tables.rounds, None if grouped else len(part.plan.below(part.target))
         steps, rate = ascent.of_margins(radii) if last else ascent.of_neurons(radii, layers)
         ascent = replace(ascent, rate=rate)
-        found = optimise(part.plan, rows, theta, ascent, steps, self.work.clock)
+        found = optimise(part.plan, rows, alpha, ascent, steps, self.work.clock)
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
-        flat.index_copy_(0, keys, found.theta[:kept])
+        flat.index_copy_(0, keys, found.alpha[:kept])
         if not grouped:
             flat.index_fill_(0, keys[bound < known], torch.nan)
         return bound

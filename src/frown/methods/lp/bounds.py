@@ -28,7 +28,7 @@ from frown.bounds.options import Option, check_options
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request, State
 from frown.bounds.rule import Rule
-from frown.bounds.walk import Given, Layers, pieces, unsettled, walk
+from frown.bounds.walk import Given, Layers, pieces, unstable, walk
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.graph.box import Box
@@ -38,7 +38,7 @@ from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Duals, minimise, needed
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame, Slopes
+from frown.relax.relaxation import Relaxed, Slopes
 
 Array = NDArray[np.float64]
 
@@ -172,7 +172,7 @@ def _stacked(
     if len(found) == 1:
         return found[0].layers
 
-    def together(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+    def together(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
         boxes = [one.layers.values[source] for one in found]
         return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
 
@@ -217,7 +217,7 @@ class LpProof(Proof):
         return LpProof(self.plan, self.lines, [None] * samples)
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
-        nodes = dict(zip(plan.relaxed, self.plan.relaxed, strict=True))
+        nodes = dict(zip(plan.nonlinear, self.plan.nonlinear, strict=True))
         origin = {plan.graph.output: self.plan.graph.output}
         for i, j in nodes.items():
             origin[plan.sources[i]] = self.plan.sources[j]
@@ -290,7 +290,7 @@ def _sub_request(request: Request, rows: Tensor, sample: int) -> Request:
         request.neuron[rows],
         request.side[rows],
         request.region.rows(one),
-        {i: f.rows(one) for i, f in request.frames.items()},
+        {i: f.rows(one) for i, f in request.relaxed.items()},
     )
 
 
@@ -316,19 +316,19 @@ def lp(
     """Bounds of every layer, or of the last one alone, by linear programs."""
     base = (method.inner or Crown(method.rule)).bound(plan, region, property, None, given, work)
     layers, floor = base.layers, base.literals
-    rule = {i: own.lines.slopes for i, own in layers.frames.items()}
+    rule = {i: own.lines.slopes for i, own in layers.relaxed.items()}
     engine = _Engine(plan, region, method, work, bases)
     if method.inner is None:
         start = layers
 
-        def tighten(source: int, box: Box, frames: dict[int, Frame]) -> Box:
+        def tighten(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
             box = box.meet(start.values[source])
-            return engine.neurons(source, box, frames) if plan.below(source) else box
+            return engine.neurons(source, box, relaxed) if plan.below(source) else box
 
         layers = walk(plan, region, tighten, RULES[method.rule], given=given)
         layers = replace(layers, empty=layers.empty | start.empty)
     coef = property.pick(slice(None)).view(-1, *plan.graph.nodes[-1].shape)
-    found = engine.rows(plan.graph.output, coef, layers.frames, range(len(coef)))
+    found = engine.rows(plan.graph.output, coef, layers.relaxed, range(len(coef)))
     found = found + property.const[0]
     last = plan.graph.output
     if last in engine.slopes:  # what was there before may be better
@@ -342,7 +342,7 @@ def dual_lines(
     region: Region,
     target: int,
     coef: Tensor,
-    frames: dict[int, Frame],
+    relaxed: dict[int, Relaxed],
     dual: dict[int, Tensor],
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Lower bounds (R,) of coef . target for any numbers `dual` (R, *input shape of the node), and
@@ -351,14 +351,14 @@ def dual_lines(
     slopes: dict[int, Tensor] = {}
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
-        y, frame, op = dual[i], frames[i], frames[i].op
+        y, own, op = dual[i], relaxed[i], relaxed[i].op
         laid = op.expand(here)
         slope = y / torch.where(laid == 0, 1.0, laid)
         sound = torch.isfinite(slope) & (laid != 0)
         slopes[i] = torch.where(sound, slope, torch.nan).flatten(1)
-        line = op.line(torch.where(sound, slope, 0.0), here >= 0, frame.anchors)
+        line = op.line(torch.where(sound, slope, 0.0), here >= 0, own.anchors)
         # Where the quotient is no number, f and y z are bounded apart.
-        apart = torch.where(sound, 0.0, torch.maximum(y * frame.box.lower, y * frame.box.upper))
+        apart = torch.where(sound, 0.0, torch.maximum(y * own.box.lower, y * own.box.upper))
         gain = (here * line.intercept).flatten(1).sum(1) - apart.flatten(1).sum(1)
         return gain, y
 
@@ -381,9 +381,9 @@ class _Engine:
     last: Basis = field(default_factory=Basis)  # of the layer before
     slopes: dict[int, DualSlopes] = field(default_factory=dict)
 
-    def neurons(self, source: int, box: Box, frames: dict[int, Frame]) -> Box:
-        """The box of a node, its unsettled entries bounded by programs."""
-        _, neuron = unsettled(self.plan, source, box)
+    def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+        """The box of a node, its unstable entries bounded by programs."""
+        _, neuron = unstable(self.plan, source, box)
         if not len(neuron):
             return box
         node = self.plan.graph.nodes[source]
@@ -392,7 +392,7 @@ class _Engine:
         sign = sign.repeat(len(neuron))
         coef = one_hot(both, sign, node.size, node.shape)
         numbers = [2 * n + side for n in neuron.tolist() for side in (0, 1)]
-        bound = self.rows(source, coef, frames, numbers)
+        bound = self.rows(source, coef, relaxed, numbers)
         low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
         before = torch.stack([low[0, neuron], -high[0, neuron]], 1).flatten()
         self.slopes[source] = self.slopes[source].only(bound >= before)
@@ -400,11 +400,11 @@ class _Engine:
         return box.meet(Box(low.view_as(box.lower), high.view_as(box.upper)))
 
     def rows(
-        self, target: int, coef: Tensor, frames: dict[int, Frame], numbers: Sequence[int]
+        self, target: int, coef: Tensor, relaxed: dict[int, Relaxed], numbers: Sequence[int]
     ) -> Tensor:
         """Lower bounds of coef . target, one program each; `numbers` tell the rows of a target
         apart from radius to radius."""
-        program = self._program(target, frames)
+        program = self._program(target, relaxed)
         flat = coef.flatten(1).double().cpu().numpy()
         costs, _ = program.objective(target, flat)
         problem, kept = program.constraints(), self.bases
@@ -425,7 +425,7 @@ class _Engine:
         parts, slopes = [coef.new_zeros(0)], []
         for piece in pieces(self.plan, target, len(coef), self.work):
             here = {i: y[piece] for i, y in dual.items()}
-            bound, slope = dual_lines(self.plan, self.region, target, coef[piece], frames, here)
+            bound, slope = dual_lines(self.plan, self.region, target, coef[piece], relaxed, here)
             parts.append(bound)
             slopes.append(slope)
         if slopes:
@@ -433,7 +433,7 @@ class _Engine:
             self.slopes[target] = DualSlopes(torch.tensor(numbers), own)
         return torch.cat(parts)
 
-    def _program(self, target: int, frames: dict[int, Frame]) -> Program:
+    def _program(self, target: int, relaxed: dict[int, Relaxed]) -> Program:
         """The program with all nonlinear nodes before the target that have lines by now.
 
         Nodes that the target does not depend on change nothing, so programs only grow.
@@ -443,7 +443,7 @@ class _Engine:
             self.program.add_input()
         for i in self.plan.below(target):
             if i not in self.program.layers:
-                self.program.add(i, frames[i], self.method.tangents)
+                self.program.add(i, relaxed[i], self.method.tangents)
         return self.program
 
     def _dual(self, target: int, program: Program, found: Duals, coef: Tensor) -> dict[int, Tensor]:

@@ -24,7 +24,7 @@ from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.methods.lp.solvers import Constraints
 from frown.problem.region import Region
-from frown.relax.relaxation import Frame
+from frown.relax.relaxation import Relaxed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -203,22 +203,22 @@ class Program:
             self.new_rows(total, np.full(count, -inf), np.full(count, self.radius))
         self.values[0] = Columns(csr_array(spread), centre)
 
-    def add(self, node: int, frame: Frame, tangents: int) -> None:
+    def add(self, node: int, relaxed: Relaxed, tangents: int) -> None:
         """A nonlinear node over its box: z tied to what is before it, and its lines."""
         from scipy.sparse import csr_array, eye_array
 
-        op = frame.op
+        op = relaxed.op
         (source,) = self.plan.graph.nodes[node].inputs
         size, width = self.plan.graph.nodes[node].size, self.plan.graph.nodes[source].size
-        settled = op.settled(frame.box)  # per entry of the input; all or none of an output's
-        inside = _owner(op.expand(torch.arange(size).view(1, *self._shape(node))), settled)
+        stable = op.stable(relaxed.box)  # per entry of the input; all or none of an output's
+        inside = _owner(op.expand(torch.arange(size).view(1, *self._shape(node))), stable)
         open_out = np.zeros(size, bool)
-        open_out[inside[~_flat_bool(settled)]] = True
-        exact = _flat(frame.lines.slopes.upper)
+        open_out[inside[~_flat_bool(stable)]] = True
+        exact = _flat(relaxed.lines.slopes.upper)
         z = np.flatnonzero(open_out[inside] | (exact != 0))
         a = np.flatnonzero(open_out)
         before = self._substituted(wiring(self.plan, source))
-        box_low, box_high = _flat(frame.box.lower), _flat(frame.box.upper)
+        box_low, box_high = _flat(relaxed.box.lower), _flat(relaxed.box.upper)
         z_columns = self.new_columns(box_low[z], box_high[z])
         a_columns = self.new_columns(np.full(len(a), -inf), np.full(len(a), inf))
         columns = self.columns
@@ -233,19 +233,19 @@ class Program:
         rows = np.concatenate([a, inside[still]])
         where = np.concatenate([a_columns, place[still]])
         entries = np.concatenate([np.ones(len(a)), exact[still]])
-        shift = np.where(open_out, 0.0, _flat(frame.lines.upper))
+        shift = np.where(open_out, 0.0, _flat(relaxed.lines.upper))
         self.values[node] = Columns(_picked(rows, where, entries, (size, columns)), shift)
         # Lines of the open entries.
         mine = np.flatnonzero(open_out[inside])
         rank = np.cumsum(open_out) - 1
         unit = csr_array(eye_array(len(a), format="csr"))
-        family = op.family(frame, tangents)
+        family = op.family(relaxed, tangents)
         for slopes, below in ((family.lower, True), (family.upper, False)):
             seen: list[tuple[Array, Array]] = []
-            side = torch.full((1, *self._shape(node)), below, device=frame.box.lower.device)
+            side = torch.full((1, *self._shape(node)), below, device=relaxed.box.lower.device)
             for slope in slopes:
                 s = _flat(slope)
-                t = _flat(op.line(slope, side, frame.anchors).intercept)[a]
+                t = _flat(op.line(slope, side, relaxed.anchors).intercept)[a]
                 fresh = np.ones(len(a), bool)
                 for other, level in seen:
                     differ = np.zeros(len(a), bool)
