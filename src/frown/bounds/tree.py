@@ -147,7 +147,7 @@ class Tree:
 
     @cached_property
     def _parents(self) -> tuple[Tensor, Tensor]:
-        """(nodes,) the parent of each node, -1 for the root; its side: 0 z <= point, 1 z >= point."""
+        """(nodes,) parent of each node, -1 for the root; its side: 0 z <= point, 1 z >= point."""
         parent, side, waiting = [-1], [0], []
         inner = self.inner.tolist()
         for k in range(1, len(inner)):
@@ -191,7 +191,7 @@ class Tree:
 
     def check(self, plan: Plan) -> None:
         """Raise InvalidInput where cuts or rows are not about this network."""
-        graph, relaxed = plan.graph, plan.relaxed
+        graph, relaxed = plan.graph, plan.nonlinear
         sizes = torch.tensor([_reads(plan, i) for i in relaxed] + [graph.nodes[0].size])
         inner = self.inner
         site = self.site[inner]
@@ -288,7 +288,7 @@ def source_entry(plan: Plan, site: int, neuron: Tensor) -> tuple[int, Tensor]:
     """The graph's node and its entries that are cut where entries of what a site reads are."""
     if site == INPUT:
         return 0, neuron
-    node = plan.relaxed[site]
+    node = plan.nonlinear[site]
     source = plan.sources[node]
     shape = plan.graph.nodes[source].shape
     entries = torch.arange(plan.graph.nodes[source].size, dtype=torch.float64).view(1, *shape)

@@ -434,7 +434,7 @@ class Certifier:
 
     def _first(self, batch: Batch) -> Tensor:
         """A first radius for fixed lines; where time is limited a smaller one, at which more
-        neurons are settled."""
+        neurons are stable."""
         guess = self._guess(batch)
         if batch.cheap is None:
             return 0.3 * guess
