@@ -1,4 +1,4 @@
-"""What can go wrong, each with the exit code the command line ends with."""
+"""Errors that a user can mend, each with the exit code that the command line ends with."""
 
 from __future__ import annotations
 

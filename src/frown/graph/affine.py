@@ -96,7 +96,7 @@ class Conv(Affine):
         return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
 
     def _singles(self, coef: Tensor) -> Tensor:
-        """The adjoint of a convolution of one tap: it reads every so-manieth entry."""
+        """Adjoint of a convolution with a kernel of one entry: it reads every stride-th entry."""
         backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[
             len(self.source) - 1
         ]
@@ -107,9 +107,12 @@ class Conv(Affine):
         return back
 
     def _phases(self, coef: Tensor) -> Tensor:
-        """The adjoint of a strided convolution: one of stride 1 for each of the places modulo
-        the stride, all at once, laid between one another. Tap k = j s + r sends output o to
-        entry (o + j) s + r of the padded input."""
+        """Adjoint of a strided convolution, as convolutions of stride 1.
+
+        There is one for each remainder of a position modulo the stride; all are computed at once
+        and interleaved. Kernel entry k = j s + r sends output o to entry (o + j) s + r of the
+        padded input.
+        """
         dims, size, stride = len(self.source), self.weight.shape[2:], self.stride
         taps = [-(-k // s) for k, s in zip(size, stride, strict=True)]
         # Zero taps in front that line the padding up with the stride, where they are free.

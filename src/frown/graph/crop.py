@@ -27,10 +27,10 @@ _Add = Callable[..., int]  # (name, op, *inputs) -> the node added
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a window of a node reads.
+    """The windows of earlier nodes that a window of a node reads.
 
-    `windows` of every node on the way; `wants`: the windows its operator asks of its inputs,
-    which for convolutions reach into the padding.
+    `windows` are those of every node on the way; `wants` are the windows that its operator asks of
+    its inputs, which for convolutions reach into the padding.
     """
 
     windows: dict[int, Window]
@@ -40,7 +40,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Cropper:
-    """Crops one graph; looks up what moving entries does, once."""
+    """Cuts windows out of one graph; finds once which operators only move entries."""
 
     graph: Graph
     moves: dict[int, tuple[int, Tensor]]  # node -> root, each entry's place in it
@@ -50,7 +50,7 @@ class Cropper:
         return cls(graph, {})
 
     def needs(self, target: int, window: Window) -> Needs | None:
-        """What a window of `target` reads; None where that cannot be said."""
+        """The windows that a window of `target` reads; None where an operator cannot say."""
         pending, wants = {target: window}, {}
         windows: dict[int, Window] = {}
         for i in range(target, -1, -1):
@@ -109,7 +109,7 @@ class Cropper:
         return Graph(tuple(nodes), self.graph.dtype, self.graph.device), where
 
     def inputs(self, i: int) -> tuple[int, ...]:
-        """What node i reads; operators that only move entries are taken together."""
+        """The nodes that node i reads, looking through operators that only move entries."""
         node = self.graph.nodes[i]
         return (self._moves(i)[0],) if isinstance(node.op, Selection) else node.inputs
 

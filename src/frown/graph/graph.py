@@ -104,7 +104,7 @@ class Graph:
         return values
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Self:
-        """The same network in another precision or on another device."""
+        """A copy of the network in another precision or on another device."""
         device = torch.device(device)
         if dtype == self.dtype and device == self.device:
             return self
@@ -140,15 +140,15 @@ class Graph:
         return tuple(sorted(needed))
 
     def is_affine(self, target: int) -> bool:
-        """Whether `target` depends on the input through affine operators alone."""
+        """True if `target` depends on the input through affine operators alone."""
         return all(isinstance(self.nodes[i].op, Affine | Input) for i in self.ancestors(target))
 
     def summary(self) -> dict[str, int]:
-        """How often each operator occurs."""
+        """The number of times that each operator occurs."""
         names = (type(n.op).__name__ for n in self.nodes[1:])
         return dict(sorted(Counter(names).items()))
 
     def parameters(self) -> int:
-        """How many numbers the operators hold; what several of them share counts once."""
+        """The number of constants of all operators; a tensor that several share counts once."""
         held = {id(t): t for n in self.nodes for t in n.op.tensors().values()}
         return sum(t.numel() for t in held.values())

@@ -16,9 +16,9 @@ from frown.graph.selection import Concat, Permute, Reshape, Slice
 
 
 def hoist(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The same nodes with every slice as near to the input as it can go.
+    """Move every slice as near to the input as it can go.
 
-    The last node is the output's; nodes that nothing reads any longer stay behind.
+    The last node is the output's; nodes that nothing reads any longer are kept.
     """
     work = _Hoist()
     place: list[int] = []

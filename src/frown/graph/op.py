@@ -1,9 +1,9 @@
-"""What an operator is: a value that maps tensors to tensors.
+"""Operators: values that map tensors to tensors.
 
-Every tensor carries one leading axis of our own, the *rows* (samples when a
-network is evaluated, linear forms when one is bounded). The remaining axes are
-the operator's, exactly as the model file has them, its own batch axis of 1
-included; so `Transpose`, `Reshape` or `Concat` mean what the file says.
+Every tensor carries one leading axis of our own, the *rows* (samples when a network is evaluated,
+linear forms when one is bounded). The remaining axes are the operator's, exactly as the model file
+has them, its own batch axis of 1 included; so `Transpose`, `Reshape` or `Concat` mean what the file
+says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Window = tuple[tuple[int, int], ...]  # (start, stop) along every axis
 
 
 class Unsupported(Exception):
-    """Raised by a front end's handler: what about this operator has no bounds here."""
+    """Something about an operator has no bounds here; raised by the handlers that read models."""
 
 
 MOST_ENTRIES = 2**24  # of one tensor of a network
@@ -31,10 +31,10 @@ MOST_PRODUCTS = 2**36  # of a number and a weight, in all
 
 
 def require_entries(shape: Sequence[int], what: str = "a tensor") -> int:
-    """How many entries a tensor has that is about to be made.
+    """The number of entries of a tensor that is about to be made.
 
-    Raises Unsupported where there are none, and beyond MOST_ENTRIES: a small file can ask for
-    more than any memory holds.
+    Raises Unsupported where there are none, and beyond MOST_ENTRIES: a small file can ask for more
+    than any memory holds.
     """
     count = prod(shape)
     if min(shape, default=1) <= 0:
@@ -48,8 +48,11 @@ LEAST = 2.0**-1000  # no number from here on has lost digits to underflow
 
 
 def lossless(weight: Tensor, *factors: Tensor) -> Tensor:
-    """A product or quotient of constants. Proofs take it to be right to a few units in the last
-    place, which it is not where it underflows."""
+    """Return `weight`, a product or quotient of constants, if it has not underflowed.
+
+    Proofs take it to be right to a few units in the last place, which it is not where it
+    underflows: Unsupported is raised there.
+    """
     lost = weight.abs() < LEAST
     for factor in factors:
         lost = lost & (factor != 0)
@@ -72,12 +75,12 @@ class Op(ABC):
         """Value of the operator; each x is (rows, *input shape)."""
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same operator with each of its constants replaced."""
+        """A copy of the operator with each of its constants replaced by `change` of it."""
         changed = {name: change(value) for name, value in self.tensors().items()}
         return replace(self, **changed) if changed else self  # type: ignore[type-var]
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Self:
-        """The same operator with its floating-point tensors cast and moved."""
+        """A copy of the operator with its floating-point tensors cast and moved."""
         return self.mapped(lambda t: cast(t, dtype, device))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -130,9 +133,9 @@ class Nonlinear(Op):
     __slots__ = ()
 
     def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
-        """The window of its input that a window of its output reads, and the operator there.
+        """The window of the input that a window of the output reads, and the operator over it.
 
-        None: all of it. `source` is the input's shape.
+        `source` is the input's shape. None means that all of the input is read.
         """
         return None
 
@@ -153,8 +156,11 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def foldable(given: Shape, wanted: Shape) -> bool:
-    """Whether an array of one shape can stand for one of another without guessing the order of its
-    axes: apart from axes of length 1 they are the same, or one of the two is flat."""
+    """True if an array of one shape can be reshaped to another without guessing the order of its
+    axes.
+
+    Apart from axes of length 1 the two must be equal, or one of them flat.
+    """
     axes, others = (tuple(n for n in shape if n != 1) for shape in (given, wanted))
     return prod(axes) == prod(others) and (axes == others or min(len(axes), len(others)) <= 1)
 

@@ -34,5 +34,5 @@ class Pool:
         return tensor
 
     def shared(self, op: AnyOp) -> AnyOp:
-        """The same operator on tensors of the pool."""
+        """A copy of the operator that reads tensors of the pool."""
         return op.mapped(self.one)

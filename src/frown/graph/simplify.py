@@ -1,4 +1,4 @@
-"""The same function with fewer nodes: dead ones dropped, neighbours merged.
+"""Rewrite a graph as an equal one with fewer nodes: unread ones dropped, neighbours merged.
 
 Meant for graphs in float64: products of weights are rounded once more.
 """
@@ -20,11 +20,10 @@ from frown.graph.sharing import Pool
 
 
 def simplify(graph: Graph) -> Graph:
-    """The same function, to rounding; a merged node keeps the name of the outer one.
+    """An equal graph, to rounding, with fewer nodes; a merged node keeps the outer one's name.
 
-    Two nodes merge only where nothing else reads the inner one, and two matrices only
-    where their product holds no more numbers than both. Tensors that operators share,
-    or that merging makes alike, are stored once. The output stays last.
+    Two nodes merge only where nothing else reads the inner one, and two matrices only where their
+    product holds no more numbers than both. Equal tensors are stored once. The output stays last.
     """
     nodes = hoist(graph.nodes)
     pool = Pool()
@@ -36,13 +35,15 @@ def simplify(graph: Graph) -> Graph:
 
 
 def tidy(graph: Graph) -> Graph:
-    """The same function, exactly: slices taken early, nothing left that does nothing."""
+    """An equal graph, exactly: slices are taken early, and nodes without effect dropped."""
     return Graph(_without_identities(hoist(graph.nodes)), graph.dtype, graph.device)
 
 
 def without_batch_axis(graph: Graph) -> Graph:
-    """The same function without a leading axis of 1 that all nodes carry along; the graph as it
-    is where an operator might care."""
+    """An equal graph without the leading axis of 1 that all nodes carry along.
+
+    The graph itself where an operator might depend on that axis.
+    """
     nodes = []
     for i, node in enumerate(graph.nodes):
         inner = _inner(node, [graph.nodes[j].shape for j in node.inputs], i == graph.output)

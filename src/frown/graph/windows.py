@@ -28,7 +28,7 @@ class Windows:
     ceil: bool
 
     def reach(self) -> list[int]:
-        """How many windows there are along each axis."""
+        """The number of windows along each axis."""
         counts = []
         for n, k, s, (a, b), d in self._axes():
             room = n + a + b - d * (k - 1) - 1
@@ -48,8 +48,10 @@ class Windows:
         ]
 
     def counts(self, include_pad: bool) -> Tensor:
-        """How many entries each window averages: with `include_pad` the padding counts, but
-        never what `ceil` adds beyond it."""
+        """The number of entries that each window averages.
+
+        With `include_pad` the padding counts, but never what `ceil` adds beyond it.
+        """
         dims = len(self.kernel)
         ones = torch.ones(1, 1, *self.kernel, dtype=torch.float64)
         entries = torch.ones(1, 1, *self.spatial, dtype=torch.float64)

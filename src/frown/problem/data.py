@@ -44,7 +44,7 @@ class Dataset:
         )
 
     def divided(self, by: float) -> Dataset:
-        """The same inputs with every number divided by `by`."""
+        """A copy with every number of the inputs divided by `by`."""
         if not (np.isfinite(by) and by > 0):
             raise InvalidInput(f"--divide {by}: give a positive number, 255 for bytes to [0, 1]")
         return replace(self, x=self.x / by)
@@ -261,7 +261,7 @@ def _column(path: Path, header: list[str], names: tuple[str, ...]) -> int | None
 
 
 def _is_name(cell: str) -> bool:
-    """Whether a cell makes its line a header: a word, not a number nor a mistyped one."""
+    """True if a cell makes its line a header: a word, neither a number nor a mistyped one."""
     try:
         float(cell)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which frames of a sequence may move, and whether each has a ball of its own."""
+"""Frames of a sequence: which may move, and whether each has a ball of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Frames:
 
     @property
     def name(self) -> str:
-        """As users write it: `all`, `each`, `3`, `0:3`, `0,2,5`, `each of 0:3`."""
+        """The frames as users write them: `all`, `each`, `3`, `0:3`, `0,2,5`, `each of 0:3`."""
         if len(self.chosen) == self.count:
             return "each" if self.each else "all"
         return f"each of {_listed(self.chosen)}" if self.each else _listed(self.chosen)
@@ -51,7 +51,7 @@ class Frames:
 
 
 def frames_of(frames: object, axis: int, shape: Shape) -> Frames | None:
-    """What a user says of frames, checked; None: one ball over everything."""
+    """The frames that a user named, checked; None means one ball over the whole input."""
     text = frames.strip().lower() if isinstance(frames, str) else ""
     if text == "all":
         return None
@@ -112,7 +112,7 @@ def _chosen(frames: object, count: int, shape: Shape, axis: int) -> tuple[int, .
 
 
 def _parts(frames: object) -> list[object]:
-    """A list of frames and slices, whatever way they were given."""
+    """A list of frames and slices, in whichever form they were given."""
     if isinstance(frames, str):
         return [_part(text.strip(), frames) for text in frames.split(",")]
     if isinstance(frames, slice | int | np.integer) and not isinstance(frames, bool):

@@ -1,4 +1,4 @@
-"""From what users pass in to tensors, with every mistake named."""
+"""Turn what users pass in into arrays, naming every mistake."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _raw(value: object) -> NDArray[Any]:
 
 
 def indices_of(indices: ArrayLike, count: int) -> NDArray[np.int64]:
-    """(N,) whole numbers, what the user calls the inputs."""
+    """(N,) whole numbers: the user's own numbers of the inputs."""
     array = numbers_of(indices, "indices")
     if array.shape != (count,) or not np.array_equal(array, np.floor(array)):
         raise InvalidInput(f"indices must be whole numbers, one for each of the {count} inputs")

@@ -1,4 +1,4 @@
-"""What must hold of the outputs: clauses of linear inequalities, per sample."""
+"""Properties of the outputs: clauses of linear inequalities, per sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Property(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """Samples, and literals of each."""
+        """The number of samples, and of literals of each."""
 
     @property
     @abstractmethod
@@ -56,12 +56,12 @@ class Property(ABC):
 
     @property
     def clauses(self) -> int:
-        """How many clauses there are."""
+        """The number of clauses."""
         return int(self.clause[-1]) + 1 if len(self.clause) else 0
 
     @property
     def single(self) -> bool:
-        """Whether every clause is one literal: then margins are the literals."""
+        """True if every clause is one literal, so that margins are the literals."""
         return self.clauses == len(self.clause)
 
     def literals(self, outputs: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Property(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Linear(Property):
-    """Any literals, written out."""
+    """A property of any clauses, with all coefficients written out."""
 
     coef: Tensor  # (N, T, outputs)
     const: Tensor  # (N, T)

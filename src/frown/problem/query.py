@@ -19,7 +19,7 @@ from frown.problem.region import Region
 
 @dataclass(frozen=True)
 class Query:
-    """Inputs with their labels, in double precision; `at` casts a part of them."""
+    """Inputs with their labels, and what is asked about them, in double precision."""
 
     x: NDArray[np.float64]  # (N, *input shape)
     label: NDArray[np.int64]  # (N,)
@@ -87,7 +87,7 @@ class Query:
         return margins
 
     def property(self, graph: Graph) -> LabelWins:
-        """What must hold, as a graph's numbers."""
+        """The property that must hold, in a graph's precision."""
         label = torch.from_numpy(self.label).to(graph.device)
         targets = self.targets(graph.output_size).to(graph.device)
         return LabelWins(label, targets, graph.output_size, graph.dtype)

@@ -1,9 +1,9 @@
-"""Where the input may move: l_p balls, possibly cut by a valid range.
+"""Regions, in which the input may move: l_p balls, possibly cut by a valid range.
 
-region = { x : ||(x - centre) / scale||_p <= radius, lower <= x <= upper },
+    region = { x : ||(x - centre) / scale||_p <= radius, lower <= x <= upper },
 
-or, where frames have balls of their own, the same with the norm of every frame by itself: a
-product of balls, over which a linear form is least where each of its parts is.
+or, where frames have balls of their own, the same with the norm of every frame by itself: a product
+of balls, over which a linear form is least where each of its parts is.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class Minimum:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One ball per sample, or one for every frame of every sample.
+    """One l_p ball per sample, or one for every frame of every sample.
 
-    `scale` gives features their own radius (0: the feature may not move); `lower` and
-    `upper` are the valid range, which must contain the centre. Slices along `split`, an axis
-    of the centre, are frames with a ball each.
+    `scale` gives features their own radius (0: the feature may not move). `lower` and `upper` are
+    the valid range, which must contain the centre. Slices along `split`, an axis of the centre, are
+    frames with a ball each. Not for boxes whose bounds must be exact: centre plus and minus radius
+    is rounded.
     """
 
     centre: Tensor  # (N, *shape)
@@ -149,10 +150,10 @@ class Region:
         return norms(self.balls(scaled), self.dual).sum(1)
 
     def descent(self, slope: Tensor, spread: Tensor) -> Tensor:
-        """The steepest step of this radius against a gradient, the range left aside.
+        """The steepest step of this radius against a gradient, the valid range ignored.
 
-        For p = 1 the step is shared by the steepest features, a part `spread` (rows,) of
-        all: along one at a time an attack would crawl.
+        For p = 1 a fraction `spread` (rows,) of all features, the steepest ones, share the step:
+        moving one feature at a time would make an attack slow.
         """
         flat = self.balls(slope if self.scale is None else slope * self.scale)
         if self.p == inf:
@@ -185,8 +186,10 @@ class Region:
         return Box(torch.stack(least), torch.stack(most))
 
     def project(self, x: Tensor) -> Tensor:
-        """A point of the region near x: the balls first, then the range, which keeps it
-        inside the balls because the range contains the centre."""
+        """A point of the region near x, projected to the balls and then to the range.
+
+        The second step stays inside the balls because the range contains the centre.
+        """
         step = x - self.centre
         if self.scale is not None:
             step = torch.where(self.scale > 0, step / self.scale, torch.zeros_like(step))
@@ -199,8 +202,10 @@ class Region:
         return x
 
     def distance(self, x: Tensor) -> Tensor:
-        """||(x - centre) / scale||_p, of frames with a ball each the largest; infinite where
-        a fixed feature has moved."""
+        """||(x - centre) / scale||_p, the largest over the frames where each has a ball.
+
+        Infinite where a fixed feature has moved.
+        """
         step = x - self.centre
         if self.scale is not None:
             moved = torch.where(step == 0, torch.zeros_like(step), torch.full_like(step, inf))
@@ -208,7 +213,7 @@ class Region:
         return norms(self.balls(step), self.p).amax(1)
 
     def limit(self) -> Tensor:
-        """(N,) the radius beyond which the valid range leaves nothing to gain; inf without."""
+        """(N,) the radius at which the ball covers the valid range; infinite without a range."""
         if self.lower is None or self.upper is None:
             return torch.full_like(self.radius, inf)
         far = (self.centre - self.lower).maximum(self.upper - self.centre)
