@@ -6,12 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 from frown.bounds.method import Method
-from frown.bounds.options import options_of
 from frown.errors import InvalidInput
 from frown.methods.crown import Crown, CrownIbp, FastLin, Interval
 from frown.methods.exact.distance import Exact
 from frown.methods.frown.network import Frown
 from frown.methods.lp.bounds import LP
+from frown.problem.options import options_of
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Interval, FastLin, CrownIbp, Crown, Frown, LP, Exact)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from frown.bounds.forms import form_along, one_hot
 from frown.bounds.method import Bounds, Method
-from frown.bounds.options import Option, check_options
 from frown.bounds.patches import Part
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, State
@@ -30,6 +29,7 @@ from frown.bounds.walk import (
 )
 from frown.bounds.work import Work
 from frown.graph.box import Box
+from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed

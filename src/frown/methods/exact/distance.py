@@ -24,7 +24,6 @@ from torch import Tensor
 
 from frown.bounds.clock import Clock, OutOfTime
 from frown.bounds.method import Closing, Ends, Method, Update
-from frown.bounds.options import Option, check_options
 from frown.bounds.plan import Plan
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
@@ -32,6 +31,7 @@ from frown.methods.crown import RULES, Crown
 from frown.methods.exact.program import Mixed, minimise_mixed, nearest_on_piece
 from frown.methods.frown.network import Frown
 from frown.methods.lp.solvers import needed
+from frown.problem.options import Option, check_options
 from frown.problem.property import Linear, Property, conjunction, violated
 from frown.problem.region import Region
 from frown.relax.maximum import Max

@@ -16,7 +16,6 @@ from torch import Tensor
 from frown.bounds.first_layer import Entry
 from frown.bounds.forms import one_hot
 from frown.bounds.method import Bounds, Bytes, Method, every
-from frown.bounds.options import Option, check_options
 from frown.bounds.patches import Part, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request, State
@@ -28,6 +27,7 @@ from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.methods.crown import RULES, Crown, crown_box, crown_layers, crown_literals
 from frown.methods.frown.ascent import Ascent, Rows, optimise, slopes_of
+from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed

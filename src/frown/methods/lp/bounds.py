@@ -24,7 +24,6 @@ from torch import Tensor
 
 from frown.bounds.forms import begin, descend, form_of, one_hot
 from frown.bounds.method import Bounds, Method
-from frown.bounds.options import Option, check_options
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request, State
 from frown.bounds.rule import Rule
@@ -36,6 +35,7 @@ from frown.methods.crown import RULES, Crown
 from frown.methods.frown.network import Frown
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Duals, minimise, needed
+from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed, Slopes

@@ -26,6 +26,7 @@ class Option:
     below: float | None = None  # numbers must be less
     metavar: str | None = None
     panel: str = ""  # the group of the option in the help text
+    flag: str = ""  # its name on the command line, where that is not the field's
 
 
 @dataclass(frozen=True, slots=True)
