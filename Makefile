@@ -12,8 +12,10 @@ demo: $(VENV)/.frown
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-# Long campaigns against the proofs, the checker and the readers; an hour or so. Shorter ones:
-# make nightly REGIONS=2000 MODELS=500 TRIALS=500 SECONDS=30 EVERY=65537 NETWORKS=50
+# Property tests with many random examples, and long campaigns against the proofs, the checker and
+# the readers; some hours. Shorter ones:
+# make nightly EXAMPLES=20 REGIONS=2000 MODELS=500 TRIALS=500 SECONDS=30 EVERY=65537 NETWORKS=50
+EXAMPLES ?= 500
 REGIONS ?= 100000
 MODELS ?= 10000
 TRIALS ?= 10000
@@ -21,6 +23,7 @@ SECONDS ?= 600
 EVERY ?= 257
 NETWORKS ?= 2000
 nightly: $(VENV)/.fuzz
+	FROWN_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m hypothesis --hypothesis-profile nightly
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/operators_campaign.py --models $(MODELS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)

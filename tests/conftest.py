@@ -1,22 +1,13 @@
-"""Property tests draw the same examples everywhere, on one thread."""
+"""Hypothesis' profiles, one thread, and Ctrl-C for what tests start."""
 
 from __future__ import annotations
 
 import signal
 
 import torch
-from hypothesis import HealthCheck, Phase, settings
 
-settings.register_profile(
-    "frown",
-    max_examples=4,
-    phases=[Phase.explicit, Phase.generate],  # an example is a table of boxes: nothing to shrink
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-settings.load_profile("frown")
+import examples  # noqa: F401  (registers the profiles)
+
 torch.set_num_threads(1)
 
 # A shell's background jobs ignore Ctrl-C, and so would what tests start and interrupt.

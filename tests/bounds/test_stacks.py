@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -85,7 +85,6 @@ def test_runs_give_what_their_nodes_give_alone(
 NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=40))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_sides_chosen_by_arithmetic_are_exact(

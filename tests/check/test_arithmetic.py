@@ -7,9 +7,10 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from frown_check.balls import (
     Array,
     Ball,
@@ -63,7 +64,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(seeds)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_sums_and_products_contain_the_exact_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
@@ -76,7 +77,7 @@ def test_sums_and_products_contain_the_exact_ones(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_matrix_products_contain_the_exact_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, k, m = rng.integers(1, 9, 3)
@@ -87,7 +88,7 @@ def test_matrix_products_contain_the_exact_ones(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_intervals_lie_in_their_balls_and_balls_in_their_intervals(seed: int) -> None:
     rng = np.random.default_rng(seed)
     low, high = np.sort(hostile(rng, 2, 5), 0)
@@ -100,7 +101,7 @@ def test_intervals_lie_in_their_balls_and_balls_in_their_intervals(seed: int) ->
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_form_pulled_back_is_the_same_form(seed: int) -> None:
     """c . (J x + b) = (J^T c) . x + c . b, exactly, for exact points of the balls."""
     rng = np.random.default_rng(seed)
@@ -129,7 +130,7 @@ def test_a_form_pulled_back_is_the_same_form(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_reading_entries_and_sending_coefficients_back_are_adjoint(seed: int) -> None:
     rng = np.random.default_rng(seed)
     width, count = (int(n) for n in rng.integers(1, 9, 2))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from check.networks import NETWORKS, built
 from check.writer import draft
+from examples import examples
 from frown_check import check
 from onnx_models import node
 
@@ -32,7 +33,7 @@ def sampled(x: np.ndarray, radius: float, p: float, rng: np.random.Generator) ->
 
 @pytest.mark.parametrize("name", NETWORKS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=2, deadline=None)
+@examples(2)
 def test_proved_margins_hold_whatever_the_slopes(
     name: str, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -118,7 +119,7 @@ def exact_minimum(
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_exact_margins_of_relu_networks_are_never_exceeded(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -183,7 +184,7 @@ def test_normalisation_and_a_valid_range_are_part_of_the_claim(tmp_path: Path) -
 
 @pytest.mark.parametrize("sites", [0, 1, 2])
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_what_rounding_does_to_coefficients_is_paid_for(
     sites: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from check.networks import NETWORKS, Net
 from check.writer import Draft, draft, seal
+from examples import examples
 from frown_check import check, container
 from frown_check.__main__ import main
 
@@ -160,7 +161,7 @@ def test_another_model_is_refused(net: Net, tight: Callable[[], Draft], tmp_path
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_damaged_bytes_never_crash_and_prove_nothing_false(data: Any, net: Net, tight: Any) -> None:
     file = bytearray(tight().file())
     kind = data.draw(st.sampled_from(["flip", "cut", "noise", "header"]))

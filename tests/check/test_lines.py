@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from flint import arb, arb_series, ctx, fmpq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from frown_check import functions as f
 from frown_check.curves import EXPRESSIONS, Tabulated
 from frown_check.lines import Elementwise, Maximum, Product
@@ -86,7 +87,7 @@ def boxes(rng: np.random.Generator, name: str, count: int) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_lines_bound_their_function_and_touch_it(name: str, seed: int) -> None:
     make, exact = FUNCTIONS[name]
     rng = np.random.default_rng(seed)
@@ -188,7 +189,7 @@ def test_gaps_are_no_steeper_than_they_say(name: str) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_planes_of_maxima_bound_and_touch_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, count = 4, int(rng.integers(2, 6))
@@ -219,7 +220,7 @@ def test_planes_of_maxima_bound_and_touch_them(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_planes_of_products_bound_and_touch_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
     low = rng.normal(size=(5, 2)) * rng.choice([1e-160, 1.0, 1e5], (5, 1))

@@ -7,9 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from frown.problem.region import Region as Engine
 from frown_check.region import Region
 
@@ -58,7 +59,7 @@ def points(rng: np.random.Generator, r: Region, count: int) -> list[list[Fractio
 @pytest.mark.parametrize("clipped", [False, True])
 @pytest.mark.parametrize("p", P)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_no_point_of_the_region_lies_below(p: float, clipped: bool, balls: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     r = region(rng, p, clipped, balls)

@@ -8,11 +8,12 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 import zoo
+from examples import examples
 from frown.bounds.forms import Chosen, LinearForm, pull_back
 from frown.bounds.plan import Plan
 from frown.graph.box import Box
@@ -48,7 +49,7 @@ from theorem_tools import (
 
 SEEDS = st.integers(0, 2**20)
 every_function = pytest.mark.parametrize("name", [*ELEMENTWISE, "max"])
-few = settings(max_examples=2)
+few = examples(2)
 GRAPHS = [n for n in zoo.NETWORKS if not n.startswith("mlp")]
 PAIR = ([[1.0], [1.0]], [0.0, 1.0])  # x -> (x, x + 1); on |x| <= 1 relu changes x alone
 

@@ -7,11 +7,12 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 import zoo
+from examples import examples
 from frown.bounds.forms import Chosen, pull_back
 from frown.bounds.method import Bounds
 from frown.bounds.plan import Plan
@@ -42,8 +43,8 @@ from theorem_tools import (
 )
 
 SEEDS = st.integers(0, 2**20)
-one = settings(max_examples=1)
-few = settings(max_examples=2)
+one = examples(1)
+few = examples(2)
 LONG = Ascent(steps=200, more=200, decay=0.98)
 
 
