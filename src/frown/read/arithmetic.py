@@ -117,7 +117,7 @@ def along(b: Builder, x: Value, axis: int, matrix: Tensor) -> Value:
 
 
 def _number(constant: Tensor, what: str) -> float:
-    """The one number that all entries of a constant are."""
+    """The number that all entries of a constant are equal to."""
     flat = constant.double().flatten()
     if not len(flat) or not bool((flat == flat[0]).all()) or not isfinite(float(flat[0])):
         raise Unsupported(f"{what} that is not one finite number")

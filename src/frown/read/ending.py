@@ -18,8 +18,11 @@ INCREASING = (Arctan, Exp, Sigmoid, Softplus, Tanh)
 
 
 def applied(build: Builder, op: Op, x: Value) -> Value:
-    """A function of every entry, which the model has as an operator of its own. (Those inside of
-    other operators are not looked for: the checker of certificates does not, either.)"""
+    """Apply a function to every entry, as an operator of its own in the model.
+
+    Functions inside of other operators are not looked for; the checker of certificates does not,
+    either.
+    """
     y = build.add(op, x)
     if isinstance(op, INCREASING):
         build.ordered[y.index] = x

@@ -29,10 +29,10 @@ ROUNDINGS = 64  # times its own rounding in single precision is what a graph all
 
 @dataclass(frozen=True, repr=False)
 class Model:
-    """A network ready to be bounded.
+    """A network ready to be bounded, beside the runtime it came from.
 
-    `run` evaluates the original model (onnxruntime or the torch module) on inputs
-    (N, *input_shape) in the user's units and returns (N, classes).
+    `run` evaluates the original model (onnxruntime or the torch module) on inputs (N, *input_shape)
+    in the user's units and returns (N, classes). Made by `frown.load`.
     """
 
     graph: Graph
@@ -58,19 +58,22 @@ class Model:
 
     @property
     def ranking(self) -> Graph:
-        """The graph to compare classes in: of two of its outputs that is larger which is larger
-        of the model's, over the real numbers."""
+        """The graph in which classes are compared: its outputs have the same order as the model's.
+
+        It leaves out a last softmax or the like, over the real numbers.
+        """
         return self.graph if self.scores is None else self.scores
 
     @cached_property
     def memo(self) -> dict[tuple[str, ...], Any]:
-        """What follows from the graph alone and is costly to work out again."""
+        """Values that follow from the graph alone and are costly to compute again."""
         return {}
 
     def normalised(self, mean: object, std: object) -> Self:
-        """The same network behind (x - mean) / std, so that radii are in x's units.
+        """A copy of the model that applies (x - mean) / std first, so that radii are in x's units.
 
-        `mean` and `std` are numbers, one number per channel, or of the input's shape.
+        `mean` and `std` are numbers, one number per channel, or arrays of the input's shape. Raises
+        InvalidInput where they fit neither, or where std is not positive.
         """
         shift = _per_feature(mean, self.input_shape, "mean")
         width = _per_feature(std, self.input_shape, "std")
@@ -111,7 +114,7 @@ class Model:
             raise InvalidModel(f"{self.name}: the model answers NaN or infinity on inputs")
 
     def _compare(self, x: Array) -> int:
-        """How many of these inputs the original answers; there the graph must agree."""
+        """The number of these inputs that the original answers; on those the graph must agree."""
         theirs = np.asarray(self.run(x), dtype=np.float64)
         ours = self.graph.apply(torch.from_numpy(x)).reshape(len(x), -1).numpy()
         if theirs.shape != ours.shape:
@@ -136,8 +139,11 @@ class Model:
         return len(theirs)
 
     def rounding(self, x: Array, theirs: Array, vary: Array) -> NDArray[np.float64]:
-        """(N,) by how much the original's answers may be rounded: by little beside how they vary,
-        or as the graph's own are in single precision with functions as runtimes compute them."""
+        """(N,) how much of the original's answers may be rounding.
+
+        It is a little of how much answers vary, or as much as the graph's own answers change in
+        single precision with functions as runtimes compute them.
+        """
         size = np.abs(theirs).max(1)
         with np.errstate(invalid="ignore"):
             off = np.abs(self.in_single_precision(x) - self.answer(x))
@@ -152,10 +158,12 @@ class Model:
         return answers
 
     def in_single_precision(self, x: Array, slack: float = 2.0**-22) -> NDArray[np.float64]:
-        """(N, outputs) of the imported graph as a runtime in single precision might have them:
-        every number that is stored is off by half of `slack` at random, since sums in an order of
-        their own round otherwise, and smooth functions by `slack` of what they are computed from,
-        which runtimes allow themselves. A normalisation comes before, in double precision."""
+        """(N, outputs) of the imported graph, as a runtime in single precision might compute them.
+
+        Every stored number is off by half of `slack` at random, since sums in another order round
+        differently, and smooth functions by `slack` of what they are computed from, which runtimes
+        allow themselves. A normalisation comes first, in double precision.
+        """
         key = ("single precision",)
         if key not in self.memo:
             self.memo[key] = self.graph.to(torch.float32)
@@ -205,8 +213,8 @@ def _is_smooth(op: object) -> bool:
 
 
 def same(found: Array, expected: Array) -> bool:
-    """Whether a batch is answered as its inputs are one by one: up to rounding, whatever the
-    answers' size."""
+    """True if a batch is answered like its inputs one by one, up to rounding, whatever the size of
+    the answers."""
     if found.shape != expected.shape:
         return False
     size = np.abs(np.nan_to_num(expected)).max()

@@ -19,8 +19,10 @@ _SLICES = 60  # places along an axis where the pointer gets numbers
 
 
 def number(value: float | None, way: int = 0) -> str:
-    """Three significant digits, without a trailing exponent where that is shorter; the nearest
-    ones, or (way -1) those below or (1) above."""
+    """Three significant digits, without an exponent where that is shorter.
+
+    The nearest ones, or those below (way -1) or above (way 1).
+    """
     if value is None:
         return "–"
     if not isfinite(value):
@@ -67,7 +69,7 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 
 @dataclass(frozen=True)
 class Plane:
-    """Where data lie on the drawing: x in [0, right], y in [0, top]."""
+    """The drawing's coordinates of data with x in [0, right] and y in [0, top]."""
 
     width: int
     height: int

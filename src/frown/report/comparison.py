@@ -86,7 +86,7 @@ class Comparison:
         return cls(kept, entries, Statement.of(results[methods[-1]]), counts)
 
     def left_out(self) -> str:
-        """That some results have inputs which others have not; empty where all have the same."""
+        """A note that some results have inputs which others do not; empty where all agree."""
         if all(count == len(self.entries) for count in self.counts.values()):
             return ""
         held = ", ".join(f"{display_name(m)} {n:,}" for m, n in self.counts.items())
@@ -136,7 +136,7 @@ class Comparison:
         return sum(row.seconds for row in self.results[method].rows)
 
     def gain(self, better: str, than: str) -> float | None:
-        """How much larger `better`'s mean radius is, over inputs where both have one."""
+        """The relative gain of `better`'s mean radius over `than`'s, where both have one."""
         if better not in self.results or than not in self.results:
             return None
         pairs = [(e.radius(better), e.radius(than)) for e in self.entries]
@@ -157,14 +157,16 @@ class Comparison:
 
 
 def display_name(method: str) -> str:
-    """For people; what stands in brackets behind a method tells two runs of it apart."""
+    """A method's name for people; brackets after it tell two runs of one method apart."""
     base, bracket, run = method.partition(" (")
     return NAMES.get(base, base) + bracket + run
 
 
 def _rank(method: str) -> tuple[int, bool, str]:
-    """Unknown names come first, so that what people came for stays the last; so does a
-    method among runs of it with other settings."""
+    """Sort key of methods. Unknown names come first, so that the best-known come last.
+
+    So does a method among runs of it with other settings.
+    """
     base, bracket, _ = method.partition(" (")
     order = list(NAMES)
     return (order.index(base) if base in NAMES else -1, not bracket, method)

@@ -1,5 +1,7 @@
-"""Which frames of a sequence may be sensitive: a strip of radii for every input, as a table whose
-cells are coloured, with the frame's own content above each number."""
+"""Strips of radii, one for every input, that show which frames of a sequence may be sensitive.
+
+A strip is a table whose cells are coloured, with the frame's own content above each number.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,7 @@ def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
 
 
 def means(found: Sensitivity, end: Callable[[Row], float | None]) -> list[float | None]:
-    """Of every frame, over the inputs classified right that have such an end."""
+    """The mean of `end` for every frame, over the inputs classified right that have one."""
     radii: dict[int, list[float]] = {f: [] for f in found.frames}
     for row in found.rows:
         value = end(row) if _limited(row) else None
@@ -197,7 +199,7 @@ def _line(
 
 
 def _said(row: Row) -> tuple[str, str]:
-    """The cell's text, and its class where it shows no limited radius."""
+    """The text of a cell, and its class where it shows no radius."""
     if row.status == "misclassified":
         return "wrong", ' class="wrong"'
     if row.status == "mismatch":

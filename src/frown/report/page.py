@@ -64,13 +64,15 @@ def write_report(
 ) -> Path:
     """Write the page on `results` (by method) to `out` and return `out`.
 
-    `images` (N, H, W) or (N, H, W, 3) belong to the inputs in the order of their index; None:
-    the inputs are no images. `answers` holds the model's class of each counterexample by input
-    index. `command` is the one that repeats the run. `frames` (by method) are the radii of
-    frames alone, of the same model, and `sequences` (N, *input shape) the first of them's inputs
-    in the order of its rows; with them `results` may be empty. `notices` stand on top, as that a
-    run was interrupted. Raises InvalidInput where the
-    results cannot stand on one page, OutputError where the file cannot be written.
+    `images` (N, H, W) or (N, H, W, 3) belong to the inputs in the order of their index; None: the
+    inputs are no images. `answers` holds the model's class of each counterexample by input index.
+    `command` is the one that repeats the run. `frames` (by method) are the radii of frames alone,
+    of the same model, and `sequences` (N, *input shape) the inputs of the first of them in the
+    order of its rows; with them `results` may be empty. `notices` stand on top, such as that a run
+    was interrupted.
+
+    Raises InvalidInput where the results cannot stand on one page, OutputError where the file
+    cannot be written.
     """
     strips = [] if not frames else frames_sections(frames, results, sequences)
     if strips and frames and not results:
@@ -97,8 +99,8 @@ def report_from_files(
 ) -> Path:
     """Write the page on the result directories of earlier runs, one method each, to `out`.
 
-    What the page says on top (runs that were interrupted, inputs left out) goes to `tell`, too.
-    Where two directories hold the same method, both appear under their directories' names.
+    The notices on top of the page (runs that were interrupted, inputs left out) go to `tell` as
+    well. Where two directories hold the same method, both appear under their directories' names.
     Inputs that are images are shown if their data file is still there and unchanged.
     """
     _require_distinct(directories)

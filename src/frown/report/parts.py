@@ -1,4 +1,4 @@
-"""What every page is made of: the document around it, tiles, and how to repeat the run."""
+"""Parts that every page has: the document around it, tiles, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reproduce(
     results: Mapping[str, Certification | Sensitivity],
     command: str,
 ) -> str:
-    """What all results share, main's settings, and how each method's radii were proved."""
+    """The settings that all results share, main's own, and how each method's radii were proved."""
     everything = [row for found in results.values() for row in found.rows]
     certified = sum(bool(row.certificate) for row in everything)
     facts = [
@@ -76,7 +76,7 @@ def reproduce(
 
 
 def banner(notices: Sequence[str]) -> str:
-    """What must be known before anything else on the page is read."""
+    """A notice that must be read before anything else on the page."""
     lines = "".join(f"<p>{markup(notice)}</p>" for notice in notices)
     return f'<div class="banner" role="alert">{lines}</div>' if notices else ""
 

@@ -33,11 +33,11 @@ def read_results(directory: Path) -> Certification:
 
 
 def read_any(directory: Path) -> Certification | Sensitivity:
-    """The results that `frown certify --out directory` left there, with --sensitivity those
-    of frames alone.
+    """The results that `frown certify --out directory` left there.
 
-    Raises InvalidInput where the rows are missing or damaged. A run that was interrupted
-    has all its finished rows; its other files may be missing.
+    With --sensitivity they are those of frames alone. Raises InvalidInput where the rows are
+    missing or damaged. A run that was interrupted has all its finished rows; its other files may be
+    missing.
     """
     records, _ = _records(directory / ROWS_JSON)
     about = _about(directory / RUN)
@@ -71,7 +71,7 @@ def _result(
 
 
 def read_notices(directory: Path, found: Certification | Sensitivity) -> list[str]:
-    """What a reader of the results in `directory` must know: that they are not whole."""
+    """Notices for a reader of the results in `directory`: that they are incomplete, and why."""
     _, cut_off = _records(directory / ROWS_JSON)
     about = _about(directory / RUN)
     notices = []
@@ -214,7 +214,7 @@ def as_images(x: NDArray[np.floating]) -> NDArray[np.floating] | None:
 
 
 def _counterexamples(path: Path) -> dict[tuple[int, int], Any]:
-    """By input and frame; -1 where it is not a frame that moved alone."""
+    """Counterexamples by input and frame; the frame is -1 where no frame moved alone."""
     if not path.exists():
         return {}
     try:

@@ -1,8 +1,8 @@
-"""What a handler of an ONNX operator is given, and the one registry of handlers.
+"""The call that a handler of an ONNX operator is given, and the one registry of handlers.
 
-A handler is a function from a `Call` to the node's outputs. It sees computed inputs
-as `Value`s of the graph under construction and constant inputs as tensors, and raises
-`Unsupported` where the node asks for something that has no bounds.
+A handler is a function from a `Call` to the node's outputs. It sees computed inputs as `Value`s of
+the graph under construction and constant inputs as tensors, and raises `Unsupported` where the node
+asks for something that has no bounds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Call:
         return None if found is None else tuple(int(n) for n in found)
 
     def list_or_input(self, name: str, index: int) -> tuple[int, ...] | None:
-        """What newer opsets moved from attribute `name` to input `index`."""
+        """A list that newer opsets moved from attribute `name` to input `index`."""
         return self.integers(index, name) if self.has(index) else self.list(name)
 
     def refuse_attribute(self, name: str) -> Unsupported:

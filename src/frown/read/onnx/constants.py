@@ -225,7 +225,7 @@ def _computed(node: OnnxNode, opset: int, given: Mapping[str, Constant]) -> list
 
 
 def _entries(node: OnnxNode, opset: int, given: Mapping[str, Constant]) -> list[int]:
-    """How many numbers each output will have, from the standard's inference of shapes."""
+    """The number of entries of each output, from the standard's inference of shapes."""
     _require_sizes(node, given)
     helper = onnx.helper
     try:
@@ -288,7 +288,7 @@ def _require_sizes(node: OnnxNode, given: Mapping[str, Constant]) -> None:
 
 
 def _products(node: OnnxNode, entries: int, given: Mapping[str, Constant]) -> int:
-    """How many products one output is the sum of, times the entries of it."""
+    """The number of products that one output sums up, times its number of entries."""
     kernel = node.attributes.get("kernel_shape")
     if node.op in ("Conv", "ConvTranspose", "DeformConv", "ConvInteger", "QLinearConv"):
         weight = given[node.inputs[3 if node.op == "QLinearConv" else 1]]

@@ -112,7 +112,7 @@ def _moderate(x: Polynomial) -> bool:
 
 
 def _sum(x: Polynomial, y: Polynomial, sign: int) -> Polynomial | None:
-    """None where coefficients cancel."""
+    """The sum of two polynomials; None where coefficients cancel."""
     none = Fraction(0)
     if any(x[k] * y[k] * sign < 0 for k in x.keys() & y.keys()):
         return None
@@ -128,7 +128,7 @@ def _product(x: Polynomial, y: Polynomial) -> Polynomial | None:
 
 
 def _is(found: Polynomial, wanted: Mapping[int, Fraction | float]) -> bool:
-    """Relatively, so that what should be 0 is 0."""
+    """True if two numbers are relatively close; what should be 0 must be 0."""
     pairs = [(found.get(k, Fraction(0)), Fraction(wanted.get(k, 0))) for k in {*found, *wanted}]
     return all(abs(a - b) <= _ROUNDING * max(abs(a), abs(b)) for a, b in pairs)
 

@@ -1,4 +1,4 @@
-"""From ONNX nodes to a graph: run each node's handler, or report all that have none."""
+"""Import ONNX nodes into a graph: run each node's handler, or report all that have none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from frown.read.onnx.nodes import OnnxNode
 
 @dataclass(frozen=True, slots=True)
 class _Hole(Nonlinear):
-    """Stands for a node without bounds, so that the rest is examined too."""
+    """A node without bounds, kept so that the rest is examined too."""
 
     size: Shape
 
@@ -39,7 +39,7 @@ class _Hole(Nonlinear):
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
-    """A tensor of which not even the shape is known."""
+    """A tensor whose shape is not known either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Problem:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be imported; `inferred` tells tensors' shapes where ONNX can."""
+    """The nodes to be imported; `inferred` has tensors' shapes where ONNX can infer them."""
 
     model: str
     opset: int

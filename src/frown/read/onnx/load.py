@@ -148,14 +148,17 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
 
 
 def _digest(files: Files) -> str:
-    """That of a model's one file, or one of all digests: another weight in any is another model."""
+    """The digest of a model's one file, or one of all its files' digests.
+
+    Another weight in any of the files makes another model.
+    """
     if len(files) == 1:
         return files[0][1]
     return hashlib.sha256("\n".join(digest for _, digest in files).encode()).hexdigest()
 
 
 def _legible(message: Any) -> bool:
-    """Whether all strings of a message are text: of others the parser makes bytes."""
+    """True if all strings of a message are text; the parser makes bytes of others."""
     for field, value in message.ListFields():
         values = (
             [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
@@ -239,8 +242,10 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _drop_unread(proto: onnx.ModelProto) -> bool:
-    """Remove the nodes that no output depends on, which onnxruntime would compute all the same:
-    their sizes are nobody's to check. Returns whether there was one."""
+    """Remove the nodes that no output depends on; returns True if there were any.
+
+    onnxruntime would compute them all the same, and nothing checks their sizes.
+    """
     wanted = {o.name for o in proto.graph.output}
     kept = []
     for node in reversed(proto.graph.node):

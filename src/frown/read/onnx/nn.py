@@ -18,7 +18,7 @@ Pads = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where the windows of a convolution or pooling lie, one entry for each axis."""
+    """The windows of a convolution or pooling, one entry for each axis."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]

@@ -43,7 +43,7 @@ class OnnxNode:
 
     @property
     def has_body(self) -> bool:
-        """Whether it runs graphs of its own, as If, Loop and Scan do."""
+        """True if it runs graphs of its own, as If, Loop and Scan do."""
         return any(a.HasField("g") or a.graphs for a in self.proto.attribute)
 
 

@@ -263,7 +263,7 @@ def gelu(call: Call) -> Value:
 
 @handles(WRITTEN_GELU, attributes="linear cubic")
 def written_gelu(call: Call) -> Value:
-    """What `onnx_fuse` makes of a GELU that a file writes out, with the file's own constants."""
+    """A GELU that a file writes out and `fuse` has recognised, with the file's own constants."""
     _with_axes(call)
     linear, cubic = float(call.attributes["linear"]), float(call.attributes["cubic"])
     if cubic != 0:
@@ -275,7 +275,8 @@ def written_gelu(call: Call) -> Value:
 
 
 def _with_axes(call: Call) -> None:
-    """Constants of one axis, as an activation is written out with, give axes to a lone number."""
+    """A number without axes, given those of the one-axis constants that an activation is written
+    with."""
     if not call.value().rank:
         raise Unsupported("an activation of a tensor without axes, which may be written out")
 

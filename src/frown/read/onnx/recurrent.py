@@ -196,7 +196,7 @@ def _stacked(build: Builder, parts: Sequence[Operand], axis: int) -> Operand:
 
 
 def _directions(call: Call) -> tuple[bool, ...]:
-    """For each direction, whether it runs backwards."""
+    """True, for each direction, if it runs backwards."""
     known = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     ways = known.get(call.text("direction", "forward"))
     if ways is None:
@@ -250,7 +250,7 @@ def _cells(
 
 
 def _length(call: Call, frames: int) -> int:
-    """How many frames are read: sequence_lens, which must be constant and one number."""
+    """The number of frames that are read: sequence_lens, which must be constant and one number."""
     if not call.has(4):
         return frames
     lengths = set(call.integers(4, "sequence lengths"))

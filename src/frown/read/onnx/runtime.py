@@ -28,7 +28,7 @@ class Port:
 
     @property
     def is_batched(self) -> bool:
-        """An input of one axis is one input; otherwise the first axis is the batch."""
+        """True if the first axis is the batch; an input of one axis is one input."""
         return len(self.shape) > 1
 
     @property
@@ -37,7 +37,7 @@ class Port:
 
     @property
     def is_redeclared(self) -> bool:
-        """Whether the file fixes a batch other than the 1 that is bounded."""
+        """True if the file fixes a batch other than the 1 that is bounded."""
         return self.is_batched and self.batch not in (None, 1)
 
 
@@ -101,7 +101,7 @@ class OnnxRuntime:
 
 
 def _agree(alone: OnnxRuntime, together: OnnxRuntime) -> bool:
-    """Whether a batch gives what its rows give one by one.
+    """True if a batch gives what its rows give one by one.
 
     A file can declare a symbolic batch and still reshape to a batch of 1 inside.
     """

@@ -91,7 +91,7 @@ _UNFILLED = {
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's own warnings and traces: what matters becomes our error."""
+    """Silence torch's own warnings and traces; what matters becomes an error of ours."""
     silenced = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -141,7 +141,7 @@ def _cause(error: Exception) -> str:
 
 
 def _packs(error: Exception) -> bool:
-    """Whether it arose where a packed sequence was in use."""
+    """True if an error arose where a packed sequence was in use."""
     return any(
         isinstance(value, PackedSequence)
         for frame, _ in traceback.walk_tb(error.__traceback__)
@@ -269,8 +269,11 @@ class _Importer:
         return pytree.tree_map_only(Tensor, lambda t: t.cpu(), result)
 
     def _as_declared(self, node: Node, result: Any) -> Any:
-        """A handler that got a shape wrong must not pass for one that works, nor a type that
-        rounds for one that does not."""
+        """Check a handler's result against the exported graph's shape and type.
+
+        A handler that gets a shape wrong must not pass for one that works, nor a type that rounds
+        for one that does not.
+        """
         if not isinstance(result, Value | Tensor):
             return result
         declared = node.meta["val"]

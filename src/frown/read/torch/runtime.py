@@ -109,7 +109,7 @@ class Runtime:
             )
 
     def _mixes_no_samples(self) -> bool:
-        """Whether a batch is answered as its inputs are one by one."""
+        """True if a batch is answered like its inputs one by one."""
         generator = torch.Generator().manual_seed(0)
         inputs = torch.randn(2, *self.shape, generator=generator, dtype=torch.float64)
         try:
