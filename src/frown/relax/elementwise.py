@@ -25,10 +25,12 @@ from frown.relax.relaxation import (
 
 
 class Elementwise(Relaxation):
-    """f: R -> R. A new activation gives value, derivative, kinks and critical points, and where
-    it is defined if that is not everywhere.
+    """A function f of one variable, applied entry by entry.
 
-    All else (intercepts, the tightest slopes, CROWN's rule, images) follows.
+    A new activation gives its value, derivative, kinks and critical points, and where it is defined
+    if that is not everywhere. Intercepts, the tightest slopes, CROWN's rule and images follow.
+    Families need even less: see `PiecewiseLinear`, `SShaped` and `Hump`. Not for functions of
+    several entries: those are `Joint`.
     """
 
     __slots__ = ()
@@ -49,16 +51,19 @@ class Elementwise(Relaxation):
         return None
 
     def kinks(self) -> tuple[float | Tensor, ...]:
-        """Where f' jumps."""
+        """Points at which f' jumps."""
         return ()
 
     def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
-        """Points in the box where f' = slope: every place, end points and kinks apart,
-        where f(z) - slope z can be least (below) or greatest (not below)."""
+        """Points in the box where f' = slope.
+
+        Validity rests on this: it must contain every point inside the box, kinks apart, where f(z)
+        - slope z can be least (below) or greatest (not below). Further points do no harm.
+        """
         return ()
 
     def floor(self, dtype: torch.dtype) -> float:
-        """Where f is tiny, its error may still be that of numbers of this size."""
+        """The size of the smallest error that f's values may have, where f itself is tiny."""
         return 0.0
 
     def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -70,8 +75,10 @@ class Elementwise(Relaxation):
         return ()
 
     def supports(self, box: Box) -> tuple[Tensor, ...]:
-        """Slopes among which is the envelopes' at the middle of the box, where that is not one
-        of a tangent through an end."""
+        """Candidate slopes of the envelopes at the middle of the box.
+
+        They need to include that slope only where it is not one of a tangent through an end.
+        """
         return (self.derivative(box.middle),)
 
     # -- what follows -------------------------------------------------------------
@@ -173,7 +180,7 @@ class Elementwise(Relaxation):
         return Family(*sides)
 
     def image(self, box: Box) -> Box:
-        """Lines of slope 0 touch f at its least and greatest value."""
+        """A box around all values: lines of slope 0 touch f at its least and greatest value."""
         zero = torch.zeros_like(box.lower)
         below = torch.ones_like(zero, dtype=torch.bool)
         anchors = self.anchors(box)

@@ -51,8 +51,10 @@ class Hump(Elementwise):
         """f''(z), z in double precision."""
 
     def apply(self, *xs: Tensor) -> Tensor:
-        """In double precision inside: on the left, where f is tiny, the error of its factors
-        grows with z^2."""
+        """f(z), computed in double precision.
+
+        On the left, where f is tiny, the error of its factors grows with z^2.
+        """
         return self.value(xs[0].double()).to(xs[0].dtype)
 
     def derivative(self, z: Tensor) -> Tensor:
@@ -176,7 +178,7 @@ class GeluTanh(Hump):
 
     @property
     def standard(self) -> bool:
-        """Whether the constants stand for the two of the definition."""
+        """True if the constants stand for the two of the definition."""
         return self == GeluTanh()
 
     def value(self, z: Tensor) -> Tensor:

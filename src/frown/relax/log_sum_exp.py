@@ -225,15 +225,15 @@ class LogSumExp(Joint):
     # -- entries that are not there -----------------------------------------------------------
 
     def _present(self, x: Tensor) -> Tensor:
-        """-inf where an entry is left out."""
+        """x, with -inf where an entry is left out."""
         return x if self.kept is None else torch.where(self.kept, x, -torch.inf)
 
     def weigh(self, x: Tensor) -> Tensor:
-        """0 where an entry is left out."""
+        """Weights, with 0 where an entry is left out."""
         return x if self.kept is None else torch.where(self.kept, x, 0.0)
 
     def _count(self, x: Tensor) -> Tensor | float:
-        """How many entries are there."""
+        """The number of entries that are present."""
         return x.shape[-1] if self.kept is None else self.kept.sum(-1, keepdim=True).to(x.dtype)
 
     def single(self) -> Tensor | None:
@@ -276,7 +276,7 @@ class _Levels:
         return zeta.nan_to_num(nan=torch.inf).maximum(self.low).minimum(self.high)
 
     def share(self, zeta: Tensor) -> Tensor:
-        """Where on the box's diagonal the chords' sum is e^zeta."""
+        """The place on the box's diagonal where the chords' sum is e^zeta."""
         depth = (self.bottom - self.high).exp()
         place = ((zeta - self.high).exp() - depth) / (1 - depth)
         return place.nan_to_num(nan=0.5).clamp(0, 1)
@@ -288,8 +288,10 @@ def entropy(p: Tensor) -> Tensor:
 
 
 def _normalised(weights: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of sum 1 and what they were divided by; others where the sum is no size to
-    divide by."""
+    """Weights scaled to sum 1, and the divisor.
+
+    Other weights where the sum is too small or too large to divide by.
+    """
     total = weights.sum(-1, keepdim=True)
     ordinary = (total >= _SMALL) & (total <= 1 / _SMALL)
     total = torch.where(ordinary, total, 1.0)

@@ -123,7 +123,10 @@ class Max(Joint):
         return coef * torch.where(coef >= 0, along, along.mean(-1, keepdim=True))
 
     def project(self, alpha: Tensor, below: Tensor) -> Tensor:
-        """Of the fixed rule's slopes above, the two steepest tell the level: others may be 0."""
+        """Below, the nearest weights of sum <= 1; above, one level per window, its largest alpha.
+
+        Of the rule's slopes above the two steepest tell the level, since others may be 0.
+        """
         return torch.where(below[..., None], _weights(alpha), alpha.amax(-1, keepdim=True))
 
     # -- rules ----------------------------------------------------------------------
@@ -141,7 +144,7 @@ class Max(Joint):
         return Slopes(lower, torch.where(self.stable(box), winner, _slopes_at(high, box)))
 
     def parallel(self, box: Box) -> Slopes:
-        """The same plane on both sides, as Fast-Lin's parallel lines."""
+        """One plane's slopes on both sides, as Fast-Lin's parallel lines."""
         upper = self.crown(box).upper
         return Slopes(upper, upper)
 
@@ -157,7 +160,7 @@ class Max(Joint):
         return Box(box.lower.amax(-1), box.upper.amax(-1))
 
     def stable(self, box: Box) -> Tensor:
-        """One entry is the largest wherever the input moves: the maximum is that entry."""
+        """Mask of windows in which one entry is the largest wherever the input moves."""
         winner = _one_hot(box.lower) > 0
         rival = torch.where(winner, -torch.inf, box.upper).amax(-1, keepdim=True)
         return (box.lower.amax(-1, keepdim=True) >= rival).expand_as(box.lower)

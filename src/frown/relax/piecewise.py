@@ -15,12 +15,15 @@ from frown.relax.relaxation import Anchors, Line, Lines, Relaxed, Sides, SlopeRa
 
 
 class PiecewiseLinear(Elementwise):
-    """Bounds inside one linear piece are as good as any: nothing there needs a line."""
+    """A function of straight pieces: extremes of f(z) - s z lie at ends and kinks.
+
+    Bounds inside one piece are as good as any: such a neuron is stable.
+    """
 
     __slots__ = ()
 
     def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Chords to the kinks say it all, and need no care at a kink itself."""
+        """No slopes: chords to the kinks suffice, and need no care at a kink itself."""
         return (), ()
 
     def stable(self, box: Box) -> Tensor:
@@ -72,13 +75,16 @@ class Relu(PiecewiseLinear):
         return Lines(Slopes(under, slope), 0 * reach, above)
 
     def slopes_at(self, lower: Tensor, upper: Tensor, relaxed: Relaxed) -> Slopes:
-        """There is no choice above."""
+        """Slopes at these alpha; above there is no choice."""
         under = torch.addcmul(relaxed.range.lower.lower, lower, relaxed.range.widths[0])
         return Slopes(under, relaxed.lines.slopes.upper)
 
     def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
-        """No search is needed, in the hottest loop of all: a line of slope in [0, 1] through
-        the origin is below max(z, 0) everywhere, and the line above is the fixed one."""
+        """Lines without any search, as this is the hottest loop of all.
+
+        A line of slope in [0, 1] through the origin is below max(z, 0) everywhere, and the line
+        above is CROWN's.
+        """
         intercept = sides.of(relaxed.lines.lower, relaxed.lines.upper)
         return Within(slope, intercept, 0.0, relaxed.range.widths[0])
 
@@ -173,8 +179,10 @@ class Abs(PiecewiseLinear):
 
 @dataclass(frozen=True, slots=True)
 class Moderate(PiecewiseLinear):
-    """z, of which nothing is proved where |z| may exceed a limit: what a front end assumes of
-    numbers that it cannot know."""
+    """z, about which nothing is proved where |z| may exceed a limit.
+
+    Readers use it for assumptions about numbers that they cannot know.
+    """
 
     limit: float
 

@@ -123,6 +123,6 @@ class Product(Joint):
         return Family((low, high), falling)
 
     def stable(self, box: Box) -> Tensor:
-        """With one factor fixed the product is a line of the other."""
+        """Mask of products with one factor fixed, which are lines of the other."""
         fixed = (box.lower == box.upper).any(-1, keepdim=True)
         return fixed.expand_as(box.lower)

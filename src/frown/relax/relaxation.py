@@ -1,8 +1,8 @@
-"""What a nonlinearity must say about itself to be bounded.
+"""Relaxations: what every nonlinearity says about itself so that it can be bounded.
 
-A bounding line is its slope: for f on [l, u] and any slope s, the tightest valid
-intercepts are the extremes of f(z) - s z over [l, u] (Theorem 3 of the paper), so
-every slope gives a valid line and engines only choose slopes.
+A bounding line is its slope: for f on [l, u] and any slope s, the tightest valid intercepts are the
+extremes of f(z) - s z over [l, u] (Theorem 3 of the paper), so every slope gives a valid line and
+methods only choose slopes.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """A nonlinear node over a box: the fixed rule's lines, and what others need.
+    """A nonlinear node over a box: the rule's lines, and the slopes a search may choose.
 
     Tensors are per sample, or per row after `rows`; (1, ...) where all rows share one.
     """
@@ -113,7 +113,7 @@ class Relaxed:
 
     @cached_property
     def anchors(self) -> Anchors:
-        """Of the box; many lines have no need of them."""
+        """Anchors of the box, computed when first needed; many lines need none."""
         if self.origin is None:
             return self.op.anchors(self.box)
         relaxed, index = self.origin
@@ -142,7 +142,7 @@ class Sides:
 
     @cached_property
     def below(self) -> Tensor:
-        """As a mask."""
+        """A mask: True where the line below is needed."""
         return self.coef >= 0
 
     @cached_property
@@ -156,7 +156,7 @@ class Sides:
         return 2 * self.above - 1
 
     def of(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """What is needed of the two."""
+        """The entries of `lower` or `upper`, whichever side is needed."""
         return torch.lerp(lower, upper, self.above)
 
 
@@ -178,30 +178,41 @@ class Within:
 class Relaxation(Nonlinear):
     """A nonlinear operator with valid lines for every slope.
 
-    Slopes have the shape of the operator's input. `below` masks (of the output's
-    shape) say which side is wanted: True the line below f, False the one above.
+    Slopes have the shape of the operator's input. `below` masks (of the output's shape) say which
+    side is wanted: True the line below f, False the one above. Only `line` and `image` decide
+    whether bounds are valid; all other methods guide the choice of slopes. For a function of one
+    variable derive from `Elementwise`, which needs far less; for one of all entries of an axis from
+    `Joint`.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def anchors(self, box: Box) -> Anchors:
-        """What `line` needs to know of the box, computed once for many slopes."""
+        """Points of the box that `line` needs, computed once for many slopes."""
 
     @abstractmethod
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
-        """The tightest valid line of this slope on each entry's side."""
+        """The tightest valid line of a slope on each entry's side.
+
+        Args:
+            slope: (rows, *input shape), any numbers.
+            below: (rows, *output shape), True for the line below f.
+            anchors: of the box over which the line must hold.
+
+        Intercepts are NaN where f is not defined on all of the box.
+        """
 
     @abstractmethod
     def tightest(self, box: Box) -> SlopeRange:
-        """The slopes of the tightest lines; guides the search, validity never needs it."""
+        """The range of slopes of the tightest lines; it guides a search, validity never needs it."""
 
     @abstractmethod
     def crown(self, box: Box) -> Slopes:
-        """The fixed rule: the lines that are tightest at the middle of the box."""
+        """CROWN's rule: slopes of the lines that are tightest at the middle of the box."""
 
     def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
-        """The same, for callers who know the tightest slopes."""
+        """CROWN's rule for callers who have the range of the tightest slopes, `spread`."""
         return self.crown(box)
 
     @abstractmethod
@@ -210,16 +221,18 @@ class Relaxation(Nonlinear):
 
     @abstractmethod
     def family(self, relaxed: Relaxed, count: int) -> Family:
-        """Up to `count` tightest lines per side, as a linear program takes them (appendix
-        A.4); one: the fixed rule's."""
+        """Slopes of up to `count` tightest lines per side for a linear program (appendix A.4).
+
+        With `count` 1 they are CROWN's own.
+        """
 
     @abstractmethod
     def image(self, box: Box) -> Box:
-        """The range of f over the box."""
+        """A box around all values of f over the box."""
 
     @abstractmethod
     def stable(self, box: Box) -> Tensor:
-        """Mask of inputs whose bounds, made tighter, could not tighten any line."""
+        """Mask of inputs for which tighter bounds could not tighten any line."""
 
     def lines(self, slopes: Slopes, box: Box) -> Lines:
         """The tightest lines of these slopes, one per side."""
@@ -233,8 +246,10 @@ class Relaxation(Nonlinear):
         )
 
     def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
-        """Lines inside the tightest range: `alpha` in [0, 1] says where in it, per entry of
-        the input, on the side that `below` wants."""
+        """Lines inside the tightest range, on the side that `below` wants.
+
+        `alpha` in [0, 1] is the place in that range, per entry of the input.
+        """
         slopes = self.slopes_at(alpha, alpha, relaxed)
         slope = torch.where(self.expand(below), slopes.lower, slopes.upper)
         return self.tight_lines(slope, Sides(below.to(slope) - 0.5), relaxed)
@@ -255,8 +270,10 @@ class Relaxation(Nonlinear):
         return Within(slope, line.intercept, line.touch, under.where(self.expand(below), over))
 
     def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
-        """How a bound grows with the alpha of `within`; coef is laid over the input, and z
-        is what arrives there."""
+        """The derivative of a bound by the alpha of `within`.
+
+        `coef` is laid over the input, and z is the value that arrives there.
+        """
         return coef * lines.width * (z - lines.touch)
 
     def paper(self, box: Box) -> Slopes:
@@ -277,8 +294,7 @@ class Relaxation(Nonlinear):
 
 
 class Joint(Relaxation):
-    """A function of all entries of the last axis together, which disappears; its lines are
-    planes."""
+    """A function of all entries of the last axis together, which disappears; lines are planes."""
 
     __slots__ = ()
 
@@ -286,7 +302,7 @@ class Joint(Relaxation):
         return inputs[0][:-1]
 
     def image(self, box: Box) -> Box:
-        """Planes of slope 0 touch f at its least and greatest value."""
+        """A box around all values: planes of slope 0 touch f at its least and greatest value."""
         zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
         below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
         return Box(

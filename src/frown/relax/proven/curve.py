@@ -1,4 +1,4 @@
-"""What a proof needs to know of a function of one variable."""
+"""Curves: functions of one variable as a proof needs them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from frown.relax.proven.taylor import Enclosure
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Between two points f bends one way: up (convex), down (concave), or is straight. A gap is a
-    short stretch around an inflection point, where it may do anything."""
+    """A stretch on which f bends one way: up (convex), down (concave), or is straight.
+
+    A gap is a short stretch around an inflection point, where it may do anything.
+    """
 
     start: float
     end: float

@@ -39,8 +39,10 @@ def curve_of(op: Elementwise) -> Curve | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tabulated:
-    """Values and slopes inside the table, and what is known left and right of it: of values
-    anything, of slopes their limits."""
+    """Values and slopes inside the table, and their known limits left and right of it.
+
+    Beyond the table nothing is known of values, and of slopes their limits.
+    """
 
     table: Table
     left: Callable[[Tensor], Enclosure]
@@ -69,7 +71,7 @@ def _beyond(
     left: Callable[[Tensor], Enclosure],
     right: Callable[[Tensor], Enclosure],
 ) -> Enclosure:
-    """What the table has found, and what is known left and right of it."""
+    """The table's enclosure inside it, and the given ones left and right of it."""
     if not bool((z.abs() > REACH).any()):
         return found
     found = left(z).where(z < -REACH, found)

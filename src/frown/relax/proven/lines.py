@@ -39,7 +39,7 @@ class Proven(Protocol):
         """A box around all values."""
 
     def rows(self, index: Tensor | slice) -> Proven:
-        """The same for these samples."""
+        """The proven lines of these samples."""
 
 
 def prove(op: Relaxation, box: Box) -> Proven | None:
@@ -58,8 +58,10 @@ def prove(op: Relaxation, box: Box) -> Proven | None:
 
 @dataclass(frozen=True, slots=True)
 class _Cornered:
-    """The relaxation's own lines, moved outwards once more: its extremes are at corners, and the
-    errors of a handful of operations per variable are all there is."""
+    """The relaxation's own lines, moved outwards once more.
+
+    Its extremes are at corners, so the errors are those of a handful of operations per variable.
+    """
 
     op: Relaxation
     anchors: Anchors
@@ -122,7 +124,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """For lines below f one part, for lines above it another."""
+    """Two parts of a curve: one for lines below f, the other for lines above it."""
 
     lower: _Part
     upper: _Part
@@ -183,7 +185,7 @@ class _Smooth:
         return Box(self.intercept(zero, under), self.intercept(zero, ~under))
 
     def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
-        """Above f the same is done for -f and -s."""
+        """Valid intercepts; lines above f are found as those below -f, with slopes -s."""
         guesses = self.op.critical(slope, below, self.box)
         guesses = tuple(z.nan_to_num(nan=0.0).clamp(min=self.curve.start) for z in guesses)
         line = _Line(slope, torch.where(below, slope, -slope), below)
@@ -220,7 +222,7 @@ class _Smooth:
         return span.kept(best)
 
     def _tangent(self, part: _Span, line: _Line, guesses: tuple[Tensor, ...]) -> Tensor:
-        """Where +-f bends up, what its best tangent leaves at the two ends."""
+        """A lower bound over a part where +-f bends up: its best tangent's at the two ends."""
         best = torch.full_like(line.slope, -torch.inf)
         for guess in guesses:
             z = guess.maximum(part.first).minimum(part.last)
@@ -238,8 +240,10 @@ class _Smooth:
         return best
 
     def _short(self, part: _Part, line: _Line, ends: Tensor) -> Tensor:
-        """A gap: f' hardly changes over so short a stretch; twice its size at one end, and 1, cover
-        it, as |f''| does not exceed 1."""
+        """A bound over a gap, a stretch so short that f' hardly changes.
+
+        Twice its size at one end, and 1, cover it, as |f''| does not exceed 1.
+        """
         rate = self.curve.slope(part.first)
         steep = rate.lower.abs().maximum(rate.upper.abs()) + 1 + line.slope.abs()
         return below(ends, steep * (part.last - part.first))

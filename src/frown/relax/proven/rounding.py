@@ -1,4 +1,4 @@
-"""What IEEE double precision promises, and how errors add up.
+"""Promises of IEEE double precision, and how errors add up.
 
 Trusted: +, -, *, / and sqrt round to nearest (`arithmetic_fault` tests that), and sums (matrix
 products included) add their terms in some order. Then a sum of n products is off by at most
@@ -21,12 +21,12 @@ _BLOCK = 128  # rows and columns of matrices that libraries multiply in several 
 
 
 def gamma(terms: int) -> float:
-    """Relative error of a sum of so many products, each and every addition rounded."""
+    """Relative error of a sum of this many products, each and every addition rounded."""
     return 1.001 * (terms + 2) * UNIT
 
 
 def arithmetic_fault() -> str | None:
-    """What keeps floats from proving anything here; None if they are as trusted above.
+    """The reason why floats prove nothing here; None if they are as trusted above.
 
     A processor rounds and flushes as the thread at hand has set it to, and libraries compute in
     threads of their own: arrays are long enough to wake them.
@@ -39,7 +39,7 @@ def arithmetic_fault() -> str | None:
 
 
 def _keeps_small_numbers() -> bool:
-    """Whether numbers below 2^-1022 are kept as the standard has it, and not flushed to 0."""
+    """True if numbers below 2^-1022 are kept as the standard has it, and not flushed to 0."""
     (long, short), few = _filled(0.0), slice(None, None, 512)  # small numbers are slow
     long[few], short[few] = 2.0**-1060, 2.0**-1060
     return all(
@@ -49,8 +49,11 @@ def _keeps_small_numbers() -> bool:
 
 
 def _rounds_to_nearest() -> bool:
-    """Whether sums and matrix products round to nearest: UNIT is half a step from 1 and from
-    1 + 2 UNIT, and the even neighbour is below the one and above the other."""
+    """True if sums and matrix products round to nearest.
+
+    UNIT is half a step from 1 and from 1 + 2 UNIT, and the even neighbour is below the one and
+    above the other.
+    """
     start, end = np.array([1.0, 1.0 + 2 * UNIT]), np.array([1.0, 1.0 + 4 * UNIT])
     for sign in (1.0, -1.0):
         for a, z in zip((sign * start).tolist(), (sign * end).tolist(), strict=True):

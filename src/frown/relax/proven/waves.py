@@ -78,7 +78,7 @@ class ProvenWave:
         return torch.where(below, best, -best)
 
     def _trough(self, slope: Tensor, under: Tensor) -> Tensor:
-        """At most the least value at a trough inside the box; infinite where there is none."""
+        """A lower bound of the values at troughs inside the box; infinite where there is none."""
         t = torch.where(under, slope, -slope)
         inner = t.clamp(-1, 1)
         root = ((1 - inner) * (1 + inner)).sqrt()
@@ -105,7 +105,7 @@ class ProvenWave:
 
 
 def _level(depth: Tensor, t: Tensor, z: Tensor) -> Tensor:
-    """At most -depth - t z."""
+    """A lower bound of -depth - t z."""
     tilt = t * z
     return below(-depth - tilt, tilt.abs() * (4 * UNIT))
 
