@@ -7,6 +7,7 @@ from math import pi, sqrt
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from flint import arb, ctx, fmpq
@@ -23,7 +24,7 @@ from frown.graph.box import Box
 from frown.problem.region import Region
 from frown.read.model import Model
 from frown.relax.hump import GeluTanh
-from onnx_models import model, node, number, saved
+from onnx_models import integers, model, node, number, saved
 
 
 def proven(loaded: Model, x: list[float], radius: float = 2.0**-60) -> Box:
@@ -185,3 +186,89 @@ def test_layer_normalisation_divides_by_its_count_in_full(front: str, tmp_path: 
     box = proven(loaded, x)
     for k, v in enumerate(values):
         assert_tight(box, k, (v - mean) / spread, 1e-12)
+
+
+BIG = 2.0**60
+CANCEL = [BIG, 1.0, -BIG]  # of which floats keep 0 in some order, and 1 is left
+
+
+def cancelling(op: str, order: list[int]) -> onnx.ModelProto:
+    """What is left of constants inside of one operator, 1, decides the first output."""
+    numbers = np.array(CANCEL, np.float32)[order]
+    half = np.array([[0.0, 0.5]], np.float32)
+    if op == "Einsum":
+        nodes = [node("Einsum", "x w", equation="bi,ij->bi")]  # x times sums of constants
+        return model(nodes, ["batch", 2], {"w": np.stack([numbers, numbers])})
+    if op == "Sum":
+        terms = {f"c{i}": np.array([[n, 0.0]], np.float32) for i, n in enumerate(numbers)}
+        return model([node("Sum", "c0 c1 c2 half x")], ["batch", 2], {**terms, "half": half})
+    if op == "Gemm":
+        known = {"a": np.ones((1, 3), np.float32), "b": np.stack([numbers, 0 * numbers], 1)}
+        nodes = [node("Gemm", "a b x", "g"), node("Add", "g half", "y")]
+        return model(nodes, [1, 2], {**known, "half": half})
+    rows = {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+    state = np.zeros((1, 3 * rows, 3), np.float32)
+    state[0, -3] = numbers  # of the last gate: the plain one, or the candidate
+    known = {
+        "w": np.zeros((1, 3 * rows, 2), np.float32),
+        "r": state,
+        "h": np.ones((1, 1, 3), np.float32),
+        "c": np.ones((1, 1, 3), np.float32),
+        "s": integers(1, 1, 2),
+        "t": integers(1, 3),
+    }
+    kinds = {
+        "RNN": {"activations": ["Relu"]},
+        "GRU": {"activations": ["Sigmoid", "Relu"], "linear_before_reset": 1},
+        "LSTM": {"activations": ["Sigmoid", "Relu", "Relu"]},
+    }
+    first = "xs w r - - h" + (" c" if op == "LSTM" else "")
+    nodes = [
+        node("Reshape", "x s", "xs"),
+        node(op, first, "all last", hidden_size=3, **kinds[op]),
+        node("Reshape", "last t", "y"),
+    ]
+    return model(nodes, ["batch", 2], known)
+
+
+TRUTHS = {
+    # At x = (0.25, 0): the sum of CANCEL is 1 in each.
+    "Einsum": 0.25,
+    "Sum": 1.25,
+    "Gemm": 1.25,
+    "RNN": 1.0,  # relu(1)
+    "GRU": 0.75,  # z = r = 1/2, n = relu(1/2), and n + z (1 - n)
+    "LSTM": 0.5,  # sigmoid(0) relu(sigmoid(0) relu(1) + sigmoid(0))
+}
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 0, 1]])
+@pytest.mark.parametrize("op", TRUTHS)
+def test_constants_inside_of_one_operator_are_not_rounded_unseen(
+    op: str, order: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runtimes lose what is left where they cancel, in one order or the other: the file's
+    real-valued network has it."""
+    monkeypatch.setattr(Model, "check", lambda self: None)
+    box = proven(frown.load(saved(cancelling(op, order), tmp_path)), [0.25, 0.0])
+    low, high = (float(end.flatten()[0]) for end in (box.lower, box.upper))
+    assert low <= TRUTHS[op] <= high
+
+
+class Addmm(nn.Module):
+    def __init__(self, order: list[int]) -> None:
+        super().__init__()
+        self.a = nn.Buffer(torch.ones(1, 3))
+        self.b = nn.Buffer(torch.tensor(CANCEL)[order].reshape(3, 1).repeat(1, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(x, self.a, self.b)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 0, 1]])
+def test_constants_inside_of_a_module_s_operator_are_not_rounded_unseen(
+    order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "check", lambda self: None)
+    box = proven(frown.load(Addmm(order), torch.zeros(1, 2)), [0.25, 0.0])
+    assert float(box.lower.flatten()[0]) <= 1.25 <= float(box.upper.flatten()[0])

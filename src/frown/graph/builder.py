@@ -154,7 +154,7 @@ class Builder:
         if all(isinstance(x, Tensor) for x in xs):
             return torch.cat([x for x in xs if isinstance(x, Tensor)], axis)
         first = next(x for x in xs if isinstance(x, Value))
-        values = [x if isinstance(x, Value) else self.constant(x, first) for x in xs]
+        values = [x if isinstance(x, Value) else self.constant(x) for x in xs]
         axis %= first.rank
         if len(values) == 1:
             return first
@@ -182,7 +182,7 @@ class Builder:
                 x = self.gather(x, axis, rim(x.shape[axis], before, after, mode))
         return x
 
-    def constant(self, value: Tensor, like: Value) -> Value:
+    def constant(self, value: Tensor) -> Value:
         """A constant as a node (it still hangs on the input, with coefficient 0)."""
         first = Value(0, self.nodes[0].shape)
         one = self.slice(self.reshape(first, (output_size(first),)), 0, 0, 1)
@@ -199,12 +199,11 @@ class Builder:
         return self.add(Scale(a, b), x)
 
     def combine(self, x: Operand, y: Operand, weight: float) -> Operand:
-        """x + weight * y."""
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
-            return x + weight * y
+        """x + weight * y, at least one of them computed."""
         if isinstance(y, Tensor):
-            assert isinstance(x, Value)
-            return self.scale(x, 1.0, weight * y.double())
+            if isinstance(x, Tensor):
+                raise _alone("sum")
+            return self.scale(x, 1.0, lossless(weight * y.double(), y))
         if isinstance(x, Tensor):
             return self.scale(y, weight, x)
         shape = broadcast(x.shape, y.shape)
@@ -228,9 +227,9 @@ class Builder:
         return self.gather(both, 0, torch.stack(_broadcast(rows, columns + output_size(x)), -1))
 
     def multiply(self, x: Operand, y: Operand) -> Operand:
-        """x y with at most one side computed."""
+        """x y with one side computed."""
         if isinstance(x, Tensor) and isinstance(y, Tensor):
-            return x * y
+            raise _alone("product")
         if isinstance(x, Value) and isinstance(y, Value):
             raise Unsupported("product of two computed tensors")
         if isinstance(x, Value):
@@ -267,9 +266,9 @@ class Builder:
         return self.add(Linear(weight.double(), offset.double()), x)
 
     def matmul(self, x: Operand, y: Operand) -> Operand:
-        """numpy's x @ y with at most one side computed, the constant one a matrix or vector."""
+        """numpy's x @ y with one side computed, the constant one a matrix or vector."""
         if isinstance(x, Tensor) and isinstance(y, Tensor):
-            return x @ y
+            raise _alone("matrix product")
         if isinstance(x, Value) and isinstance(y, Value):
             raise Unsupported("matrix product of two computed tensors")
         if isinstance(x, Value):
@@ -418,6 +417,12 @@ def output_size(x: Value) -> int:
 def _broadcast(x: Tensor, y: Tensor) -> list[Tensor]:
     shape = broadcast(tuple(x.shape), tuple(y.shape))
     return [x.expand(shape), y.expand(shape)]
+
+
+def _alone(what: str) -> Unsupported:
+    """Of constants alone a sum would be rounded here, unseen by proofs, which take all constants as
+    exact, or right to a few units in the last place. Readers make one of them a node instead."""
+    return Unsupported(f"a {what} of constants alone")
 
 
 def _as_matrix(constant: Tensor) -> Tensor:

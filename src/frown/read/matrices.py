@@ -118,8 +118,17 @@ def _without(b: Builder, x: Operand, letters: str, wanted: str) -> tuple[Operand
         raise Unsupported(f"{letters} for a tensor of shape {tuple(x.shape)}")
     gone = [i for i, c in enumerate(letters) if c not in wanted]
     if gone:
-        x = b.sum(x, gone, keepdim=False) if isinstance(x, Value) else x.sum(gone)
+        x = b.sum(x, gone, keepdim=False) if isinstance(x, Value) else _exact_sum(x, gone)
     return x, "".join(c for c in letters if c in wanted)
+
+
+def _exact_sum(x: Tensor, axes: list[int]) -> Tensor:
+    """A constant summed over axes, rounded once: terms that cancel leave what is left."""
+    kept = [i for i in range(x.dim()) if i not in axes]
+    shape = [x.shape[i] for i in kept]
+    rows = x.double().permute(*kept, *axes).reshape(math.prod(shape), -1)
+    sums = [math.fsum(row) for row in rows.tolist()]
+    return torch.tensor(sums, dtype=torch.float64).reshape(shape)
 
 
 def _ordered(b: Builder, x: Operand, have: str, wanted: str) -> Operand:

@@ -55,6 +55,8 @@ def subtract(call: Call) -> Operand:
 @handles("Sum")
 def add_all(call: Call) -> Operand:
     terms = [call.operand(i) for i in range(len(call.inputs))]
+    # Computed ones first: constants are added to them one by one, and never to each other.
+    terms.sort(key=lambda x: isinstance(x, Tensor))
     return reduce(lambda x, y: call.build.combine(x, y, 1.0), terms)
 
 
@@ -110,6 +112,8 @@ def gemm(call: Call) -> Operand:
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     bias = call.operand(2) if call.has(2) and beta != 0 else None
     target = (left.shape[0], right.shape[1])
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        left = build.constant(left.double())  # whose product with the other is charged as any
     if bias is not None and broadcast(target, tuple(bias.shape)) != target:
         raise Unsupported(f"a bias of shape {tuple(bias.shape)} for a product of {target}")
     if isinstance(left, Value) and isinstance(right, Tensor):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Op, Unsupported
+from frown.graph.op import Op, Unsupported, lossless
 from frown.read.arithmetic import clipped, multiply
 from frown.read.onnx.call import Call, handles
 from frown.relax.table import Clip, Elu, LeakyRelu, Relu, Sigmoid, Softplus, Tanh
@@ -68,10 +68,13 @@ class Cell(ABC):
         return self.build.linear(frames, self.weight, self.bias[0])
 
     def from_state(self, h: Operand, rows: slice = slice(None)) -> Operand:
+        """R h + b. A constant state other than 0 is a node, so that rounding is charged."""
         weight, bias = self.recurrence[rows], self.bias[1][rows]
-        if isinstance(h, Value):
-            return self.build.linear(h, weight, bias)
-        return h.double() @ weight.double().T + bias.double()
+        if isinstance(h, Tensor):
+            if not bool(h.any()):
+                return bias.double().expand(len(h), -1)
+            h = self.build.constant(h)
+        return self.build.linear(h, weight, bias)
 
     def part(self, x: Operand, place: int, count: int = 1) -> Operand:
         """The entries of one gate, or of several that stand together."""
@@ -126,6 +129,8 @@ class Lstm(Cell):
         if self.peephole is None:
             return gate
         weight = self.part(self.peephole, place)
+        if isinstance(c, Tensor):
+            return self.plus(gate, lossless(c * weight.double(), c, weight))
         return self.plus(gate, self.build.multiply(c, weight))
 
 

@@ -185,7 +185,7 @@ class _Importer:
         result = self.values[output]
         if isinstance(result, Tensor):
             self.builder.scope = "output"
-            result = self.builder.constant(result, Value(0, self.builder.nodes[0].shape))
+            result = self.builder.constant(result)
         return finished(self.builder, result)
 
     def _output(self, program: ExportedProgram) -> Node:

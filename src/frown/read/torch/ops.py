@@ -163,7 +163,9 @@ def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
 def addmm(
     b: Builder, bias: Operand, x: Operand, y: Operand, beta: float = 1, alpha: float = 1
 ) -> Operand:
-    product = matmul(b, x, y) if isinstance(x, Value) or isinstance(y, Value) else x @ y
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        x = b.constant(x.double())  # whose product with the other is charged as any
+    product = matmul(b, x, y)
     if alpha != 1:
         product = b.multiply(product, operand(alpha))
     return b.combine(product, bias, float(beta))
