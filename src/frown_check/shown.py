@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     word = f"ANOTHER INPUT: {plain(other)}; it proves" if other else "accepted"
     lines = [
         f"{name_of(path)}: {word}: class {claim.label} beats {others} for all x of the region; "
-        f"margins > {verdict.margin:.4g}; {seconds:.2f} s"
+        f"margins > {_below(verdict.margin)}; {seconds:.2f} s"
     ]
     scale = found["scale"]
     step = "x - x0" if scale["least"] == scale["largest"] == 1 else "(x - x0) / scale"
@@ -149,11 +149,18 @@ def _ends(extent: dict[str, Any]) -> str:
 
 def _above(number: float | None) -> str:
     """Six digits, none below the number."""
-    if number is None:
-        return "any amount"
+    return "any amount" if number is None else _cut(number, 6, ROUND_CEILING)
+
+
+def _below(number: float | None) -> str:
+    """Four digits, none above the number: all margins exceed it."""
+    return "0" if number is None else _cut(number, 4, ROUND_FLOOR)
+
+
+def _cut(number: float, digits: int, how: str) -> str:
     value = Decimal(repr(number))
-    shown = value.quantize(Decimal(1).scaleb(value.adjusted() - 5), ROUND_CEILING)
-    return f"{float(shown):.6g}" if number else "0"
+    shown = value.quantize(Decimal(1).scaleb(value.adjusted() + 1 - digits), how)
+    return f"{float(shown):.{digits}g}" if number else "0"
 
 
 def _row_text(claim: Claim, data: Data) -> str:

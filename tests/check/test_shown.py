@@ -109,6 +109,21 @@ def test_what_is_rounded_for_reading_is_rounded_up(number: float) -> None:
     assert number <= float(shown._above(number)) <= number * (1 + 2e-5) or number < 1e-300
 
 
+@pytest.mark.parametrize("number", [0.1, 1 / 3, 0.29999, 2.5e-9, 123456.7, 1e300, 99999.95])
+def test_margins_are_rounded_down(number: float) -> None:
+    """ "margins > 0.3" would be false of a network whose least margin is 0.29999."""
+    assert number * (1 - 2e-3) <= float(shown._below(number)) <= number
+
+
+def test_the_margin_printed_is_not_above_the_one_proved(net: Net, tmp_path: Path, capsys) -> None:
+    for radius in (1e-6, 1.0001e-6, 1.234567e-6):
+        path = certificate(net, tmp_path / "c.frown", radius)
+        text = printed(capsys, path, "--model", net.path)
+        verdict = check(path, net.path)
+        assert verdict.margin is not None
+        assert float(text.split("margins > ")[1].split(";")[0]) <= verdict.margin
+
+
 # -- the data ------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.certification.batch import Batch
+from frown.certification.results import digits
 from frown.graph.graph import Graph
 from frown.problem.query import Query
 from frown.problem.region import Region
@@ -264,8 +265,8 @@ def _hold_against_counterexample(model: Model, batch: Batch, k: int, radius: flo
     else:
         batch.say(
             n,
-            f"proved up to {radius:.6g} over the real numbers; as executed the model does not let "
-            f"the label win {where[3:]}, by rounding in single precision",
+            f"proved up to {digits(radius, 6, -1):.6g} over the real numbers; as executed the "
+            f"model does not let the label win {where[3:]}, by rounding in single precision",
         )
 
 

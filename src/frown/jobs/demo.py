@@ -18,6 +18,7 @@ from rich.table import Table
 from frown import api
 from frown.certification.folder import write_whole
 from frown.certification.plain import plain
+from frown.certification.results import percent
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.job import Request, certify_files
 from frown.jobs.screen import QuietScreen, Report
@@ -216,12 +217,12 @@ def _table(comparison: Comparison) -> Table:
         table.add_row(
             display_name(method),
             "–" if mean is None else f"{mean:.4f}",
-            *(f"{comparison.certified(method, radius):.0%}" for radius in radii),
+            *(f"{percent(comparison.certified(method, radius))}%" for radius in radii),
             f"{comparison.seconds(method):.2f}",
             style="bold" if method == comparison.main else "",
         )
     mean = comparison.mean_broken()
     if mean is not None:
-        unbroken = (f"{comparison.unbroken(radius):.0%}" for radius in radii)
+        unbroken = (f"{percent(comparison.unbroken(radius))}%" for radius in radii)
         table.add_row("Attack", f"{mean:.4f}", *unbroken, "", style="dim")
     return table

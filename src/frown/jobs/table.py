@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frown.certification.plain import plain
-from frown.certification.results import LEVELS, Row, digits
+from frown.certification.results import LEVELS, Row, digits, percent
 from frown.certification.statement import Statement
 
 MOST_ROWS = 40
@@ -71,16 +71,18 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
         named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
         left_out = f" (without {named})" if named else ""
         lines.append(
-            f"proved radius: mean {mean(finite):.4g}, median {median(finite):.4g}{left_out}"
+            f"proved radius: mean {digits(mean(finite), 4, -1):.4g}, "
+            f"median {digits(median(finite), 4, -1):.4g}{left_out}"
         )
     lines += said.lines() + levels(rows)
     if eps is not None:
         # The status decides: the radius may be eps rounded to another precision.
-        shares = {eps: (counts["certified"] + counts["robust"]) / max(1, len(rows))}
+        shares = {said.eps: counts["certified"] + counts["robust"]}
     else:
-        shares = {r: _accuracy(rows, r) for r in round_radii(max(finite, default=0.0))}
+        radii = round_radii(max(finite, default=0.0))
+        shares = {f"{r:g}": sum(row.proves(r) for row in rows) for r in radii}
     if rows and shares:
-        text = ", ".join(f"{share:.0%} at {r:g}" for r, share in shares.items())
+        text = ", ".join(f"{percent(n / len(rows))}% at {r}" for r, n in shares.items())
         lines.append(f"certified accuracy{said.against()}: {text}")
     if any(map(ended_early, rows)):
         lines.append("* ended early: the radius is proved, a larger one may be provable")
@@ -139,11 +141,6 @@ def round_radii(largest: float, count: int = 4) -> list[float]:
 
 def ended_early(row: Row) -> bool:
     return not row.complete and row.status != "misclassified"
-
-
-def _accuracy(rows: Sequence[Row], radius: float) -> float:
-    proved = [r.status != "misclassified" and r.radius >= radius for r in rows]
-    return sum(proved) / len(proved)
 
 
 def inputs(count: int) -> str:

@@ -61,7 +61,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
     """Lines to print below the tables; `said` is what the rows say."""
     eps = None if said.eps is None else float(said.eps)
     held = _by_input(rows)
-    what = "proved radii" if eps is None else f"checked at {eps:g}"
+    what = "proved radii" if eps is None else f"checked at {said.eps}"
     lines = [
         f"{inputs(len(held))}, {len(_frames(rows))} frames each on its own, "
         f"in {duration(seconds)}: {what}"
@@ -105,7 +105,7 @@ def _cell(row: Row, checked: bool) -> str:
 
 def _mean(radii: Iterable[float | None]) -> str:
     finite = [r for r in radii if r is not None and isfinite(r)]
-    return f"{mean(finite):.4g}" if finite else ""
+    return f"{digits(mean(finite), 4, -1):.4g}" if finite else ""
 
 
 def _by_input(rows: Sequence[Row]) -> dict[int, dict[int, Row]]:

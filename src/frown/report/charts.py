@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 
 from frown.certification.plain import markup
-from frown.certification.results import cut, digits
+from frown.certification.results import cut, digits, percent
 from frown.report.comparison import Comparison, Entry, display_name
 
 WIDE, NARROW = (960, 400), (380, 330)
@@ -42,10 +42,6 @@ def aligned(value: float | None, span: float, way: int = 0) -> str:
         return number(value, way)
     places = max(0, 3 - floor(log10(span) + 1e-9))
     return f"{cut(value, places, way) if way else value:.{places}f}" if value else "0"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
 
 
 def ticks(top: float, about: int) -> list[float]:
@@ -170,11 +166,11 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         )
     for i in range(_SLICES):
         here = plane.right * (i + 0.5) / _SLICES
-        lines = [f"radius {number(here)}"]
+        lines = [f"radius {number(here, -1)}"]  # what is proved at `here` holds at less
         if comparison.attacked:
-            lines.append(f"not broken: {percent(comparison.unbroken(here))}")
+            lines.append(f"not broken: {percent(comparison.unbroken(here), 1)} %")
         lines += [
-            f"{display_name(m)}: {percent(comparison.certified(m, here))} proved"
+            f"{display_name(m)}: {percent(comparison.certified(m, here), 1)} % proved"
             for m in reversed(comparison.methods)
         ]
         edges = (plane.right * i / _SLICES, plane.right * (i + 1) / _SLICES)

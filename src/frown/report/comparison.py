@@ -34,7 +34,11 @@ class Entry:
 
     @property
     def correct(self) -> bool:
-        return self.main.status != "misclassified"
+        """Whether the label wins at the input itself, where that could be told."""
+        row = self.main
+        if row.status == "mismatch":  # whatever was proved, the model's own answer stands
+            return row.prediction == row.label
+        return row.status != "misclassified"
 
     def radius(self, method: str) -> float | None:
         """The radius `method` proved; None where it has no row or no number."""
@@ -147,7 +151,8 @@ class Comparison:
 
     def certified(self, method: str, radius: float) -> float:
         """Share of the inputs that `method` proves to be classified right within `radius`."""
-        good = (e.correct and (e.radius(method) or 0.0) >= radius for e in self.entries)
+        rows = (e.rows.get(method) for e in self.entries)
+        good = (row is not None and row.proves(radius) for row in rows)
         return sum(good) / len(self.entries)
 
     def unbroken(self, radius: float) -> float:

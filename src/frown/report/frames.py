@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.certification.plain import markup
-from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.results import Certification, Row, Sensitivity, percent
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
-from frown.report.charts import number, percent
+from frown.report.charts import number
 from frown.report.comparison import display_name, require_comparable
 from frown.report.parts import banner, document, duration, proved_how, reproduce, tile
 from frown.report.png import data_uri
@@ -152,7 +152,11 @@ def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
         least.update([min(radii, key=lambda f: radii[f])] if radii else [])
     tiles = [
         ("Inputs", f"{count:,}", f"{len(found.frames):,} frames each"),
-        ("Classified correctly", percent(len(right) / count), f"{len(right):,} of {count:,}"),
+        (
+            "Classified correctly",
+            f"{percent(len(right) / count, 1)} %",
+            f"{len(right):,} of {count:,}",
+        ),
     ]
     if least:
         frame, times = least.most_common(1)[0]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from frown.certification.folder import write_whole
 from frown.certification.plain import markup
-from frown.certification.results import STATUSES, Certification, Sensitivity
+from frown.certification.results import STATUSES, Certification, Sensitivity, percent
 from frown.errors import InvalidInput, OutputError
 from frown.report.charts import (
     NARROW,
@@ -23,7 +23,6 @@ from frown.report.charts import (
     legend,
     method_class,
     number,
-    percent,
     radius_chart,
 )
 from frown.report.comparison import Comparison, Entry, display_name
@@ -219,14 +218,19 @@ def _tiles(comparison: Comparison) -> str:
     model = Path(comparison.results[comparison.main].model).name
     tiles = [
         tile("Inputs", f"{count:,}", markup(model)),
-        tile("Classified correctly", percent(comparison.accuracy), f"{right:,} of {count:,}"),
+        tile(
+            "Classified correctly",
+            f"{percent(comparison.accuracy, 1)} %",
+            f"{right:,} of {count:,}",
+        ),
     ]
     gain = comparison.gain("frown", "crown")
     if comparison.statement.eps is not None:
         # Radii are the one asked about or 0, so that their means say nothing.
         proved = sum(e.main.status in ("certified", "robust") for e in comparison.entries)
         name = f"Proved by {main} at the radius asked about"
-        tiles.append(tile(name, percent(proved / count), f"{proved:,} of {count:,}", accent=True))
+        share = f"{percent(proved / count, 1)} %"
+        tiles.append(tile(name, share, f"{proved:,} of {count:,}", accent=True))
     elif gain is not None:
         larger = sum(
             (e.radius("frown") or 0) > (e.radius("crown") or 0) for e in comparison.entries
@@ -241,7 +245,7 @@ def _tiles(comparison: Comparison) -> str:
         )
     else:
         mean = comparison.mean(comparison.main)
-        tiles.append(tile(f"Mean radius proved by {main}", number(mean), "", accent=True))
+        tiles.append(tile(f"Mean radius proved by {main}", number(mean, -1), "", accent=True))
     tiles.append(tile("Time", duration(total), markup(each)))
     means = "" if comparison.statement.eps is not None else _means(comparison)
     return f'<section class="tiles">{"".join(tiles)}{means}</section>'

@@ -129,7 +129,7 @@ class Lstm(Cell):
         if self.peephole is None:
             return gate
         weight = self.part(self.peephole, place)
-        if isinstance(c, Tensor):
+        if isinstance(c, Tensor) and isinstance(weight, Tensor):
             return self.plus(gate, lossless(c * weight.double(), c, weight))
         return self.plus(gate, self.build.multiply(c, weight))
 

@@ -1,0 +1,75 @@
+"""Shares, means and radii as they are shown hold for the rows: rounded towards what is proved."""
+
+from __future__ import annotations
+
+import re
+from math import inf
+
+import pytest
+
+from frown.certification.results import Certification, percent
+from frown.certification.statement import Statement
+from frown.jobs.table import summary
+from frown.report.charts import WIDE, accuracy_chart
+from frown.report.comparison import Comparison
+from report.test_report import row
+
+
+@pytest.mark.parametrize("places", [0, 1])
+@pytest.mark.parametrize("whole", [1, 3, 7, 100, 200, 999, 10_000, 1_000_000])
+def test_100_per_cent_are_said_of_all_and_no_others(whole: int, places: int) -> None:
+    for part in {0, 1, whole // 3, whole // 2, whole - 1, whole}:
+        shown = percent(part / whole, places)
+        assert float(shown) <= 100 * part / whole * (1 + 1e-12)
+        assert float(shown) > 100 * part / whole - 10.0**-places
+        assert (shown == "100") == (part == whole)
+
+
+def test_a_share_of_whole_per_cents_is_that() -> None:
+    assert [percent(n / 100) for n in range(101)] == [str(n) for n in range(101)]
+
+
+def rows(count: int, **last: object) -> tuple:
+    made = [row(i, "frown", 0.05, None, level="rigorous") for i in range(count - 1)]
+    return (*made, row(count - 1, "frown", 0.0, None, **{"status": "unknown", **last}))
+
+
+def test_one_input_of_many_that_is_not_proved_shows() -> None:
+    (line,) = [s for s in summary(rows(300), 1.0, Statement(inf)) if s.startswith("certified")]
+    assert "99% at" in line and "100%" not in line
+
+
+def test_the_radius_asked_about_has_all_its_digits() -> None:
+    """0.123457 is more than was proved."""
+    said = Statement(inf, eps="0.1234567891")
+    (line,) = [s for s in summary(rows(3), 1.0, said) if s.startswith("certified")]
+    assert line.endswith("66% at 0.1234567891")
+
+
+@pytest.mark.parametrize("status", ["unknown", "mismatch", "falsified", "misclassified"])
+def test_at_radius_0_nothing_counts_that_is_not_proved(status: str) -> None:
+    found = Certification(rows(4, status=status))
+    assert found.certified_accuracy(0.0) == 0.75
+    assert Comparison.of({"frown": found}).certified("frown", 0.0) == 0.75
+
+
+def test_at_radius_0_what_was_proved_there_counts() -> None:
+    assert Certification(rows(4, status="certified")).certified_accuracy(0.0) == 1.0
+
+
+def test_a_row_that_was_withdrawn_is_right_where_the_model_is() -> None:
+    wrong = Certification(rows(4, status="mismatch", prediction=1))
+    assert Comparison.of({"frown": wrong}).accuracy == 0.75
+    right = Certification(rows(4, status="mismatch"))
+    assert Comparison.of({"frown": right}).accuracy == 1.0
+
+
+def test_curves_say_no_more_than_is_proved_at_the_radius_they_name() -> None:
+    """What was proved at 0.12351 is not proved at 0.124."""
+    radii = [0.001 * i + 0.0005 * (i % 3) for i in range(1, 200)]
+    found = Certification(tuple(row(i, "frown", r, None) for i, r in enumerate(radii)))
+    comparison = Comparison.of({"frown": found})
+    tips = re.findall(r"radius (\S+)\nFROWN: (\S+) % proved", accuracy_chart(comparison, WIDE))
+    assert len(tips) == 60
+    for radius, share in tips:
+        assert float(share) <= 100 * found.certified_accuracy(float(radius)) + 1e-9
