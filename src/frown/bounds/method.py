@@ -43,7 +43,12 @@ class Bytes:
 
 
 class Method(ABC):
-    """A way to bound a network. Methods are values: their fields are their options."""
+    """A way to bound a network. Methods are values: their fields are their options.
+
+    A new one derives from this class (or from `Fixed`, if a rule gives its slopes), has a `name`
+    and implements `bound`. `certify(method=...)` takes it as it is; a line in `frown.methods` gives
+    it a name on the command line. Methods that move both ends of a bracket derive from `Closing`.
+    """
 
     name: ClassVar[str]
     estimates: ClassVar[bool] = False  # nothing it finds can be replayed
@@ -61,8 +66,17 @@ class Method(ABC):
     ) -> Bounds:
         """Bound the property's literals below over every sample's region.
 
-        `state`, of these samples, is where earlier calls ended, and takes what this one finds.
-        `given` boxes hold already. Raises OutOfTime when the work's clock has run out.
+        Args:
+            plan: the network, and the order in which its nonlinearities are bounded.
+            region: N samples' regions.
+            property: of the same N samples.
+            state: of these samples, from earlier calls at other radii; takes what this one finds.
+            given: boxes that hold already, from a larger region or from the cuts of a branch.
+            work: limits of memory, time and processes.
+
+        Returns bounds that hold at every point of each region. They may be NaN or infinite, which
+        proves nothing. Raises OutOfTime when the work's clock has run out; what the state holds
+        stays valid.
         """
 
     def start(self, samples: int) -> State:
@@ -70,8 +84,10 @@ class Method(ABC):
         return State()
 
     def refuse(self, plan: Plan, p: float) -> None:  # noqa: B027  (most refuse nothing)
-        """Raise InvalidInput where the method cannot bound this network over l_p balls, or lacks
-        a library."""
+        """Raise InvalidInput where the method cannot be used.
+
+        That is, where it cannot bound this network over l_p balls, or lacks a library.
+        """
 
     @property
     def before(self) -> Method | None:

@@ -69,14 +69,20 @@ class Fixed(Method):
 
 @dataclass(frozen=True)
 class Interval(Fixed):
-    """Interval bound propagation: fastest and loosest."""
+    """Interval bound propagation: fastest and loosest.
+
+    Not for networks of more than two or three layers: bounds widen with every layer.
+    """
 
     name: ClassVar[str] = "interval"
 
 
 @dataclass(frozen=True)
 class FastLin(Fixed):
-    """Fast-Lin: parallel lines."""
+    """Fast-Lin: two parallel lines around each activation.
+
+    For comparison with the paper; `Crown` costs the same and is tighter.
+    """
 
     name: ClassVar[str] = "fastlin"
 
@@ -90,7 +96,13 @@ RULES: dict[str, Rule] = {"area": LeastArea(), "paper": Paper()}
 
 @dataclass(frozen=True)
 class Crown(Fixed):
-    """CROWN: each side its own line."""
+    """CROWN: a line of its own for each side of an activation, chosen by a rule.
+
+    Args:
+        rule: "area", lines that enclose the least area, or "paper", lines as published.
+
+    Not where radii matter more than time: `Frown` starts from these lines and improves them.
+    """
 
     name: ClassVar[str] = "crown"
     rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
@@ -140,8 +152,10 @@ def crown_box(
     work: Work,
     wanted: Tensor | None = None,
 ) -> Box:
-    """Bounds of a source by rows along fixed lines, of its unstable entries (of those in the mask,
-    (N, size)); the box itself elsewhere."""
+    """The box of a source, its unstable entries bounded by rows along fixed lines.
+
+    `wanted` (N, size), if any, masks which of them; elsewhere the box is as it was.
+    """
 
     def left(box: Box) -> tuple[Tensor, Tensor]:
         sample, neuron = unstable(plan, source, box)
@@ -181,8 +195,10 @@ def crown_box(
 def crown_literals(
     plan: Plan, region: Region, property: Property, layers: Layers, work: Work
 ) -> Tensor:
-    """(N, T) lower bounds of the property's literals along the layers' lines, or by plain
-    intervals where those are tighter."""
+    """(N, T) lower bounds of the property's literals along the layers' lines.
+
+    Plain intervals take their place where they are tighter.
+    """
     (count, literals), shape = property.shape, plan.graph.nodes[-1].shape
 
     def coef(index: Tensor | slice) -> Tensor:

@@ -205,7 +205,7 @@ class Relaxation(Nonlinear):
 
     @abstractmethod
     def tightest(self, box: Box) -> SlopeRange:
-        """The range of slopes of the tightest lines; it guides a search, validity never needs it."""
+        """The range of slopes of the tightest lines; it guides a search, validity needs none."""
 
     @abstractmethod
     def crown(self, box: Box) -> Slopes:

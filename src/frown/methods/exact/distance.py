@@ -48,7 +48,9 @@ GAP = 0.004  # how far below a counterexample the proof is tried
 class Exact(Closing):
     """The exact distance of piecewise linear networks, by mixed-integer programs.
 
-    An oracle for small networks: nothing of it is proved with rounding accounted for.
+    For small networks and p = 1 or inf: time can grow exponentially with the number of unstable
+    neurons. An estimate: nothing of it is proved with rounding accounted for. Needs the extra
+    `frown[lp]`; raises InvalidInput without it, and for networks with curved functions.
     """
 
     name: ClassVar[str] = "milp"
@@ -137,7 +139,7 @@ def exact(
 
 
 def refuse_others(plan: Plan, p: float) -> None:
-    """Only piecewise linear networks, and balls with flat sides, are mixed-integer linear."""
+    """Raise InvalidInput for curved functions and for norms other than 1 and inf."""
     if p not in (1, inf):
         raise InvalidInput(
             f"the method milp needs the norm 1 or inf, not {p:g}; for this norm use frown or lp"
@@ -209,7 +211,7 @@ class _Hunt:
         return Distance(least, self.point, self.found, optimal, tuple(proved.tolist()), message)
 
     def _foothold(self) -> None:
-        """Without a radius to start from: CROWN's, by halving."""
+        """A first proved radius where none is known: CROWN's, found by halving."""
         radius = self.upper
         while float(self.targets.min()) <= 0 and radius > self.upper * 2.0**-60:
             self.clock.check()
@@ -221,7 +223,7 @@ class _Hunt:
             radius /= 2
 
     def _attempt(self, radius: float) -> bool:
-        """Try to prove all conditions at a radius; whether either end has moved."""
+        """Try to prove all conditions at a radius; True if either end has moved."""
         ball = self._ball(radius)
         frown, work = Frown(rule=self.method.rule, steps=30), Work(clock=self.clock)
         base = frown.bound(self.plan, ball, self.property, work=work)

@@ -140,7 +140,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of a program: proved beyond the level, or the columns of a point at or below it."""
+    """A program's answer: proved beyond the level, or the columns of a point at or below it."""
 
     proved: bool
     columns: Array | None = None
@@ -149,7 +149,7 @@ class Answer:
 def minimise_mixed(
     problem: Constraints, binaries: Index, cost: Array, const: float, level: float, seconds: float
 ) -> Answer:
-    """Whether cost . v + const exceeds the level wherever the constraints hold."""
+    """Decide if cost . v + const exceeds the level wherever the constraints hold."""
     highspy = needed("highspy")
     scaled, units = _scaled(problem, binaries)
     model = _tight_highs()

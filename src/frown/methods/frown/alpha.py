@@ -1,7 +1,7 @@
-"""How rows pass the nonlinear nodes of a stack: backwards by slopes, forwards by lines.
+"""Slopes of rows at the nonlinear nodes of a stack: backwards by slopes, forwards by lines.
 
-An `Alpha` holds what one pass did at its nodes: the coefficients A, the lines, and what
-arrived there on the way forward, which together give the ascent direction.
+An `Alpha` holds what one pass did at its nodes: the coefficients A, the lines, and what arrived
+there on the way forward, which together give the ascent direction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Alpha(ABC):
 
     @abstractmethod
     def back(self, i: int, here: Tensor) -> Tensor:
-        """From coefficients of a node's output to those of its input."""
+        """Turn coefficients of a node's output into those of its input."""
 
     @abstractmethod
     def complete(self) -> None:
@@ -75,7 +75,7 @@ class Alpha(ABC):
         return _alpha(slopes.lower, low.lower, under), _alpha(slopes.upper, high.lower, over)
 
     def _begin_groups(self, alpha: Tensor) -> None:
-        """The rows of a group share a sample, hence its boxes: any row's will do."""
+        """Start the alpha of groups; rows of one share a sample's boxes, so any row's do."""
         assert self.group is not None
         for lane, start in enumerate(self._starts(self.relaxed.lines.slopes)):
             blank = torch.zeros_like(alpha[:, 0, self.stack.slots])
@@ -95,8 +95,10 @@ class Alpha(ABC):
 
 
 class ElementwiseAlpha(Alpha):
-    """An elementwise function: all slopes before a pass, all intercepts and touching points after
-    it, for all nodes at once."""
+    """Slopes of an elementwise function's nodes, computed for all of them at once.
+
+    All slopes are found before a pass, all intercepts and touching points after it.
+    """
 
     above: Tensor | None = None
 
@@ -171,7 +173,7 @@ class ElementwiseAlpha(Alpha):
 
 
 class GeneralAlpha(Alpha):
-    """Any node by itself; lines are found as it is passed."""
+    """Slopes of any other node by itself; lines are found as it is passed."""
 
     def prepare(self, alpha: Tensor, fresh: bool) -> None:
         self.alpha, self.fresh, self.passed = alpha, fresh, False
@@ -206,7 +208,7 @@ class GeneralAlpha(Alpha):
         return self.coef * slope
 
     def complete(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: every node was completed as it was passed."""
 
     def lines(self) -> dict[int, Chosen]:
         chosen = Chosen(self.within.slope, self.within.intercept) if self.passed else None
@@ -239,23 +241,29 @@ _NONE = torch.zeros(())
 
 
 def alpha_of(stack: Stack, relaxed: Relaxed, group: Tensor | None, rows: int) -> Alpha:
-    """The slopes of a stack of layers as functions of alpha, for so many rows."""
+    """The slope parametrisation of a stack of layers, for this many rows."""
     return (ElementwiseAlpha if isinstance(stack.op, Elementwise) else GeneralAlpha)(
         stack, relaxed, group, rows
     )
 
 
 def _outside(coef: Tensor, lines: Within, relaxed: Relaxed, still: Tensor, z: Tensor) -> Tensor:
-    """How bounds grow with slopes beyond the range. At the range's end a line touches f all over
-    the box: only a z that has left the box gains from a slope beyond."""
+    """The derivative of bounds by slopes beyond the range.
+
+    At the range's end a line touches f all over the box: only a z that has left the box gains from
+    a slope beyond.
+    """
     assert relaxed.excess is not None
     away = torch.where(still, z - relaxed.box.clip(z), z - lines.touch)
     return coef * away * relaxed.excess
 
 
 def _alpha(slope: Tensor, low: Tensor, width: Tensor) -> Tensor:
-    """Where a slope lies in its range. One without width leaves no choice, but a larger box may,
-    and most slopes run from 0 to 1: then alpha is the slope itself."""
+    """The place of a slope in its range, as alpha.
+
+    A range without width leaves no choice, but that of a larger box may, and most slopes run from 0
+    to 1: then alpha is the slope itself.
+    """
     return torch.where(width > 0, (slope - low) / width, slope).nan_to_num(nan=0.0).clamp(0, 1)
 
 

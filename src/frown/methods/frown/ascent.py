@@ -32,13 +32,12 @@ _NOISE = 1e-2  # of a row's largest derivative
 
 @dataclass(frozen=True, slots=True)
 class Ascent:
-    """How the slopes are optimised; defaults suit every network tried.
+    """Settings of the ascents on slopes; the defaults suit every network tried.
 
     `steps` are taken at one radius alone, from CROWN's lines; where there are few layers of slopes,
-    as few as that and `shallow` more. Each radius of a search starts
-    where the last one ended, and radii get closer: there are fewer and smaller steps, but at
-    least `more`. Margins, which decide, get all of them. A search's first radius is a guess, and
-    gets no more than a `glance`.
+    as many as layers and `shallow` more. Each radius of a search starts where the last one ended,
+    and radii get closer: there are fewer and smaller steps, but at least `more`. Margins, which
+    decide, get all of them. A search's first radius is a guess, and gets no more than a `glance`.
     """
 
     steps: int = 10
@@ -53,15 +52,20 @@ class Ascent:
 
     @property
     def glance(self) -> Ascent:
-        """Fewer steps, larger ones: enough to see where the next radius should be. Where every
-        radius is to get as many (`more`), all of them."""
+        """A variant with fewer, larger steps: enough to see where the next radius should be.
+
+        Where every radius is to get as many (`more`), all of them.
+        """
         if self.more >= self.steps:
             return self
         return replace(self, steps=ceil(0.6 * self.steps), rate=1.2 * self.rate)
 
     def of_neurons(self, radii: int, layers: int | None = None) -> tuple[int, float]:
-        """Steps, and the first one's rate, after so many radii, along so many layers (None: what
-        groups share is harder to find)."""
+        """The number of steps, and the first one's rate, for neurons of inner layers.
+
+        It depends on the radii so far and on the layers of slopes (None: slopes that groups share,
+        which are harder to find).
+        """
         faded = self.fade**radii
         steps = min(self.steps, max(self.more, ceil(self.steps * faded)))
         if layers is not None and self.more < self.steps:
@@ -188,7 +192,7 @@ class _Search:
         self.at = {i: own for own in self.alphas for i in own.stack.nodes}
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
-        """By rate step / size, inside the search space."""
+        """Move alpha by rate step / size, inside the search space."""
         sides = self.rows.sides
         self.alpha = torch.addcdiv(self.alpha, step, size, value=rate)
         if self.rows.wide:
@@ -241,11 +245,11 @@ class _Search:
         return LinearForm(form.coef, sum((own.gain() for own in self.alphas), form.const))
 
     def lines(self) -> dict[int, Chosen]:
-        """Of every node that was passed."""
+        """The lines of every node that was passed."""
         return {i: line for own in self.alphas for i, line in own.lines().items()}
 
     def _joined(self, uphill: list[list[Tensor]], like: Tensor) -> Tensor:
-        """(rows, lanes, slots) of the runs' derivatives."""
+        """(rows, lanes, slots) the derivatives of all stacks."""
         if not uphill:
             return like.new_zeros(len(like), self.rows.lanes, 0)
         lanes = [torch.cat(t, 1) if len(t) > 1 else t[0] for t in zip(*uphill, strict=True)]

@@ -1,7 +1,6 @@
-"""FROWN over a whole network: every neuron of every layer, each side, its own lines.
+"""FROWN over a whole network: every bound of every neuron has its own lines.
 
-`Frown` is the method. Its state holds the places of slopes where ascents ended, by row, and so
-does its proof.
+`Frown` is the method. Its state holds the alpha where ascents ended, by row, and so does its proof.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ Key = tuple[int, int]  # a node, the number of its part
 
 @dataclass
 class Tables:
-    """Places of slopes where ascents ended, for the next radius to start from.
+    """Alpha where ascents ended, for the next radius to start from.
 
-    Per bounded node and part of it a table (samples * groups, lanes, slots) of alpha, NaN
-    where nothing has been tried, or nothing was better than CROWN's lines; of the last node,
-    the output, one group per literal.
+    Per bounded node and part of it a table (samples * groups, lanes, slots) of alpha, NaN where
+    nothing has been tried, or nothing was better than CROWN's lines; of the last node, the output,
+    one group per literal.
     """
 
     samples: int
@@ -56,8 +55,10 @@ class Tables:
         return self.alpha[key]
 
     def filled(self, alpha: Tensor, key: Key, rows: Tensor) -> Tensor:
-        """These rows of a table; a wide search starts where the narrow one ended, with
-        nothing beyond the range."""
+        """Some rows of a table; a wide search starts where the narrow one ended.
+
+        It has nothing beyond the range then.
+        """
         if self.tight is None or key not in self.tight.alpha:
             return alpha
         narrow = self.tight.alpha[key][rows]
@@ -93,7 +94,7 @@ def joined(tables: Sequence[Tables]) -> Tables:
 
 @dataclass
 class FrownState(State):
-    """Where the ascents of some samples ended; `sample` (N,) says which of the tables they are."""
+    """The ends of the ascents of some samples; `sample` (N,) are their numbers in the tables."""
 
     tables: Tables
     sample: Tensor | None = None  # None: all of them
@@ -104,10 +105,17 @@ class FrownState(State):
 
 @dataclass(frozen=True)
 class Frown(Method):
-    """FROWN: every neuron of every layer, each side, optimises its own lines.
+    """FROWN: every bound of every neuron has slopes of its own in all earlier layers.
 
-    Groups of neurons may share theirs, which is cheaper on wide layers and looser. Not for a
-    quick look at a large network: CROWN costs a fraction.
+    Args:
+        group: neurons that share their slopes (0: a whole layer): cheaper on wide layers, looser.
+        wide: search slopes beyond those of the tightest lines: slower, rarely tighter.
+        rule: CROWN's lines, where ascents start: "area" or "paper".
+        steps: ascent steps at every radius; None: the default schedule.
+        ascent: all settings of the ascents.
+
+    Raises InvalidInput for values that make no sense. Not for a quick look at a large network:
+    `Crown` costs a fraction.
     """
 
     name: ClassVar[str] = "frown"
@@ -138,7 +146,7 @@ class Frown(Method):
 
     @property
     def glance(self) -> Frown | None:
-        """Fewer, larger steps; a group's slopes are harder to find again, and get their due."""
+        """A variant with fewer, larger steps; groups get all, their slopes are harder to find."""
         if self.group != 1:
             return None
         return replace(self, steps=None, ascent=self.ascent.glance)
@@ -173,8 +181,10 @@ class Frown(Method):
 
 @dataclass(frozen=True)
 class FrownProof(Proof):
-    """FROWN's slopes, from where its ascents ended; rounded to single precision, which is how
-    certificates keep them."""
+    """FROWN's slopes, from where its ascents ended.
+
+    They are rounded to single precision, which is how certificates keep them.
+    """
 
     plan: Plan  # that was bounded
     method: Frown
@@ -257,7 +267,7 @@ class FrownProof(Proof):
         return sample if self.sample is None else self.sample[sample]
 
     def _origin(self, plan: Plan) -> dict[int, int]:
-        """By the replayed network's nodes, those of the network that was bounded."""
+        """The node of the bounded network for every nonlinear node of the replayed one."""
         origin = {plan.graph.output: self.plan.graph.output}
         for i, j in zip(plan.nonlinear, self.plan.nonlinear, strict=True):
             origin[plan.sources[i]] = self.plan.sources[j]
@@ -326,7 +336,7 @@ def frown(
     cuts = given is not None and given.cuts
 
     def both(box: Box, found: Box) -> Box:
-        """What is known by both; where cuts may contradict, with the contradiction."""
+        """The intersection of two boxes; where cuts may contradict, with the contradiction."""
         if cuts:
             return Box(box.lower.fmax(found.lower), box.upper.fmin(found.upper))
         return box.meet(found)
@@ -403,8 +413,10 @@ class _Engine:
     work: Work
 
     def begins_at_crown(self, source: int) -> bool:
-        """Whether rows without slopes to start from begin with CROWN's very lines, so that their
-        bounds are no looser; the rows of a group, or planes, begin near them."""
+        """True if rows without slopes to start from begin with CROWN's very lines.
+
+        Their bounds are then no looser. The rows of a group, or planes, begin near them.
+        """
         return self.method.group == 1 and self.plan.elementwise(source)
 
     def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
@@ -502,7 +514,7 @@ class _Engine:
         known: Tensor,
         grouped: bool,
     ) -> Tensor:
-        """Optimise rows, starting from and saving to the warm table.
+        """Optimise rows, starting from and saving to the tables.
 
         Slopes that end below what is `known` are no proof of it, nor a good start: they are
         forgotten, and CROWN's take their place.

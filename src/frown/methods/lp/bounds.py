@@ -45,7 +45,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Count:
-    """How many programs were solved, and how many of them not to optimality."""
+    """The number of programs that were solved, and of those not solved to optimality."""
 
     programs: int = 0
     unsolved: int = 0
@@ -62,9 +62,10 @@ class Count:
 
 @dataclass
 class Bases:
-    """Where the programs of one sample ended, for the next radius to start from.
+    """The simplex bases of one sample's programs, for the next radius to start from.
 
-    By the program's pattern and what was bounded: a vertex makes sense for a like program.
+    They are kept by the program's pattern and what was bounded: a basis makes sense for a like
+    program.
     """
 
     ends: dict[tuple[bytes, int, int], Basis] = field(default_factory=dict)
@@ -78,13 +79,13 @@ class DualSlopes:
     slope: dict[int, Tensor]  # node -> (R, size of its input); NaN: they say nothing
 
     def only(self, kept: Tensor) -> DualSlopes:
-        """These rows (R,) alone."""
+        """The slopes of these rows (R,) alone."""
         return DualSlopes(self.number[kept], {i: s[kept] for i, s in self.slope.items()})
 
 
 @dataclass
 class LpState(State):
-    """Where the programs of every sample ended, and how many there were."""
+    """The bases of every sample's programs, and how many programs there were."""
 
     bases: list[Bases]
     count: list[Count]
@@ -182,7 +183,7 @@ def _stacked(
 
 @dataclass(frozen=True)
 class OneProof:
-    """What one sample's proof by programs needs to be made again: slopes by target."""
+    """One sample's proof by programs: slopes by target."""
 
     slopes: dict[int, DualSlopes]
     rule: dict[int, Slopes]  # node -> the fixed rule's where programs began: of all other rows
@@ -191,10 +192,10 @@ class OneProof:
 
 @dataclass(frozen=True)
 class LpProof(Proof):
-    """What the duals of linear programs amount to, one program's for each sample.
+    """The proofs of linear programs, from their duals, one for each sample.
 
-    What they did not tighten was known before: by FROWN, or by the fixed rule's slopes as they
-    were then. On the tighter boxes the rule may choose others, and bounds may be looser.
+    What they did not tighten was known before: by FROWN, or by the rule's slopes as they were then.
+    On the tighter boxes the rule may choose others, and bounds may be looser.
     """
 
     plan: Plan  # that was bounded
@@ -250,7 +251,7 @@ class LpProof(Proof):
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Rows of one sample, and what its programs left of theirs."""
+    """Rows of one sample, with the slopes that its programs found."""
 
     rows: Tensor  # (R,) which of a request
     number: Tensor  # (R,)
@@ -345,9 +346,11 @@ def dual_lines(
     relaxed: dict[int, Relaxed],
     dual: dict[int, Tensor],
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """Lower bounds (R,) of coef . target for any numbers `dual` (R, *input shape of the node), and
-    the slopes (R, size of the node's input) that they amount to; NaN where the node's output has
-    no weight, or too little."""
+    """Lower bounds (R,) of coef . target, valid for any numbers `dual`, and their slopes.
+
+    `dual` is (R, *input shape of the node). The slopes (R, size of the node's input) are NaN where
+    the node's output has no weight, or too little.
+    """
     slopes: dict[int, Tensor] = {}
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ class Wiring:
 
 
 def wiring(plan: Plan, target: int) -> Wiring:
-    """How a node hangs on the input and on the nonlinear nodes right before it."""
+    """The affine function that makes a node of the input and the nonlinear nodes before it."""
     return plan.fact(("wiring", target), partial(_wiring, plan, target))
 
 
@@ -94,7 +94,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a nonlinear node put into the program."""
+    """The columns and rows of one nonlinear node in the program."""
 
     z: Index  # entries of its input with a column ...
     z_columns: Index  # ... and which
@@ -128,7 +128,7 @@ class Program:
 
     @property
     def cones(self) -> tuple[Index, ...]:
-        """For p = 2 the columns of every ball."""
+        """The columns of every ball for p = 2."""
         return self._balls() if self.region.p == 2 else ()
 
     @property
@@ -264,7 +264,7 @@ class Program:
                     self.new_rows(keep @ line, -open_end, t[fresh])
 
     def budgets(self) -> csr_array:
-        """For p = 1: a row per ball that adds up how far its features move."""
+        """Rows for p = 1, one per ball, that add up how far its features move."""
         from scipy.sparse import csr_array
 
         balls, features = self._balls(), self.region.centre[0].numel()
@@ -301,7 +301,7 @@ class Program:
 
 
 def _owner(numbers: Tensor, like: Tensor) -> Index:
-    """For every entry of a node's input the output it belongs to."""
+    """The output that every entry of a node's input belongs to."""
     return numbers.expand(1, *like.shape[1:]).reshape(-1).numpy()
 
 
@@ -312,7 +312,7 @@ def _picked(rows: Index, columns: Index, entries: Array, shape: tuple[int, int])
 
 
 def widened(matrix: csr_array, width: int) -> csr_array:
-    """The same matrix with empty columns on the right."""
+    """A matrix with empty columns added on the right."""
     from scipy.sparse import csr_array
 
     return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))

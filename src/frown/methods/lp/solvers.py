@@ -39,8 +39,7 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Duals:
-    """Of each objective: the rows' duals, the solver's own optimum, and whether it says that
-    it has found one."""
+    """The rows' duals for each objective, the optimum, and whether the solver claims it is one."""
 
     rows: Array  # (R, rows); 0 where the solver gave nothing
     optimum: Array  # (R,) NaN where it gave nothing
@@ -53,7 +52,7 @@ class Duals:
 
 @dataclass(frozen=True)
 class Basis:
-    """Where a simplex ended; the same objective over a like program starts there."""
+    """A simplex basis, from which the same objective over a like program can start."""
 
     columns: bytes = b""
     rows: bytes = b""
@@ -259,11 +258,11 @@ def _cone_program(
 
 
 def narrowed(problem: Constraints, costs: Array) -> tuple[Constraints, Array]:
-    """The same rows over fewer columns, where a ball has more of them than rows read it.
+    """Equivalent rows over fewer columns, where a ball has more columns than rows read it.
 
-    With B the part of rows and costs that reads a ball's columns w, and B' = Q R, the values of
-    B w over ||w|| <= r are those of R' u over ||u|| <= r: a ball of 784 pixels that a layer of
-    20 neurons looks at is one of 20 columns.
+    With B the part of rows and costs that reads a ball's columns w, and B' = Q R, the values of B w
+    over ||w|| <= r are those of R' u over ||u|| <= r: a ball of 784 pixels that a layer of 20
+    neurons looks at is one of 20 columns.
     """
     from scipy.sparse import csr_array, hstack
 
@@ -300,7 +299,7 @@ def narrowed(problem: Constraints, costs: Array) -> tuple[Constraints, Array]:
 
 
 def needed(name: str) -> Any:
-    """A solver's module, or what to install."""
+    """Import a solver's module, or raise InvalidInput that says what to install."""
     import importlib
 
     try:
