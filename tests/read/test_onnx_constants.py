@@ -286,6 +286,7 @@ OPEN = {
     "an axis reduced twice": ([node("ReduceSum", "x twice")], [1, 1, 3], 13, "axes"),
     "an axis cut twice": ([node("Slice", "x twice i2 twice")], [1, 1, 3], 13, "axes"),
     "an axis padded twice": ([node("Pad", "x four - twice")], [1, 1, 3], 18, "axes"),
+    "a cut backwards to the end": ([node("Slice", "x i1 far a2 back")], [1, 1, 3], 13, "ends at"),
     "no axes to cut": ([node("Slice", "x i0 i1 e")], [1, 1, 3], 13, "Slice"),
     "a permutation from behind": ([node("Transpose", "x", perm=[0, -1, 1])], [1, 2, 3], 13, "perm"),
     "unequal parts": ([node("Split", "x", "y z", axis=2)], [1, 1, 3], 13, "parts"),
@@ -297,6 +298,9 @@ SETTINGS = {
     "i1": integers(1),
     "i2": integers(1, 1),
     "four": integers(1, 1, 1, 1),
+    "a2": integers(2),
+    "far": integers(2**31 - 1),
+    "back": integers(-1),
 }
 
 

@@ -163,6 +163,9 @@ def _part(x: Value, places: tuple[slice, ...]) -> Value:
     return indexed(x, lambda a: a[places])
 
 
+_ENDLESS = (2**31 - 1, 2**63 - 1)  # ends of a slice that stand for "as far as it goes"
+
+
 @operator("Slice", attributes="starts ends axes")
 def slices(call: Call) -> Value:
     x = call.value(0)
@@ -174,6 +177,8 @@ def slices(call: Call) -> Value:
     _each_once(call, axes, len(x.shape))
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = call.axis(axis, len(x.shape))
+        # Backwards to the largest integer is nowhere by the standard, the start for onnxruntime.
+        call.refuse_if(step < 0 and end in _ENDLESS, f"ends={ends} with steps={steps}")
         # ONNX moves a start before the first entry onto it; Python, for step < 0, past it.
         places[at] = slice(max(start, -x.shape[at]), end, step)
     return _part(x, tuple(places))
