@@ -42,7 +42,7 @@ class Clock:
         return self if self.deadline == inf else Clock.lasting(self.left() * share)
 
     def sooner(self, seconds: float) -> Clock:
-        """A deadline that leaves so many seconds before this one."""
+        """A deadline this many seconds before this one."""
         return self if self.deadline == inf else Clock(self.deadline - seconds)
 
     def check(self) -> None:

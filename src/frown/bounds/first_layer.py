@@ -23,7 +23,7 @@ from frown.problem.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How rows enter the network: forms end at d, points start there."""
+    """A dense first layer, seen from the ball's centre: forms end at d, points start there."""
 
     node: int  # the first layer
     weight: Tensor  # (neurons, dimensions of d)
@@ -31,7 +31,7 @@ class Entry:
     region: Region  # of d
 
     def back(self, here: Tensor) -> Tensor:
-        """From coefficients of the node to those of d."""
+        """Turn coefficients of the node into those of d."""
         return here.flatten(1) @ self.weight
 
     def shift(self, here: Tensor) -> Tensor:
@@ -58,8 +58,11 @@ class Entry:
 
 
 def entry(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Entry | None:
-    """Of rows of these samples; None where the input is not read by one dense layer alone, or
-    where the balls are cut or stretched."""
+    """The entry for rows of these samples.
+
+    None where the input is not read by one dense layer alone, or where the balls are cut or
+    stretched.
+    """
     if region.clipped or region.scale is not None or region.split is not None:
         return None
     node = plan.fact(("entrance", target), lambda: _entrance(plan, target))

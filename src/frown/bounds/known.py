@@ -1,7 +1,7 @@
-"""What was found at a larger radius, which holds at every smaller one.
+"""Boxes found at a larger radius, which hold at every smaller one.
 
-The region of a radius contains those of all smaller ones, and so do the bounds of its inner
-layers. A ReLU that could not change sign where a search failed needs no row further in.
+The region of a radius contains those of all smaller ones, and so do the bounds of its inner layers.
+A ReLU that could not change sign where a search failed needs no row further in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KnownBoxes:
 
     @classmethod
     def of(cls, like: Tensor) -> KnownBoxes:
-        """Nothing known of as many samples."""
+        """An empty record for these samples."""
         return cls(torch.full_like(like, torch.inf))
 
     def at(self, sample: Tensor, radius: Tensor) -> Given | None:

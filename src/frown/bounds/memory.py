@@ -1,4 +1,4 @@
-"""How much memory rows may take."""
+"""The memory that rows may take."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Neurons that are bounded in one graph: all of a node's in the whole one, or those that read
-patches of one form in a crop of it.
+"""Parts: neurons that are bounded in one graph.
 
-A neuron of a convolution reads a patch of every earlier layer. Its row lives in the network
-cropped to that patch, with all that is known of samples cropped alike; a crop at another
-place is like another sample.
+Either all of a node's neurons in the whole graph, or those that read patches of one form in a crop
+of it. A neuron of a convolution reads a patch of every earlier layer. Its row lives in the network
+cropped to that patch, with all that is known of samples cropped alike; a crop at another place is
+like another sample.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Part(ABC):
         """The region of every row."""
 
     def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
-        """How every row enters the network, where that is simpler than by its region."""
+        """The first layer as an `Entry` for every row, where that is simpler than its region."""
         return None
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Part(ABC):
 
     @property
     def convolved(self) -> bool:
-        """Whether rows pass convolutions, which are prepared anew for every number of rows."""
+        """True if rows pass convolutions, which are prepared anew for every number of rows."""
         kinds = (Conv, ConvTranspose)
         return self.plan.fact(
             ("convolved", self.target),
@@ -116,7 +116,7 @@ class Whole(Part):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a node of a cropped graph sees of the node it comes from, at every place."""
+    """The view of a node of a cropped graph on the node it comes from, at every place."""
 
     origin: int
     reads: Tensor  # (places, size of its input here) flat indices
@@ -166,7 +166,7 @@ class Patch(Part):
     def moves(
         self, i: int, sample: Tensor, place: Tensor
     ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """How tensors of the origin's input and output shape are cropped."""
+        """Functions that crop tensors of the origin's input and output shape."""
         node = self.plan.graph.nodes[i]
         (source,) = node.inputs
         view = self.views[i]
@@ -204,7 +204,7 @@ class Patch(Part):
 def cropped(
     t: Tensor, entries: Tensor, sample: Tensor, place: Tensor, shape: tuple[int, ...]
 ) -> Tensor:
-    """(rows, *shape): of each row's sample of t the entries (places, size) that its place has."""
+    """t[sample[r], entries[place[r]]] for every row r, in `shape`; entries are (places, size)."""
     flat, picked = t.flatten(1), entries[place]
     kept = flat[0][picked] if len(flat) == 1 else flat[sample[:, None], picked]
     return kept.view(-1, *shape)
@@ -218,7 +218,7 @@ def moved_lines(
 
 
 def shared(sample: Tensor) -> Tensor | slice:
-    """Rows of one sample alone broadcast instead of being gathered."""
+    """A slice instead of an index where all rows are of one sample, so that it broadcasts."""
     if not len(sample):
         return sample
     first = int(sample[0])

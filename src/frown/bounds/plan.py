@@ -1,4 +1,4 @@
-"""What every engine needs to know about a graph before it bounds anything."""
+"""Plans: everything about a graph that methods need before they bound anything."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ class Plan:
 
     @cached_property
     def sources(self) -> dict[int, int]:
-        """For each nonlinear node the node whose bounds it needs.
+        """The node whose bounds each nonlinear node needs.
 
-        Operators that only move entries are looked through: bounds of what they read
-        are theirs.
+        Operators that only move entries are looked through: bounds of what they read are theirs.
         """
         found = {}
         for i in self.nonlinear:
@@ -98,7 +97,7 @@ class Plan:
         )
 
     def needs_rows(self, source: int) -> bool:
-        """Whether backward rows can tighten any bound of this source."""
+        """True if backward rows can tighten any bound of this source."""
         return self.fact(("needs rows", source), lambda: bool(self.loose(source).any()))
 
     def loose(self, source: int) -> Tensor:
@@ -120,10 +119,10 @@ class Plan:
         return torch.ones(shape, dtype=torch.bool, device=device)
 
     def _bounded_before(self, node: int, reader: int) -> bool:
-        """Whether all entries of a node get rows before `reader` takes over its bounds.
+        """True if all entries of a node get rows before `reader` takes over its bounds.
 
-        An s-shaped function wants rows for whatever is no point, so those of an LSTM's cell
-        are there when the next frame multiplies it.
+        An s-shaped function wants rows for whatever is no point, so those of an LSTM's cell are
+        there when the next frame multiplies it.
         """
         return any(
             i < reader and isinstance(self.graph.nodes[i].op, SShaped)
@@ -148,22 +147,22 @@ class Plan:
         )
 
     def elementwise(self, target: int) -> bool:
-        """Whether all nonlinear nodes that `target` depends on work entry by entry."""
+        """True if all nonlinear nodes that `target` depends on work entry by entry."""
         return self.fact(
             ("elementwise", target),
             lambda: all(isinstance(self.relaxation(i), Elementwise) for i in self.below(target)),
         )
 
     def chain(self, target: int) -> bool:
-        """Whether every node that `target` depends on is read by one other alone."""
+        """True if every node that `target` depends on is read by one other alone."""
         return self.fact(("chain", target), lambda: self._chain(target))
 
     def interval_exact(self, target: int) -> bool:
-        """Whether plain intervals are exact for a box: one mixing operator at the most."""
+        """True if plain intervals are exact for a box: one mixing operator at the most."""
         return self.fact(("exact", target), lambda: self._interval_exact(target))
 
     def slots(self, target: int) -> tuple[dict[int, slice], int]:
-        """Where each earlier nonlinearity's slopes stand in a flat vector, and its length."""
+        """The place of each earlier nonlinearity's slopes in a flat vector, and its length."""
         return self.fact(("slots", target), lambda: self._slots(target))
 
     def row_bytes(self, target: int) -> int:
@@ -187,7 +186,7 @@ class Plan:
         return fact
 
     def latest(self, key: tuple[str, int], of: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """What is computed of a tensor that stays the same for many calls in a row."""
+        """A value computed from a tensor, kept while the same tensor comes call after call."""
         known: tuple[Tensor, Tensor] | None = self._facts.get(key)
         if known is None or known[0] is not of:
             known = self._facts[key] = (of, compute())

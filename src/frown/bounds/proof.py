@@ -61,12 +61,12 @@ class Proof(ABC):
 
     @property
     def inside(self) -> bool:
-        """Whether rows tighten the inner layers; else plain intervals bound them."""
+        """True if rows tighten the inner layers; else plain intervals bound them."""
         return self.rule is not None
 
     @property
     def wide(self) -> bool:
-        """Whether slopes may leave the tightest range."""
+        """True if slopes may leave the tightest range."""
         return False
 
     @abstractmethod
@@ -83,8 +83,10 @@ class Proof(ABC):
         """A proof that chooses nothing, for so many samples."""
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
-        """Slopes for rows of `plan`, a network with the nonlinearities of the one that was
-        bounded in the same order; None: the rule's."""
+        """Slopes for rows of `plan`; None: the rule's.
+
+        `plan` is a network with the nonlinearities, in the same order, of the one that was bounded.
+        """
         return None
 
     def state(self) -> State | None:
@@ -92,8 +94,10 @@ class Proof(ABC):
         return None
 
     def ready(self, plan: Plan, source: int) -> Tensor | None:
-        """(N, size) entries of a node whose rows, on both sides, are no worse along their own
-        slopes than along the rule's; None: nobody knows."""
+        """(N, size) mask of a node's entries whose own slopes are no worse than the rule's.
+
+        That is, for rows of both sides. None: nobody knows.
+        """
         return None
 
 
@@ -141,7 +145,7 @@ class Proofs:
             self.kept[n] = own, k
 
     def replace(self, sample: Tensor, proof: Proof) -> None:
-        """Other proofs of these samples, whatever their radii."""
+        """Replace the proofs of these samples, whatever their radii."""
         every = torch.arange(len(sample), device=sample.device)
         own = proof.take(every)
         for k, n in enumerate(sample.tolist()):

@@ -1,7 +1,7 @@
-"""Nodes of one function side by side: what is done entry by entry is done for all of them at once.
+"""Stacks: like layers side by side, so that entrywise work is done for all of them at once.
 
-Networks of small layers cost calls of operators more than arithmetic. Neighbouring nodes of
-one elementwise function are a stack, and are relaxed as one.
+Networks of small layers cost calls of operators more than arithmetic. Neighbouring nodes of one
+elementwise function are a stack, and are relaxed as one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Stack:
         return torch.cat([t if t.dim() == 2 else t.flatten(1) for t in every], 1)
 
     def laid(self, flat: Tensor) -> Tensor:
-        """(rows, neurons) as this stack's tensors are."""
+        """A tensor (rows, neurons) in the shape of this stack's tensors."""
         return flat.view(-1, *self.shapes[0]) if len(self.nodes) == 1 else flat
 
 
@@ -125,7 +125,7 @@ def _joined(relaxed: Sequence[Relaxed]) -> Relaxed:
 
 
 def stacked_lines(lines: Sequence[Lines], count: int) -> Lines:
-    """Of nodes side by side, (count, neurons)."""
+    """The lines of nodes side by side, (count, neurons)."""
     slopes = [own.slopes for own in lines]
     return Lines(
         Slopes(_cat([s.lower for s in slopes], count), _cat([s.upper for s in slopes], count)),
@@ -135,7 +135,7 @@ def stacked_lines(lines: Sequence[Lines], count: int) -> Lines:
 
 
 def _cat(parts: list[Tensor], count: int) -> Tensor:
-    """Side by side; where all rows share some, those are repeated `count` times."""
+    """Tensors side by side; those that all rows share are repeated `count` times."""
     flat = [t if t.dim() == 2 else t.flatten(1) for t in parts]
     if any(t.shape[0] != count for t in flat):
         flat = [t.expand(count, -1) for t in flat]

@@ -73,7 +73,7 @@ class Parts:
         return torch.zeros_like(neuron), neuron
 
     def work(self, rows: int) -> float:
-        """What so many rows cost, in numbers passed."""
+        """The cost of this many rows, in numbers passed."""
         return rows * self.each + CALL * self.calls
 
     def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor | slice]]:
@@ -99,17 +99,16 @@ def parts(plan: Plan, target: int, group: int = 1, clock: Clock = NO_LIMIT) -> P
 
 
 def parts_of(plan: Plan, target: int, rows: int, clock: Clock = NO_LIMIT) -> Parts:
-    """The parts in which so many rows, each with lines of its own or fixed ones, cost least.
+    """The parts in which this many rows, with lines of their own or fixed ones, cost least.
 
-    Patches are chosen for all neurons of a node. Where few are left, they are calls more than
-    anything else.
+    Patches are chosen for all neurons of a node. Where few are left, most of the cost is calls.
     """
     choice = parts(plan, target, 1, clock), parts(plan, target, 0)
     return min(choice, key=lambda p: p.work(rows))
 
 
 def of_convolution(plan: Plan, target: int) -> bool:
-    """Whether a node has positions, so that its neurons may read patches."""
+    """True if a node has positions, so that its neurons may read patches."""
     return plan.fact(("positions", target), lambda: _spatial(plan, target) > 0)
 
 
@@ -150,7 +149,7 @@ def _patches(plan: Plan, target: int, group: int, clock: Clock) -> tuple[Part, .
 
 
 def _spatial(plan: Plan, target: int) -> int:
-    """How many trailing axes of a node are positions of a convolution; 0: none."""
+    """The number of trailing axes of a node that are positions of a convolution; 0: none."""
     rank = len(plan.graph.nodes[target].shape)
     for step in plan.route(target):
         if isinstance(step.affine, Conv):
@@ -160,7 +159,7 @@ def _spatial(plan: Plan, target: int) -> int:
 
 
 def _side(shape: tuple[int, ...], dims: int, group: int) -> tuple[int, ...]:
-    """How many positions, along each axis, a group of neurons needs."""
+    """The number of positions, along each axis, that a group of neurons needs."""
     most = shape[-dims:]
     side, wanted = [1] * dims, -(-group // prod(shape[:-dims]))
     while prod(side) < wanted and side != list(most):
@@ -181,7 +180,7 @@ def _tiles(shape: tuple[int, ...], side: tuple[int, ...]) -> Iterator[Window]:
 def _classes(
     cropper: Cropper, target: int, tiles: list[Window], clock: Clock
 ) -> list[list[Needs]] | None:
-    """What the tiles read, those of one form together."""
+    """The windows that the tiles read, those of one form together."""
     classes: dict[object, list[Needs]] = {}
     for window in tiles:
         clock.check()

@@ -1,4 +1,4 @@
-"""What a computation may use: memory, time, processes."""
+"""Limits of a computation: memory, time, processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pool:
 
 @contextmanager
 def pool_of(count: int) -> Iterator[Pool]:
-    """So many processes, until the end of the block."""
+    """Start this many processes, until the end of the block."""
     if count == 1:
         yield Pool()
         return
