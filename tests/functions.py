@@ -1,13 +1,14 @@
 """One table of functions and hostile boxes for the property tests.
 
-`REFERENCE` gives every elementwise function again, in float64 and from other libraries, so
-that tests never compare the code with itself.
+`ELEMENTWISE` has an instance or more of every elementwise function. `REFERENCE` gives each again,
+in float64 and from other libraries, so that tests never compare the code with itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import isabstract
 from math import inf
 
 import numpy as np
@@ -17,12 +18,85 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown import relax
+from frown.graph import Box
+from frown.relax import (
+    Abs,
+    Arctan,
+    Clip,
+    Cos,
+    Elementwise,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    GeluTanh,
+    HardSwish,
+    LeakyRelu,
+    Log,
+    Moderate,
+    Power,
+    PRelu,
+    Relaxation,
+    Relu,
+    Sigmoid,
+    Silu,
+    Sin,
+    Softplus,
+    Tanh,
+    selu,
+)
 
 Array = NDArray[np.float64]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 # -- functions --------------------------------------------------------------------------
+
+ELEMENTWISE: dict[str, Elementwise] = {
+    "relu": Relu(),
+    "leaky_relu": LeakyRelu(0.1),
+    "leaky_relu_steep": LeakyRelu(1.7),
+    "leaky_relu_falling": LeakyRelu(-0.3),
+    "prelu": PRelu(torch.tensor(0.25)),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+    "arctan": Arctan(),
+    "erf": Erf(),
+    "softplus": Softplus(),
+    "elu": Elu(1.0),
+    "elu_steep": Elu(2.5),
+    "elu_shallow": Elu(0.3),
+    "selu": selu(),
+    "silu": Silu(),
+    "gelu": Gelu(),
+    "gelu_tanh": GeluTanh(),
+    "hard_tanh": Clip(-1.0, 1.0),
+    "relu6": Clip(0.0, 6.0),
+    "clip_from_below": Clip(-0.5, float("inf")),
+    "abs": Abs(),
+    "moderate": Moderate(1e29),
+    "hard_swish": HardSwish(),
+    "exp": Exp(),
+    "log": Log(),
+    "square": Power(2.0),
+    "cube": Power(3.0),
+    "fourth_power": Power(4.0),
+    "reciprocal": Power(-1.0),
+    "inverse_square": Power(-2.0),
+    "inverse_cube": Power(-3.0),
+    "square_root": Power(0.5),
+    "three_halves": Power(1.5),
+    "inverse_root": Power(-0.5),
+    "sin": Sin(),
+    "cos": Cos(),
+}
+
+# Every nonlinearity that the package has.
+SUPPORTED = {
+    name: cls
+    for name, cls in vars(relax).items()
+    if isinstance(cls, type) and issubclass(cls, Relaxation) and not isabstract(cls)
+}
 
 
 def _elu(alpha: float, scale: float = 1.0) -> Callable[[Array], Array]:

@@ -29,8 +29,9 @@ from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Constraints, minimise
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
+from frown.relax import Relu
 from frown.relax.relaxation import Lines, Relaxation, Relaxed, Slopes
-from frown.relax.table import ELEMENTWISE, Relu
+from functions import ELEMENTWISE
 
 Array = NDArray[np.float64]
 RelaxedNodes = dict[int, Relaxed]

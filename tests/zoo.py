@@ -15,18 +15,9 @@ from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.problem.region import Region
 from frown.read import arithmetic, attention
+from frown.relax import Exp, Log, Max, Power, Product, Relu, Sigmoid, Tanh
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import (
-    ELEMENTWISE,
-    Exp,
-    Log,
-    Max,
-    Power,
-    Product,
-    Relu,
-    Sigmoid,
-    Tanh,
-)
+from functions import ELEMENTWISE
 
 
 @dataclass(frozen=True)

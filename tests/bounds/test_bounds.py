@@ -25,8 +25,9 @@ from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
+from frown.relax import LeakyRelu, Log, Max, Relu
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import ELEMENTWISE, LeakyRelu, Log, Max, Relu
+from functions import ELEMENTWISE
 
 METHODS = {
     "interval": Interval(),

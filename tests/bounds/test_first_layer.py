@@ -21,7 +21,7 @@ from frown.methods import Crown, Frown
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
-from frown.relax.table import Relu, Tanh
+from frown.relax import Relu, Tanh
 
 NORMS = (1.0, 2.0, 3.0, inf)
 

@@ -19,7 +19,7 @@ from frown.methods import LP, Crown, CrownIbp, FastLin, Frown, Interval
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
-from frown.relax.table import Relu, Tanh
+from frown.relax import Relu, Tanh
 
 GRAPHS = {
     "relu": zoo.mlp(Relu(), (4, 7, 6, 5, 3)),

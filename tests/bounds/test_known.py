@@ -19,7 +19,7 @@ from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import conjunction, positive
 from frown.problem.region import Region
-from frown.relax.table import Relu, Sigmoid
+from frown.relax import Relu, Sigmoid
 
 GRAPHS = {
     "relu": zoo.mlp(Relu(), (4, 16, 16, 12, 3)),

@@ -28,7 +28,7 @@ from frown.graph.simplify import simplify
 from frown.methods.crown import crown_layers
 from frown.problem.region import Region
 from frown.read.model import Model
-from frown.relax.table import Product
+from frown.relax import Product
 from sequences import reached
 
 FRAMES, FEATURES = 3, 2

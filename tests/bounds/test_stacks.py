@@ -19,8 +19,8 @@ from frown.graph.graph import Graph
 from frown.methods import Frown
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import conjunction
+from frown.relax import PRelu, Relu, Sigmoid, Tanh
 from frown.relax.relaxation import Sides
-from frown.relax.table import PRelu, Relu, Sigmoid, Tanh
 
 
 def mixed(seed: int = 30) -> Graph:

@@ -28,7 +28,7 @@ from frown.methods import crown as crown_module
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import conjunction
 from frown.problem.region import Region
-from frown.relax.table import Max, PRelu, Relu, Sigmoid
+from frown.relax import Max, PRelu, Relu, Sigmoid
 
 Layer = Callable[[Builder, Value, zoo.Weights], Value]
 

@@ -14,7 +14,7 @@ from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.problem.property import LabelWins, other_classes
 from frown.problem.region import Region
-from frown.relax.table import Relu
+from frown.relax import Relu
 
 NORMS = (1.0, 2.0, 3.0, inf)
 

@@ -25,17 +25,9 @@ from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
+from frown.relax import Abs, Clip, LeakyRelu, Max, PRelu, Product, Relu
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import (
-    ELEMENTWISE,
-    Abs,
-    Clip,
-    LeakyRelu,
-    Max,
-    PRelu,
-    Product,
-    Relu,
-)
+from functions import ELEMENTWISE
 
 SMOOTH = ("sigmoid", "tanh", "arctan", "softplus", "elu", "selu", "silu", "gelu", "gelu_tanh")
 PRECISION = 600

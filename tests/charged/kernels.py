@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from frown.bounds.charged.float32 import LARGE32, LIBRARY, own_error
 from frown.graph.box import Box
+from frown.relax import Elu, GeluTanh, LeakyRelu, Softplus, selu
 from frown.relax.elementwise import Elementwise
-from frown.relax.table import ELEMENTWISE as FUNCTIONS
-from frown.relax.table import Elu, GeluTanh, LeakyRelu, Selu, Softplus
+from functions import ELEMENTWISE as FUNCTIONS
 from onnx_models import model, node, number
 
 Single = NDArray[np.float32]
@@ -268,7 +268,7 @@ def _functions() -> Iterator[Kernel]:
     }
     for name, function in known.items():
         yield from _torch(name, FUNCTIONS[name], function)
-    yield from _torch("selu", Selu(), f.selu)
+    yield from _torch("selu", selu(), f.selu)
     yield from _torch("softplus far", Softplus(), lambda z: f.softplus(z, 1.0, 100.0))
     yield from _torch("gelu_tanh written", GeluTanh(), _gelu_tanh)
     yield from _torch("gelu written", FUNCTIONS["gelu"], _gelu)
@@ -322,7 +322,7 @@ def _modules() -> Iterator[Kernel]:
 @lru_cache(maxsize=1)
 def kernels() -> tuple[Kernel, ...]:
     plain = [_onnx(name, FUNCTIONS[op], [node(name, "x")]) for name, op in _PLAIN.items()]
-    plain.append(_onnx("Selu", Elu(1.6732631921768188, 1.0507010221481323), [node("Selu", "x")]))
+    plain.append(_onnx("selu", Elu(1.6732631921768188, 1.0507010221481323), [node("selu", "x")]))
     plain.append(_onnx("Celu", Elu(1.0), [node("Celu", "x")]))
     plain.append(
         _onnx("Gelu tanh", FUNCTIONS["gelu_tanh"], [node("Gelu", "x", approximate="tanh")])

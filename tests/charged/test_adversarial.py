@@ -21,7 +21,7 @@ import frown
 import frown_check
 from check.writer import draft
 from frown.read.model import Model
-from frown.relax.table import Elu
+from frown.relax import Elu
 from onnx_models import model, node, saved
 
 BIG = 2.0**60

@@ -12,9 +12,10 @@ from flint import arb, ctx
 from torch import Tensor
 
 from frown.graph.box import Box
+from frown.relax import Power
 from frown.relax.elementwise import Elementwise
 from frown.relax.proven.lines import prove
-from frown.relax.table import ELEMENTWISE, Power
+from functions import ELEMENTWISE
 
 Function = Callable[[arb], arb]
 

@@ -26,9 +26,10 @@ from frown.graph.op import Op
 from frown.graph.simplify import tidy
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
+from frown.relax import Elu
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import LeakyRelu, PRelu, Relu
-from frown.relax.table import ELEMENTWISE, Elu
+from functions import ELEMENTWISE
 
 
 def walked(graph: Graph, region: Region, method: str = "crown") -> Walk:

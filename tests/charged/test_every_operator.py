@@ -10,18 +10,10 @@ from torch import Tensor, nn
 
 import frown
 from frown.graph.box import Box
+from frown.relax import Log, LogSumExp, Max, Moderate, Power, Product
 from frown.relax.proven.lines import prove
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import (
-    ELEMENTWISE,
-    SUPPORTED,
-    Log,
-    LogSumExp,
-    Max,
-    Moderate,
-    Power,
-    Product,
-)
+from functions import ELEMENTWISE, SUPPORTED
 
 WITHOUT_PROOF: set[str] = set()  # names of SUPPORTED; with one, results stay estimates
 

@@ -21,7 +21,7 @@ from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Graph
 from frown.problem.property import conjunction
-from frown.relax.table import Relu, Sigmoid, Tanh
+from frown.relax import Relu, Sigmoid, Tanh
 
 RULE = ByRule(LeastArea())
 NETWORKS = {

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from charged.test_curves_more import bits
 from frown.graph.box import Box
+from frown.relax import LogSumExp
 from frown.relax.proven.lines import prove
-from frown.relax.table import LogSumExp
 
 KEPT = {
     "all": None,

@@ -23,7 +23,7 @@ from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.problem.property import conjunction
-from frown.relax.table import Relu
+from frown.relax import Relu
 
 
 @pytest.fixture

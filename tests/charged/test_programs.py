@@ -23,7 +23,7 @@ from frown.methods.crown import crown_layers
 from frown.methods.lp.bounds import DualSlopes, LpProof, OneProof
 from frown.problem.property import conjunction
 from frown.problem.region import Region
-from frown.relax.table import Relu
+from frown.relax import Relu
 
 ACTIVATIONS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
 

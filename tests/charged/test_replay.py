@@ -20,9 +20,9 @@ from frown.graph.builder import Builder
 from frown.graph.selection import Pad
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
+from frown.relax import Relu
 from frown.relax.proven.rounding import arithmetic_fault
 from frown.relax.relaxation import Lines, Slopes
-from frown.relax.table import Relu
 
 
 def assert_true(tally: Tally) -> None:

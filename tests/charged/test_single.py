@@ -15,7 +15,7 @@ import frown
 from charged.kernels import Kernel, floats, kernels, measured
 from frown.bounds.charged.float32 import LIBRARY, UNIT32
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.relax.table import Tanh
+from frown.relax import Tanh
 from onnx_models import model, node, saved
 
 

@@ -13,7 +13,7 @@ from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
 from frown.graph.builder import Builder, Value
 from frown.graph.op import Affine, Selection, Shape, Unsupported
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
-from frown.relax.table import Max, Relu
+from frown.relax import Max, Relu
 
 torch.manual_seed(0)
 

@@ -13,7 +13,7 @@ from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.graph.op import Shape
 from frown.graph.simplify import simplify, without_batch_axis
-from frown.relax.table import Relu
+from frown.relax import Relu
 
 torch.manual_seed(0)
 

@@ -19,7 +19,7 @@ from frown.graph.graph import Graph
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent, Rows, _Search, optimise, replay
 from frown.problem.region import Region
-from frown.relax.table import Max
+from frown.relax import Max
 
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 

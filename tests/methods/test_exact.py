@@ -21,9 +21,9 @@ from frown.methods import Crown, Exact, Frown
 from frown.methods.exact.distance import Distance, exact
 from frown.problem.property import LabelWins, Linear, conjunction, other_classes
 from frown.problem.region import Region
+from frown.relax import Max, Tanh
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
 from frown.relax.relaxation import Relaxation
-from frown.relax.table import Max, Tanh
 
 pytest.importorskip("highspy")
 

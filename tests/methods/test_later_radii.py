@@ -15,7 +15,7 @@ from frown.methods import Crown, Frown
 from frown.methods.frown import network as engine
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import conjunction
-from frown.relax.table import Relu, Sigmoid
+from frown.relax import Relu, Sigmoid
 
 GRAPHS = {
     "relu": zoo.mlp(Relu(), (4, 16, 16, 12, 3)),

@@ -29,7 +29,7 @@ from frown.methods.lp.bounds import Bases, Solved, dual_lines, lp
 from frown.methods.lp.solvers import Basis, Duals, minimise
 from frown.problem.property import Linear
 from frown.problem.region import Region
-from frown.relax.table import Relu
+from frown.relax import Relu
 from theorem_tools import (
     CROWN,
     NORMS,

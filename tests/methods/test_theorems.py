@@ -23,7 +23,7 @@ from frown.methods.frown.ascent import Ascent
 from frown.methods.lp.bounds import dual_lines
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxation, Relaxed, Slopes
-from frown.relax.table import ELEMENTWISE
+from functions import ELEMENTWISE
 from theorem_tools import (
     NORMS,
     TOLERANCE,

@@ -24,7 +24,8 @@ from frown.methods.frown.ascent import Ascent, optimise
 from frown.methods.frown.network import gather_rows
 from frown.problem.property import Linear
 from frown.problem.region import Region
-from frown.relax.table import ELEMENTWISE, Relu
+from frown.relax import Relu
+from functions import ELEMENTWISE
 from theorem_tools import (
     CROWN,
     NORMS,

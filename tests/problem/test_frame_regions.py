@@ -21,7 +21,7 @@ from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, minimise
 from frown.problem.property import LabelWins, conjunction
 from frown.problem.region import Region
-from frown.relax.table import Tanh
+from frown.relax import Tanh
 from problem.test_region import every_norm, every_scale, every_shape, seeds, truth
 
 FRAMES, WIDTH = 3, 4

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from frown.errors import InvalidInput, InvalidModel, UnsupportedModel
 from frown.graph.simplify import simplify
 from frown.read.torch.load import load_torch
-from frown.relax.table import Relu, Silu
+from frown.relax import Relu, Silu
 from torch_modules import CASES, REFUSED, Fn, branching
 
 

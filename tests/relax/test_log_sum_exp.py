@@ -14,7 +14,7 @@ from scipy import optimize, special
 
 from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
-from frown.relax.table import LogSumExp
+from frown.relax import LogSumExp
 
 seeds = st.integers(0, 2**32)
 WIDTH = 4

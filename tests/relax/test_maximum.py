@@ -13,7 +13,7 @@ from torch import Tensor
 
 from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
-from frown.relax.table import Max
+from frown.relax import Max
 
 seeds = st.integers(0, 2**32)
 

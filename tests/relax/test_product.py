@@ -16,7 +16,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.graph.builder import Builder
-from frown.relax.table import Product, Sigmoid, Tanh
+from frown.relax import Product, Sigmoid, Tanh
 
 seeds = st.integers(0, 2**32)
 OP = Product()

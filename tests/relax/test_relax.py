@@ -17,7 +17,7 @@ from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Slopes
 from frown.relax.s_shaped import SShaped
-from frown.relax.table import ELEMENTWISE
+from functions import ELEMENTWISE
 
 every_function = pytest.mark.parametrize("name", ELEMENTWISE)
 every_dtype = pytest.mark.parametrize("dtype", functions.DTYPES)

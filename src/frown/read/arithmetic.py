@@ -9,9 +9,8 @@ from math import inf, isfinite, isnan
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported, broadcast, require_entries
-from frown.relax.table import Clip, Exp, Max, Power, Product, Relu
+from frown.graph import Builder, Operand, Unsupported, Value, broadcast, require_entries
+from frown.relax import Clip, Exp, Max, Power, Product, Relu
 
 
 def multiply(b: Builder, x: Operand, y: Operand) -> Operand:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Scale
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported
+from frown.graph import Builder, Operand, Scale, Unsupported, Value
 from frown.read import arithmetic
 from frown.read.matrices import matmul
-from frown.relax.table import LogSumExp, Moderate, Power, Product, Sigmoid
+from frown.relax import LogSumExp, Moderate, Power, Product, Sigmoid
 
 MASKED = -1e30  # scores moved this far down count for nothing: exporters write -inf or -3.4e38
 MODERATE = 1e29  # as long as no other number is as large

@@ -8,11 +8,8 @@ scores are bounded more tightly.
 
 from __future__ import annotations
 
-from frown.graph.builder import Builder, Value
-from frown.graph.graph import Graph
-from frown.graph.op import Op
-from frown.graph.selection import Reshape
-from frown.relax.table import Arctan, Exp, Sigmoid, Softplus, Tanh
+from frown.graph import Builder, Graph, Op, Reshape, Value
+from frown.relax import Arctan, Exp, Sigmoid, Softplus, Tanh
 
 INCREASING = (Arctan, Exp, Sigmoid, Softplus, Tanh)
 

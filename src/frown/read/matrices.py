@@ -7,9 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value, output_size
-from frown.graph.op import Unsupported, broadcast, require_entries
-from frown.relax.table import Product
+from frown.graph import (
+    Builder,
+    Operand,
+    Unsupported,
+    Value,
+    broadcast,
+    output_size,
+    require_entries,
+)
+from frown.relax import Product
 
 LIMIT = 1 << 20  # products of two computed numbers in one matrix product
 

@@ -14,12 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.errors import InvalidInput, InvalidModel, ModelMismatch
-from frown.graph.affine import Scale
-from frown.graph.graph import Graph, Input, Node
-from frown.graph.op import LEAST, Selection, Shape, foldable
-from frown.relax.elementwise import Elementwise
-from frown.relax.piecewise import PiecewiseLinear
-from frown.relax.table import Exp, Log, Power
+from frown.graph import LEAST, Graph, Input, Node, Scale, Selection, Shape, foldable
+from frown.relax import Elementwise, Exp, Log, PiecewiseLinear, Power
 
 Array = NDArray[np.floating]
 _NUMBERS = 2**24  # of one tensor for all trials together

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
 from frown.relax.elementwise import Elementwise
 
 

@@ -14,7 +14,7 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
 from frown.relax.elementwise import Elementwise
 
 _NEAR, _FAR, _CELLS = 40.0, 800.0, 16384  # beyond _FAR, f' is 0 or 1 in double precision

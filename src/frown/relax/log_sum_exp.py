@@ -19,7 +19,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
 from frown.relax.relaxation import (
     Anchors,
     Family,

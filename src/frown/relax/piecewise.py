@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
-from frown.graph.op import Shape, Window, sliced
+from frown.graph import Box, Shape, Window, sliced
 from frown.relax.elementwise import Elementwise, outwards, rounding
 from frown.relax.relaxation import Anchors, Line, Lines, Relaxed, Sides, SlopeRange, Slopes, Within
 

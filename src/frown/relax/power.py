@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
 from frown.relax.elementwise import Elementwise
 
 

@@ -12,8 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
-from frown.graph.op import Shape, Window
+from frown.graph import Box, Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,

@@ -15,8 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box, rows_of
-from frown.graph.op import Nonlinear, Shape
+from frown.graph import Box, Nonlinear, Shape, rows_of
 
 
 @dataclass(frozen=True, slots=True)

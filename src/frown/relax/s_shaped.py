@@ -10,7 +10,7 @@ from math import log, pi, sqrt
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
 from frown.relax.elementwise import Elementwise, rounding
 from frown.relax.relaxation import Relaxed, Sides, SlopeRange, Slopes, Within
 

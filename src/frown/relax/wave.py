@@ -14,7 +14,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Anchors, Line
 

@@ -7,12 +7,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Op, Unsupported
+from frown.graph import Builder, Op, Operand, Unsupported, Value
 from frown.read import attention, matrices
 from frown.read.onnx.call import Call, axis_of, handles
 from frown.read.onnx.ops import axes_of
-from frown.relax.table import Abs, Power
+from frown.relax import Abs, Power
 
 
 @handles("Softmax", attributes="axis")

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Shape, Unsupported
+from frown.graph import Builder, Operand, Shape, Unsupported, Value
 
 
 @dataclass(frozen=True, slots=True)

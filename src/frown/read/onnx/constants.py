@@ -23,7 +23,7 @@ import onnx.shape_inference
 import onnxruntime
 from numpy.typing import NDArray
 
-from frown.graph.op import MOST_ENTRIES, MOST_IN_ALL, Shape, Unsupported
+from frown.graph import MOST_ENTRIES, MOST_IN_ALL, Shape, Unsupported
 from frown.read.onnx.nodes import OnnxNode
 
 Constant = NDArray[Any]

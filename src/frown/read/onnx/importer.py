@@ -15,9 +15,7 @@ import frown.read.onnx.ops
 import frown.read.onnx.recurrent
 import frown.read.onnx.shapes  # noqa: F401  (its handlers register)
 from frown.errors import InvalidModel, UnsupportedModel
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.graph import Graph
-from frown.graph.op import Nonlinear, Shape, Unsupported
+from frown.graph import Builder, Graph, Nonlinear, Operand, Shape, Unsupported, Value
 from frown.read.ending import finished
 from frown.read.onnx.call import HANDLERS, Call
 from frown.read.onnx.constants import Constant, Evaluator, widened

@@ -16,7 +16,7 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from frown.errors import InvalidModel, UnsupportedModel
-from frown.graph.op import MOST_ENTRIES, Shape
+from frown.graph import MOST_ENTRIES, Shape
 from frown.read.model import Model, require_finite
 from frown.read.onnx.constants import Constants, Evaluator, fold
 from frown.read.onnx.fuse import fuse_activations

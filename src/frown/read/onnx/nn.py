@@ -7,11 +7,10 @@ from math import inf, prod
 
 import torch
 
-from frown.graph.builder import Value
-from frown.graph.op import Unsupported, lossless, require_entries
+from frown.graph import Unsupported, Value, lossless, require_entries
 from frown.read.onnx.call import Call, axis_of, handles
 from frown.read.onnx.ops import largest
-from frown.relax.table import Max
+from frown.relax import Max
 
 Pads = list[tuple[int, int]]
 

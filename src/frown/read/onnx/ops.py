@@ -9,13 +9,12 @@ from math import inf, prod, sqrt
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Operand, Value
-from frown.graph.op import Op, Unsupported, broadcast, lossless
+from frown.graph import Op, Operand, Unsupported, Value, broadcast, lossless
 from frown.read import arithmetic, matrices
 from frown.read.ending import applied
 from frown.read.onnx.call import Call, axes_once, axis_of, handles, without
 from frown.read.onnx.fuse import WRITTEN_GELU
-from frown.relax.table import (
+from frown.relax import (
     Abs,
     Arctan,
     Clip,

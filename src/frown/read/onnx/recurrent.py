@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Op, Unsupported, lossless
+from frown.graph import Builder, Op, Operand, Unsupported, Value, lossless
 from frown.read.arithmetic import clipped, multiply
 from frown.read.onnx.call import Call, handles
-from frown.relax.table import Clip, Elu, LeakyRelu, Relu, Sigmoid, Softplus, Tanh
+from frown.relax import Clip, Elu, LeakyRelu, Relu, Sigmoid, Softplus, Tanh
 
 Activation = Callable[[Builder, Value], Value]
 State = tuple[Operand, ...]

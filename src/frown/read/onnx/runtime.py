@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from frown.errors import InvalidModel
-from frown.graph.op import Shape
+from frown.graph import Shape
 from frown.read.model import Array, normal_draws, same
 
 _ROWS = 256  # at once where the batch is free

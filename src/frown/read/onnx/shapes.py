@@ -8,8 +8,7 @@ from math import isfinite, prod
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Operand, Value
-from frown.graph.op import Shape, Unsupported, broadcast
+from frown.graph import Operand, Shape, Unsupported, Value, broadcast
 from frown.read.onnx.call import Call, axes_once, axis_of, handles, without
 
 

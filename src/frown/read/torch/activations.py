@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Op, Unsupported
+from frown.graph import Builder, Op, Operand, Unsupported, Value
 from frown.read import arithmetic
 from frown.read.ending import applied
 from frown.read.torch.ops import computed, constant, handles, neg, operand
-from frown.relax.table import (
+from frown.relax import (
     Abs,
     Arctan,
     Clip,
@@ -28,12 +27,12 @@ from frown.relax.table import (
     Power,
     PRelu,
     Relu,
-    Selu,
     Sigmoid,
     Silu,
     Sin,
     Softplus,
     Tanh,
+    selu,
 )
 
 for _name, _op in {
@@ -42,7 +41,7 @@ for _name, _op in {
     "sigmoid": Sigmoid(),
     "tanh": Tanh(),
     "atan": Arctan(),
-    "selu": Selu(),
+    "selu": selu(),
     "silu": Silu(),
     "abs": Abs(),
     "hardswish": HardSwish(),

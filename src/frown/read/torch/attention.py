@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported
+from frown.graph import Builder, Operand, Unsupported, Value
 from frown.read import attention
 from frown.read.torch.activations import amax
 from frown.read.torch.ops import computed, constant, handles
-from frown.relax.table import Abs, Power
+from frown.relax import Abs, Power
 
 
 @handles("softmax", "_softmax")

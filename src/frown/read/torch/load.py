@@ -26,9 +26,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.rnn import PackedSequence
 
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.graph.builder import Builder, Value
-from frown.graph.graph import Graph
-from frown.graph.op import Shape, Unsupported
+from frown.graph import Builder, Graph, Shape, Unsupported, Value
 from frown.read.ending import finished
 from frown.read.model import Array, Model, require_finite
 from frown.read.torch import activations, attention  # noqa: F401  (fill HANDLERS)

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported, lossless
+from frown.graph import Builder, Operand, Unsupported, Value, lossless
 from frown.read import arithmetic, matrices
-from frown.relax.table import Sigmoid, Silu
+from frown.relax import Sigmoid, Silu
 
 Handler = Callable[..., Any]
 H = TypeVar("H", bound=Handler)

@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.graph.op import Shape
+from frown.graph import Shape
 from frown.read.model import Array, same
 
 

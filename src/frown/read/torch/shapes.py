@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Operand, Value
-from frown.graph.op import Unsupported
+from frown.graph import Builder, Operand, Unsupported, Value
 from frown.read.arithmetic import along
 from frown.read.torch.ops import H, Handler, constant, each, handles, operand
-from frown.relax.table import Max
+from frown.relax import Max
 
 # Handlers that learn what the operator does by running it on a probe. They get the
 # builder, the operator as a function of its first argument, the value in its place

@@ -11,15 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.relax.convex import Elu, HardSwish, Softplus
-from frown.relax.elementwise import Elementwise
-from frown.relax.hump import Gelu, GeluTanh, Silu
-from frown.relax.power import Exp, Log, Power
+from frown.relax import (
+    Arctan,
+    Elementwise,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    GeluTanh,
+    HardSwish,
+    Log,
+    Power,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Tanh,
+)
 from frown.relax.proven.curve import Curve, Piece
 from frown.relax.proven.powers import log_curve, power_curve
 from frown.relax.proven.rounding import UNIT, above, below
 from frown.relax.proven.taylor import REACH, Enclosure, Table, around, tabulate
-from frown.relax.s_shaped import Arctan, Erf, Sigmoid, Tanh
 
 Series = Any  # flint.arb_series, which has no types
 

@@ -13,20 +13,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box, rows_of
-from frown.relax.elementwise import Elementwise
-from frown.relax.log_sum_exp import LogSumExp
-from frown.relax.maximum import Max
-from frown.relax.piecewise import PiecewiseLinear
-from frown.relax.product import Product
+from frown.graph import Box, rows_of
+from frown.relax import (
+    Anchors,
+    Elementwise,
+    LogSumExp,
+    Max,
+    PiecewiseLinear,
+    Product,
+    Relaxation,
+    Wave,
+)
 from frown.relax.proven.curve import Curve, Piece
 from frown.relax.proven.curves import curve_of
 from frown.relax.proven.log_sum_exp import ProvenLogSumExp
 from frown.relax.proven.rounding import TINY, UNIT, below
 from frown.relax.proven.taylor import Enclosure, signed_gap
 from frown.relax.proven.waves import ProvenWave
-from frown.relax.relaxation import Anchors, Relaxation
-from frown.relax.wave import Wave
 
 
 class Proven(Protocol):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
-from frown.relax.log_sum_exp import LogSumExp
+from frown.graph import Box
+from frown.relax import LogSumExp
 from frown.relax.proven.curves import exp_value
 from frown.relax.proven.powers import log_value
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma

@@ -13,8 +13,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from frown.relax.elementwise import Elementwise
-from frown.relax.power import Power
+from frown.relax import Elementwise, Power
 from frown.relax.proven.curve import Curve, Piece
 from frown.relax.proven.rounding import TINY, UNIT, above, below
 from frown.relax.proven.taylor import HUGE, Enclosure, Table, around, one_by_one, tabulate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from frown.graph.box import rows_of
+from frown.graph import rows_of
 from frown.relax.proven.rounding import TINY, UNIT, above, below, gamma
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from math import pi
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph import Box
+from frown.relax import Arctan, Cos, Wave
 from frown.relax.proven.curves import curve_of
 from frown.relax.proven.rounding import UNIT, above, below
 from frown.relax.proven.taylor import REACH, Enclosure, Table, gap, one_by_one, tabulate
-from frown.relax.s_shaped import Arctan
-from frown.relax.wave import Cos, Wave
 
 _FAR = 2.0**40  # beyond, periods are not counted
 
