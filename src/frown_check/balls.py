@@ -58,7 +58,7 @@ def down(x: Array) -> Array:
 
 
 def above(x: Array) -> Array:
-    """The same from above."""
+    """A number above what x was before its last operation was rounded; NaN where x overflowed."""
     return -down(-x)
 
 
@@ -80,7 +80,7 @@ class Ball:
         return size if self.rad is None else size + self.rad
 
     def map(self, move: Any) -> Ball:
-        """The same entries elsewhere: `move` only selects, repeats or reshapes."""
+        """A ball of rearranged entries: `move` only selects, repeats or reshapes."""
         return Ball(move(self.mid), None if self.rad is None else move(self.rad))
 
     def ends(self) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Which row of a data file a certificate is about. Nothing is unpickled, and nothing executed."""
+"""Find the row of a data file that a certificate is about; nothing is unpickled or executed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from frown_check.errors import Refused
 
 
 def content(path: Path, most: int) -> bytes:
-    """What is in a file of no more than `most` bytes."""
+    """The bytes of a file of no more than `most` bytes."""
     try:
         if not path.is_file():
             raise Refused(f"{path} is {'a folder' if path.is_dir() else 'not there, or no file'}")

@@ -60,7 +60,7 @@ class Function:
     pieces: tuple[Piece, ...]
 
     def holes(self, low: Array, high: Array) -> Array:
-        """Which intervals the pieces do not cover: there the function is not defined."""
+        """The intervals that the pieces do not cover, where the function is not defined."""
         covered = np.zeros(np.shape(low), dtype=bool)
         start, end = -inf, -inf
         for piece in self.pieces:

@@ -45,7 +45,7 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """How an operator reads a node: entries of its vector, 0 where the index is -1."""
+    """An operator's reading of a node: entries of its vector, 0 where the index is -1."""
 
     node: int
     index: Index  # flat
@@ -91,7 +91,7 @@ class Edge:
 
 
 class Operator:
-    """What a node does: the input, a site, or affine."""
+    """The work of a node: the input, a site, or affine."""
 
 
 class Input(Operator):
@@ -217,7 +217,7 @@ class Graph:
         self.entries = size
 
     def spend(self, count: int) -> None:
-        """Keep so many entries more in memory."""
+        """Count this many entries more against the memory that is allowed."""
         self.entries += count
         if self.entries > MOST_IN_ALL:
             raise Refused(f"a network of over {MOST_IN_ALL} entries is too large for the checker")

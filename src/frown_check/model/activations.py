@@ -92,7 +92,7 @@ def swish(call: Call) -> Value:
 
 @operator("frown_check::Written", attributes="kind slopes factor")
 def written_out(call: Call) -> Value:
-    """What `fuse` finds: factor times an activation, with the file's own numbers."""
+    """A product that `fuse` has recognised: factor times an activation, in the file's numbers."""
     kind, slopes, factor = (call.node.attributes[n] for n in ("kind", "slopes", "factor"))
     x = _with_axes(call)
     if kind == "Silu":  # x sigmoid(b x) = silu(b x) / b

@@ -1,9 +1,9 @@
-"""What a handler of an ONNX operator is given, and the registry of handlers.
+"""The call that a handler of an ONNX operator is given, and the registry of handlers.
 
 A handler maps a `Call` to the node's outputs: views of the graph under construction, or constant
 arrays. Constants are kept as they are in the file: floats widened to float64, which is exact, and
-integers in their own type.
-A node is refused if it has no handler or an attribute that its handler does not name.
+integers in their own type. A node is refused if it has no handler or an attribute that its handler
+does not name.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Call:
         return self.finite(self.constant(i))
 
     def finite(self, x: Constant | float) -> Constant:
-        """The same numbers as float64, which has all integers below 2^53."""
+        """The numbers as float64, which has all integers below 2^53."""
         given = np.asarray(x)
         found = given.astype(np.float64)
         self.refuse_if(not np.isfinite(found).all(), "a constant that is infinite or NaN")
@@ -146,7 +146,7 @@ class Call:
         return moved(self.linear(flat, Ball(weights.reshape(1, count, 1))), x.shape[:-1])
 
     def join(self, views: Sequence[View]) -> Sequence[View]:
-        """The same views, all of one node."""
+        """Views with the same entries, all of one node."""
         if len({v.node for v in views}) == 1:
             return views
         sizes = [v.index.size for v in views]
@@ -210,5 +210,5 @@ def operator(*names: str, attributes: str = "") -> Callable[[Handler], Handler]:
 
 
 def indexed(x: Value, move: Callable[[Any], Any]) -> Value:
-    """What only moves entries acts on a constant as on a view's index."""
+    """Apply an operator that only moves entries to a constant, or to a view's index."""
     return View(x.node, move(x.index)) if isinstance(x, View) else move(x)

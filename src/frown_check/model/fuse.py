@@ -77,7 +77,7 @@ class Paths:
         return Fraction(found.item())
 
     def activation(self, product: str) -> OnnxNode | None:
-        """What a product is, its outputs left open."""
+        """The activation that a product is, its outputs left open; None where it is none."""
         around = self._around(product)
         for gate in around:
             maker = self.makers.get(gate)

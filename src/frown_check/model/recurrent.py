@@ -143,5 +143,5 @@ def unrolled(call: Call) -> Sequence[Value]:
 
 
 def _stacked(call: Call, parts: Sequence[Value]) -> View:
-    """On a new first axis."""
+    """Views side by side on a new first axis."""
     return call.stack([p for p in parts if isinstance(p, View)], 0)
