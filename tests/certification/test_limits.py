@@ -28,7 +28,8 @@ BEYOND = 25  # units: what one look at the clock may miss, beside the tenth that
 class Work:
     """A clock that moves on by one with every chunk of rows."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, proofs: int = 1) -> None:
+        """With `proofs`, what a chunk of a proof's rows takes."""
         self.done = 0
         patch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: float(self.done)))
         for module, name in (
@@ -39,11 +40,12 @@ class Work:
             (patches, "pull_back"),
             (optimise._Search, "evaluate"),
         ):
-            patch.setattr(module, name, self.counted(getattr(module, name)))
+            cost = proofs if name == "pull_back" else 1
+            patch.setattr(module, name, self.counted(getattr(module, name), cost))
 
-    def counted(self, call: Any) -> Any:
+    def counted(self, call: Any, cost: int) -> Any:
         def one(*args: Any, **named: Any) -> Any:
-            self.done += 1
+            self.done += cost
             return call(*args, **named)
 
         return one
@@ -90,6 +92,36 @@ def test_no_work_is_begun_after_the_limit(
             before = float(found.radius.mean())
     assert before >= 0.98 * whole.radius.mean()
     assert all(row.complete for row in found.rows)
+
+
+def deep() -> frown.Model:
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = []
+    for a, b in pairwise((6, *[40] * 6, 4)):
+        layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    return frown.load(torch.nn.Sequential(*layers[:-1]).eval(), torch.zeros(1, 6))
+
+
+@pytest.mark.parametrize("proofs", [1, 3])
+def test_in_little_time_more_is_proved_than_intervals_tell(
+    proofs: int, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether proofs are quick or slow, searches end early enough for them, and go on in what they
+    leave."""
+    monkeypatch.setattr(walk, "PASS", 40)
+    monkeypatch.setattr(walk, "CHUNK", 1 << 14)
+    monkeypatch.setattr(replay, "PASS", 40)
+    model, options = deep(), dict[str, Any](method="crown", attack=False)
+    work = Work(monkeypatch, proofs)
+    rough = frown.certify(model, x[:1], method="crown-ibp", attack=False).radius
+    work.done = 0
+    frown.certify(model, x[:1], **options)
+    total = work.done
+    for share, least in ((0.45, 5.0), (1.0, 15.0), (2.0, 45.0)):
+        work.done = 0
+        found = frown.certify(model, x[:1], time_limit=share * total, **options)
+        assert work.done <= 1.1 * share * total + BEYOND * proofs
+        assert (found.radius > least * rough).all()
 
 
 def test_a_limit_passed_during_the_search_leaves_a_proof(

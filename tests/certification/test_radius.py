@@ -282,3 +282,13 @@ def test_what_failed_nearby_needs_no_remark(monkeypatch: pytest.MonkeyPatch) -> 
     batch.complete, batch.remark = False, {}
     batch.say_what_is_open(Goal.optimised(0.01))
     assert not batch.remark  # who was interrupted says so elsewhere
+
+
+def test_a_leap_ends_short_of_where_margins_vanish() -> None:
+    """With nothing failed yet a search goes threefold; if it may leap, half the way at most."""
+    clean, limit = torch.ones(3, 1), torch.full((3,), 100.0)
+    bracket, every = Bracket.start(clean, limit, power=1.0), torch.arange(3)
+    bracket.record(every, torch.full((3,), 1.0), torch.tensor([[0.99], [0.9], [0.5]]))
+    for leap, most in ((3.0, (3.0, 3.0, 2.0)), (10.0, (10.0, 5.0, 2.0))):
+        found = bracket.propose(every, Goal(0.01, 0.006, leap))
+        torch.testing.assert_close(found, torch.tensor(most), rtol=0.02, atol=0)

@@ -103,6 +103,7 @@ class Prover:
     deployed: str = ""  # a precision of execution to cover
     work: Work = Work()  # noqa: RUF009  (a frozen value)
     inside: bool = True  # or by plain intervals alone, what they proved
+    share: float = 1.0  # of the radii that were found
 
     def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
         """Move every radius of the batch to one that is proved over the real numbers.
@@ -134,7 +135,7 @@ class Prover:
     def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> str | None:
         """Proofs for the batch, or why there are none after all."""
         began, source = now(), batch.bracket if self.inside or not batch.cheap else batch.cheap
-        radius = source.proved.double().cpu()
+        radius = source.proved.double().cpu() * self.share
         if eps is not None:
             radius = radius.minimum(torch.from_numpy(eps[batch.right]))
         margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)

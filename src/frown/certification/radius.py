@@ -19,6 +19,8 @@ Evaluate = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> m
 SEEN = 3  # radii that an estimate rests on
 BEND = 0.25  # of the secant's step: how far a third radius may move the estimate
 POWERS = (0.7, 8.0)  # what growth of D is believed
+STEP = 3.0  # times as far as what is proved, with nothing failed yet, the next radius may be; and
+SHORT = 0.5  # of where margins should vanish is the most, should it be farther than that
 LASTS = 4  # radii in a row that were proved, and none failed: the limit itself is tried
 FAR = 0.05  # how much further the next one is to be, for margins that seem to last
 BEYOND = 0.6  # of `near`: how far beyond the estimate a first failure is looked for
@@ -32,6 +34,7 @@ class Goal:
 
     within: float
     near: float
+    leap: float = STEP  # how many times as far as what is proved a search may go at once
 
     @classmethod
     def fixed(cls, tol: float) -> Goal:
@@ -190,20 +193,21 @@ class Bracket:
         closing = torch.where(moved, root < low * (1 + near), root > high * (1 - 4 * near))
         stuck = (steps >= torch.where(closing, 5, 3)) | ((tries > 8) & (tries % 2 == 0) & ~closing)
         aim = torch.where(both & stuck, middle, aim)
-        # Without a proved end, go down fast; without a failed one, up at most threefold, and not
-        # at once beyond what a glance has seen.
+        # Without a proved end, go down fast; without a failed one, up by a step, or by a leap that
+        # should be short of the end, and not at once beyond what a glance has seen.
         most = torch.where(steps >= 4, 0.1, torch.where(steps >= 2, 0.7, 1 - 0.5 * near))
         down = aim.minimum(most * high)
         least = torch.where(steps >= 3, 0.001, torch.where(steps >= 2, 0.02, 0.25))
         down = down.maximum(least * high)
         doubted = self.doubted[index]
-        most = torch.where(low < doubted, doubted, 3 * low).minimum(3 * low)
+        step = (SHORT * root).minimum(goal.leap * low).maximum(STEP * low)
+        most = torch.where(low < doubted, doubted, step).minimum(step)
         aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, most)), down)
         # What is proved again and again may hold up to the limit, where that is not far, or
         # everywhere.
         top = self.limit[index]
         lasts = moved & (steps >= LASTS) & torch.isinf(high)
-        aim = torch.where(lasts & (aim > (1 + FAR) * low), 3 * low, aim)
+        aim = torch.where(lasts & (aim > (1 + FAR) * low), STEP * low, aim)
         ever = lasts & (top <= 2 * low)
         return torch.where((aim * (1 + near) >= top) | ever, top, aim)
 

@@ -420,7 +420,9 @@ class Batches:
                 clock = certifier.clock
                 if limited:
                     clock = self.certifier.clock.share((len(self.parts) - k + 1) // 2)
-                self._prove(part, batch, clock)
+                self._prove_in_time(part, batch, self._within(clock))
+                while limited and self.eps is None and certifier.go_on(batch, self._pulse):
+                    self._prove(part, batch, clock)
                 self._compare(part, batch)
                 self._keep(batch, clock)
                 self._hand_over(*waiting.pop(0))
@@ -460,22 +462,35 @@ class Batches:
             own, soft = clock.share(count - k), first.share(count - k)
             certifier = self.certifier.within(own, soft)
             certifier.bracket(batch, fixed, self._pulse)
-            self._prove(part, batch, own)
+            self._prove_in_time(part, batch, certifier)
 
     def _begin(self, part: NDArray[np.int64]) -> Batch:
         """One more batch."""
         return self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
 
     def _prove(
-        self, part: NDArray[np.int64], batch: Batch, clock: Clock, inside: bool = True
+        self,
+        part: NDArray[np.int64],
+        batch: Batch,
+        clock: Clock,
+        share: float = 1.0,
+        inside: bool = True,
     ) -> None:
-        """What the search found, with all rounding accounted for."""
+        """What the search found, or a share of its radii, with all rounding accounted for."""
         if self.prover is not None:
             self._tell("rigorous")
             began = monotonic()
             work = replace(self.prover.work, clock=clock)
-            replace(self.prover, work=work, inside=inside).prove(batch, self._eps(part))
+            prover = replace(self.prover, work=work, inside=inside, share=share)
+            prover.prove(batch, self._eps(part))
             batch.seconds += monotonic() - began
+
+    def _prove_in_time(self, part: NDArray[np.int64], batch: Batch, certifier: Certifier) -> None:
+        """The same; smaller radii first, should there be too little time for a whole proof."""
+        haste = certifier.in_haste(batch)
+        if haste < 1 and self.eps is None:
+            self._prove(part, batch, certifier.clock, haste)
+        self._prove(part, batch, certifier.clock)
 
     def _keep(self, batch: Batch, clock: Clock) -> None:
         """The batch's certificates."""

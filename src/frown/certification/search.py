@@ -27,6 +27,7 @@ from frown.certification.attack import Attack, nearest
 from frown.certification.batch import Batch
 from frown.certification.confirm import confirm, confirm_one
 from frown.certification.radius import Bracket, Evaluate, Goal, search
+from frown.graph.affine import Conv
 from frown.methods.crown import Crown, CrownIbp, Fixed
 from frown.problem.property import Property, positive, violated
 from frown.problem.query import Query
@@ -39,13 +40,16 @@ NEAR = Goal(0.5, 0.15)
 GAIN, GAIN_PER_LAYER = 0.2, 0.03
 INSIST = 4  # times that ascents go on where there is one radius
 CHEAP = Goal(0.1, 0.05)  # of radii by plain intervals, which only have to be there
-# Rigorous proofs take time as well, which searches leave. By fixed lines they took up to 9 times
-# as long as the last radius tried, up to 2.2 times as long as the longest; by optimised ones 1.2 to
-# 2.4 times as long as by fixed ones (MNIST and CIFAR networks, dense and convolutional). A check
-# is taken to last some times as long.
-REPLAY, LARGEST, AGAIN, CHECK = 9.0, 2.5, 2.0, 4.0
+# Rigorous proofs take time as well, which searches leave. By fixed lines they took 1.3 to 5 times
+# as long as a radius that was tried without the boxes of a larger one, and up to 2 times where
+# there are no convolutions, which are slow in double precision; by optimised lines 1.2 to 2.4 times
+# as long as by fixed ones (MNIST and CIFAR networks). A check is taken to last some times as long.
+REPLAY, CONVOLVED, AGAIN, FARTHER, CHECK = 2.5, 4.5, 2.0, 1.5, 4.0
 SMALLER = 2  # times that a search begins anew, should no radius be done in time
 FIRST = 0.5  # of the time left is the most that the first radius may take
+HASTE = 0.6  # of what a proof should take is too little time to begin with it
+CAREFUL = 0.05  # of where a linear network's margins vanish: the first radius where time is limited
+LEAP = 10.0  # times as far as what is proved is the most that the next radius may then be
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
 
@@ -187,6 +191,20 @@ class Certifier:
             batch.bracket.take_over(every, batch.cheap)
         batch.seconds += monotonic() - began
 
+    def go_on(self, batch: Batch, pulse: Pulse) -> bool:
+        """Take up a search by fixed lines that left time for its proof, in what that did not take.
+
+        Whether larger radii came of it.
+        """
+        if self.optimised or batch.complete or batch.replay <= 0 or self.clock.expired():
+            return False
+        began, before, batch.complete = monotonic(), batch.bracket.proved, True
+        every = torch.arange(len(batch.right), device=before.device)
+        first = batch.bracket.propose(every, self._fine)
+        self._search(batch, self._evaluate(batch, self.base), first, self._fine, 60, pulse)
+        batch.seconds += monotonic() - began
+        return bool((batch.bracket.proved > before).any())
+
     def tighten(self, batch: Batch, eps: bool, pulse: Pulse) -> None:
         """Radii by optimised lines or programs, from the brackets that CROWN left."""
         if not self.optimised or not len(batch.right):
@@ -231,7 +249,8 @@ class Certifier:
     @property
     def _fine(self) -> Goal:
         """Of searches with fixed lines."""
-        return Goal.fixed(self.tol)
+        goal = Goal.fixed(self.tol)
+        return goal if self.clock == NO_LIMIT else replace(goal, leap=LEAP)
 
     @property
     def _rough(self) -> Goal:
@@ -265,7 +284,9 @@ class Certifier:
         def timed(sample: Tensor, radius: Tensor) -> Tensor:
             began = now()
             margins = evaluate(sample, radius)
-            batch.evaluations.append(now() - began)
+            # What failed takes longer than what is going to be proved.
+            if bool(positive(margins).any()) or not batch.evaluations:
+                batch.evaluations.append(now() - began)
             return margins
 
         try:
@@ -278,14 +299,27 @@ class Certifier:
 
     def _reserve(self, batch: Batch) -> float:
         """Seconds that proving what a search has found should take."""
-        known, took = AGAIN * batch.replay * len(batch.right), batch.evaluations
+        again = AGAIN if self.optimised else FARTHER
+        known, took = again * batch.replay * len(batch.right), batch.evaluations
         if known > 0 or not took:
             return self.proofs * known
         if batch.cheap is not None and bool(
             (batch.bracket.proved <= batch.cheap.proved).double().mean() > 0.5
         ):
             return 0.0  # there is hardly anything to prove
-        return self.proofs * min(REPLAY * took[-1], LARGEST * max(took))
+        return self.proofs * self._replay * max(took)
+
+    @property
+    def _replay(self) -> float:
+        """How many times as long as trying a radius its proof takes."""
+        convolved = any(isinstance(node.op, Conv) for node in self.plan.graph.nodes)
+        return CONVOLVED if convolved else REPLAY
+
+    def in_haste(self, batch: Batch) -> float:
+        """The part of the radii whose proof comes first, where that of all of them is likely to be
+        cut short: at a smaller one more neurons are stable."""
+        wanted, left = self._reserve(batch), self.clock.left()
+        return 1.0 if wanted * HASTE <= left else (left / wanted) ** 3
 
     def _search_clock(self, batch: Batch) -> Clock:
         """What a radius may take: it must leave the time for its proof."""
@@ -433,13 +467,12 @@ class Certifier:
             pulse(batch)
 
     def _first(self, batch: Batch) -> Tensor:
-        """A first radius for fixed lines; where time is limited a smaller one, at which more
-        neurons are stable."""
+        """A first radius for fixed lines; where time is limited one that is likely to hold, since
+        there may be time for one alone."""
         guess = self._guess(batch)
         if batch.cheap is None:
             return 0.3 * guess
-        least = batch.cheap.proved.maximum(1e-4 * guess)
-        return (least * 0.3 * guess).sqrt().minimum(0.3 * guess)
+        return batch.cheap.proved.maximum(CAREFUL * guess)
 
     def _guess(self, batch: Batch) -> Tensor:
         """Where the margins would vanish if the network were linear at the input."""
