@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -154,6 +155,107 @@ def test_local_functions_are_inlined(tmp_path):
     proto.opset_import.append(helper.make_opsetid("mine", 1))
     loaded = load_onnx(saved(proto, tmp_path))
     assert loaded.graph.summary()["Relu"] == 1
+
+
+OPSETS = [helper.make_opsetid("", 13), helper.make_opsetid("mine", 1)]
+
+
+def leaky(name: str, call: onnx.NodeProto | None = None, **default: float) -> onnx.FunctionProto:
+    """A leaky ReLU, or a call of one, whose slope is the function's attribute k."""
+    inner = node("LeakyRelu", "a", "b") if call is None else call
+    passed = inner.attribute.add()
+    passed.name, passed.type = "alpha" if call is None else "k", onnx.AttributeProto.FLOAT
+    passed.ref_attr_name = "k"
+    defaults = [helper.make_attribute(k, v) for k, v in default.items()]
+    return helper.make_function(
+        "mine",
+        name,
+        ["a"],
+        ["b"],
+        [inner],
+        OPSETS,
+        attributes=[] if default else ["k"],
+        attribute_protos=defaults,
+    )
+
+
+def calling(*functions: onnx.FunctionProto, unread: bool, **given: float) -> onnx.ModelProto:
+    """A model that calls the last of some functions and, if `unread`, has a node for nothing."""
+    call = node("Exp", "x", "nothing") if unread else None
+    name = functions[-1].name
+    nodes = [n for n in (call, node(name, "x", domain="mine", **given)) if n is not None]
+    proto = model(nodes, ["N", 6])
+    proto.functions.extend(functions)
+    proto.opset_import.append(OPSETS[1])
+    proto.ir_version = 9
+    return proto
+
+
+def inner_call(**given: float) -> onnx.NodeProto:
+    return node("F", "a", "b", domain="mine", **given)
+
+
+def of_domain(domain: str, op: str) -> onnx.ModelProto:
+    """A model whose function has an operator's name, and does something else."""
+    proto = model([node(op, "x", domain=domain)], ["N", 6])
+    body = [node("Neg", "a", "b")]
+    proto.functions.append(helper.make_function(domain, op, ["a"], ["b"], body, OPSETS[:1]))
+    if domain not in ("", "ai.onnx"):
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    return proto
+
+
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize(
+    ("functions", "given"),
+    [
+        ([leaky("F", k=-4.0)], {}),
+        ([leaky("F", k=-4.0)], {"k": 0.5}),
+        ([leaky("F")], {"k": 0.5}),
+        ([leaky("F")], {}),
+        ([leaky("F", k=-4.0), leaky("G", inner_call(), k=-3.0)], {}),
+        ([leaky("F", k=-4.0), leaky("G", inner_call(), k=-3.0)], {"k": 2.0}),
+    ],
+)
+def test_functions_are_called_with_the_defaults_of_their_attributes(
+    functions, given, unread, tmp_path
+):
+    """Also where a node is left out that nothing reads: the original is the file as it is."""
+    proto = calling(*functions, unread=unread, **given)
+    path = saved(proto, tmp_path)
+    loaded = load_onnx(path)
+    assert_same(loaded)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x = np.linspace(-3, 3, 6, dtype=np.float32)[None]
+    assert np.array_equal(loaded.run(x), session.run(None, {"x": x})[0])
+
+
+def test_an_attribute_that_may_be_missing_is_not_passed_on(tmp_path):
+    proto = calling(leaky("F", k=-4.0), leaky("G", inner_call()), unread=False)
+    assert "may leave out" in refused(proto, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("domain", "op"), [("", "Relu"), ("ai.onnx", "Relu"), ("com.microsoft", "Gelu")]
+)
+def test_functions_that_a_runtime_would_not_call_are_refused(domain, op, tmp_path):
+    """onnxruntime runs its own operator, whatever the function of that name does."""
+    assert "a runtime's own" in refused(of_domain(domain, op), tmp_path)
+
+
+def test_an_attribute_of_a_function_outside_of_any_is_refused(tmp_path):
+    proto = model([node("LeakyRelu", "x", alpha=0.3)], ["N", 6])
+    proto.graph.node[0].attribute[0].ref_attr_name = "k"
+    with pytest.raises(InvalidModel, match="is in none"):
+        load_onnx(saved(proto, tmp_path))
+
+
+@pytest.mark.parametrize("unread", ["w", "y"])
+def test_a_tensor_that_is_made_twice_is_refused_even_if_nothing_reads_one(unread, tmp_path):
+    """onnxruntime refuses such files, but not without the node that nothing reads."""
+    nodes = [node("Add", "x w", "y"), node("Neg", "x", unread)]
+    with pytest.raises(InvalidModel, match=f"several tensors {unread}"):
+        load_onnx(saved(model(nodes, ["N", 6], {"w": weights(6)}), tmp_path))
 
 
 # -- refusals -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -27,6 +28,7 @@ from frown.read.onnx.runtime import OnnxRuntime, Port
 OLDEST_OPSET = 8
 MOST_NUMBERS = 2**26  # in one tensor with the batch that a file fixes
 MOST_NODES = 2**16  # that local functions may come to, each call written out
+_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", "org.pytorch")  # of runtimes' own operators
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT: np.dtype(np.float32),
@@ -133,17 +135,20 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
                 f"{file}: its external data ({', '.join(beside)}) cannot be read: {error}"
             ) from error
     source: bytes | str = str(file) if beside else content
-    if _open_batch(proto):
-        source = proto.SerializeToString()
-    read = _inlined(proto, file)
-    if _drop_unread(read):
+    _require_one_maker(proto, file)
+    # The original is the file itself, less what nothing reads: its functions are the runtime's to
+    # write out, or a mistake in doing so would be in both.
+    changed = _open_batch(proto)
+    if _drop_unread(proto) or changed:
         try:
-            source = read.SerializeToString()
+            source = proto.SerializeToString()
         except ValueError:
             raise UnsupportedModel(
                 f"{file}: it has nodes that nothing reads, and is too large to be written without "
                 "them; remove them"
             ) from None
+    read = _inlined(proto, file)
+    _drop_unread(read)
     return read, source, tuple(files)
 
 
@@ -207,8 +212,59 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 def _inlined(proto: onnx.ModelProto, file: Path) -> onnx.ModelProto:
     if not proto.functions:
         return proto
+    _require_own_functions(proto, file)
     _require_few_calls(proto, file)
+    _write_defaults(proto, file)
     return onnx.inliner.inline_local_functions(proto)
+
+
+def _require_one_maker(proto: onnx.ModelProto, file: Path) -> None:
+    """Raise where a tensor is computed twice, or computed and stored."""
+    made = [o for node in proto.graph.node for o in node.output if o]
+    stored = {t.name for t in proto.graph.initializer}
+    twice = stored.intersection(made) | {name for name, n in Counter(made).items() if n > 1}
+    if twice:
+        raise InvalidModel(f"{file}: it has several tensors {', '.join(sorted(twice))}")
+
+
+def _require_own_functions(proto: onnx.ModelProto, file: Path) -> None:
+    """Raise where a function has the name of another, or may have that of an operator of the
+    runtime's, which then runs its own."""
+    seen = set()
+    for function in proto.functions:
+        known = [d for d in _DOMAINS if f"{function.domain}.".startswith(f"{d}.")]
+        if known or not function.domain:
+            raise UnsupportedModel(
+                f"{file}: its function {function.name} is in the domain {function.domain!r}, which "
+                "is a runtime's own; give it another"
+            )
+        key = (function.domain, function.name, function.overload)
+        if key in seen:
+            raise InvalidModel(f"{file}: it has two functions {function.domain}::{function.name}")
+        seen.add(key)
+
+
+def _write_defaults(proto: onnx.ModelProto, file: Path) -> None:
+    """Give calls of functions the attributes that they leave out and the function has a default
+    for: onnx's inliner forgets these."""
+    defaults = {
+        (f.domain, f.name, f.overload): {a.name: a for a in f.attribute_proto}
+        for f in proto.functions
+    }
+    none: set[str] = set()
+    places = [(proto.graph.node, none)]
+    places += [(f.node, {a.name for a in f.attribute_proto}) for f in proto.functions]
+    for nodes, present in places:
+        for node in _all_nodes(nodes):
+            absent = dict(defaults.get((node.domain, node.op_type, node.overload), {}))
+            for given in node.attribute:
+                found = absent.pop(given.name, None)
+                if found is not None and given.ref_attr_name and given.ref_attr_name not in present:
+                    raise UnsupportedModel(
+                        f"{file}: {node.op_type} is passed on an attribute {given.ref_attr_name} "
+                        f"that a call may leave out, for {given.name}, which has a default"
+                    )
+            node.attribute.extend(absent.values())
 
 
 def _require_few_calls(proto: onnx.ModelProto, file: Path) -> None:
@@ -242,22 +298,26 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _drop_unread(proto: onnx.ModelProto) -> bool:
-    """Remove the nodes that no output depends on; returns True if there were any.
+    """Remove the nodes that no output of the graph, or of their function, depends on; returns
+    True if there were any.
 
     onnxruntime would compute them all the same, and nothing checks their sizes.
     """
-    wanted = {o.name for o in proto.graph.output}
-    kept = []
-    for node in reversed(proto.graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input, captured(node))
-    if len(kept) == len(proto.graph.node):
-        return False
-    copies = onnx.GraphProto(node=reversed(kept)).node
-    del proto.graph.node[:]
-    proto.graph.node.extend(copies)
-    return True
+    bodies = [(proto.graph.node, {o.name for o in proto.graph.output})]
+    bodies += [(function.node, set(function.output)) for function in proto.functions]
+    dropped = False
+    for nodes, wanted in bodies:
+        kept = []
+        for node in reversed(nodes):
+            if wanted.intersection(node.output):
+                kept.append(node)
+                wanted.update(node.input, captured(node))
+        if len(kept) < len(nodes):
+            copies = onnx.GraphProto(node=reversed(kept)).node
+            del nodes[:]
+            nodes.extend(copies)
+            dropped = True
+    return dropped
 
 
 # -- what goes in and out -------------------------------------------------------------
@@ -321,6 +381,7 @@ def _output(proto: onnx.ModelProto, model: str) -> str:
 def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
     opset = _opset(proto, model)
     output = _output(proto, model)
+    _require_values(proto, model)
     nodes = needed([OnnxNode.read(n) for n in proto.graph.node], output)
     weights = _initializers(proto, model)
     _require_order(nodes, {port.name, *weights}, model)
@@ -338,6 +399,17 @@ def _task(proto: onnx.ModelProto, model: str, port: Port) -> Task:
         output,
         lambda: _inferred(proto, port),
     )
+
+
+def _require_values(proto: onnx.ModelProto, model: str) -> None:
+    """Raise InvalidModel for attributes that stand for those of a function, outside of any."""
+    for node in _all_nodes(proto.graph.node):
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                raise InvalidModel(
+                    f"{model}: attribute {attribute.name} of {node.op_type} stands for one of a "
+                    f"function, {attribute.ref_attr_name}, but is in none"
+                )
 
 
 def _require_order(nodes: Sequence[OnnxNode], known: set[str], model: str) -> None:
