@@ -214,7 +214,7 @@ class Tree:
                 raise InvalidInput("a step has multipliers where there is no slot")
 
     def _fault(self) -> str:
-        """What is wrong with the numbers themselves; empty if nothing is."""
+        """The fault of the numbers themselves; empty if there is none."""
         count = len(self.site)
         if not count or any(t.shape != (count,) for t in (self.site, self.neuron, self.point)):
             return "site, neuron and point have other lengths"

@@ -420,8 +420,11 @@ def _broadcast(x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 def _alone(what: str) -> Unsupported:
-    """Of constants alone a sum would be rounded here, unseen by proofs, which take all constants as
-    exact, or right to a few units in the last place. Readers make one of them a node instead."""
+    """The error for a sum or product of constants alone.
+
+    It would be rounded here, unseen by proofs, which take all constants as exact, or right to a few
+    units in the last place. Readers make one of them a node instead.
+    """
     return Unsupported(f"a {what} of constants alone")
 
 

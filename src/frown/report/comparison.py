@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def correct(self) -> bool:
-        """Whether the label wins at the input itself, where that could be told."""
+        """True if the label wins at the input itself, where that could be told."""
         row = self.main
         if row.status == "mismatch":  # whatever was proved, the model's own answer stands
             return row.prediction == row.label
