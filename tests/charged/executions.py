@@ -22,7 +22,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
-from frown.errors import InvalidModel
+from frown.errors import InvalidModel, ModelMismatch
 from frown.graph.simplify import tidy
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
@@ -231,6 +231,7 @@ class Tried:
     false: list[str]
     useful: int  # statements that say something
     closest: float  # the least share of the proven width that was left
+    refused: bool = False  # as it was read
 
 
 def tried(rng: np.random.Generator, folder: Path) -> Tried:
@@ -243,7 +244,10 @@ def tried(rng: np.random.Generator, folder: Path) -> Tried:
         except InvalidModel as refused:
             if "NaN or infinity" not in str(refused):
                 raise
-            return Tried(0, [], 0, np.inf)  # it overflows everywhere, and is refused
+            return Tried(0, [], 0, np.inf, refused=True)  # it overflows everywhere
+        except ModelMismatch:
+            # Gates without bounds let a recurrent state explode, and its rounding errors with it.
+            return Tried(0, [], 0, np.inf, refused=True)
         calls = [session(proto, optimised) for optimised in (True, False)]
         runs = [lambda x, call=call: call({"x": x})[0] for call in calls]  # type: ignore[misc]
         name = " ".join(n.op_type for n in proto.graph.node)
