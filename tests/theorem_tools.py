@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import zoo
-from frown.bounds.forms import one_hot
+from frown.bounds.forms import LinearForm, Sided, begin, descend, form_of
 from frown.bounds.plan import Plan
+from frown.bounds.rows import one_hot
 from frown.bounds.rule import LeastArea, relax
 from frown.bounds.tiling import parts
 from frown.bounds.work import Work
@@ -89,6 +90,23 @@ def rows_of(graph: Graph) -> Tensor:
 
 
 # -- CROWN with any lines ---------------------------------------------------------------
+
+
+def pull_back(
+    plan: Plan, target: int, coef: Tensor, choose: Callable[[int, Tensor], Sided]
+) -> LinearForm:
+    """Bound coef . target below by a form at the input.
+
+    `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
+    take a line below, others one above.
+    """
+
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        lines = choose(i, here)
+        gain = (here * lines.intercept).flatten(1).sum(1)
+        return gain, plan.relaxation(i).expand(here) * lines.slope
+
+    return form_of(plan, descend(plan, target, begin(plan, target, coef), through))
 
 
 def closed_form(

@@ -12,9 +12,10 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import zoo
-from frown.bounds.forms import Chosen, one_hot, pull_back, push_forward
+from frown.bounds.forms import Chosen, push_forward
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
+from frown.bounds.rows import one_hot
 from frown.bounds.rule import LeastArea
 from frown.bounds.walk import Layers
 from frown.bounds.work import Work
@@ -28,6 +29,7 @@ from frown.problem.region import Region
 from frown.relax import LeakyRelu, Log, Max, Relu
 from frown.relax.relaxation import Relaxation
 from functions import ELEMENTWISE
+from theorem_tools import pull_back
 
 METHODS = {
     "interval": Interval(),

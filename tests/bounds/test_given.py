@@ -13,7 +13,8 @@ from torch import Tensor
 import zoo
 from frown.bounds.method import Bounds, Method
 from frown.bounds.plan import Plan
-from frown.bounds.walk import Given, unstable
+from frown.bounds.rows import unstable
+from frown.bounds.walk import Given
 from frown.graph.box import Box
 from frown.methods import LP, Crown, CrownIbp, FastLin, Frown, Interval
 from frown.methods.frown.ascent import Ascent

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import frown
-from frown.bounds import forms, walk
+from frown.bounds import forms, rows
 from frown.bounds.forms import descend
 from frown.bounds.plan import Plan
 from frown.bounds.rule import LeastArea
@@ -275,7 +275,7 @@ def test_passes_per_frame_do_not_grow_with_frames(
     frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of long sequences are long, and still go together; the memory budget has its say."""
-    monkeypatch.setattr(walk, "CHUNK", 1 << 10)  # so that few frames are many
+    monkeypatch.setattr(rows, "CHUNK", 1 << 10)  # so that few frames are many
     torch.manual_seed(0)
     module = Layer(nn.LSTM(F, 3, batch_first=True), 3).eval()
     plan = Plan(simplify(frown.load(module, torch.zeros(1, frames, F)).graph))

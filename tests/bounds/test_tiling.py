@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 import zoo
+from frown.bounds import rows as rows_module
 from frown.bounds import tiling as parts_module
-from frown.bounds import walk as walk_module
 from frown.bounds.method import Method
 from frown.bounds.patches import Patch, Whole
 from frown.bounds.plan import Plan
+from frown.bounds.rows import fixed_pieces, rounded
 from frown.bounds.tiling import parts, parts_of
-from frown.bounds.walk import Layers, fixed_pieces, rounded
+from frown.bounds.walk import Layers
 from frown.bounds.work import Work
 from frown.graph.affine import Conv, Flat
 from frown.graph.builder import Builder, Value
@@ -382,7 +383,7 @@ def test_fixed_rows_go_in_round_chunks_and_each_goes_once(
     (part,) = parts(plan, last, 0).parts
     assert part.convolved
     for step in (1, 7, 96, 150):
-        monkeypatch.setattr(walk_module, "PASS", step * plan.node_size(last))
+        monkeypatch.setattr(rows_module, "PASS", step * plan.node_size(last))
         for rows in (0, 1, 5, 95, 97, 100, 392):
             taken, passed = [], 0
             for piece in fixed_pieces(part, rows, Work()):

@@ -13,8 +13,9 @@ import torch
 import frown
 from frown.api import plan_for
 from frown.bounds import clock as clocks
-from frown.bounds import walk
-from frown.bounds.charged import patches, replay
+from frown.bounds import replay, rows
+from frown.bounds.arithmetic import float as plain
+from frown.bounds.arithmetic import gather, patches
 from frown.bounds.work import Work as Budget
 from frown.certification.run import batch_size
 from frown.errors import InvalidInput
@@ -34,10 +35,10 @@ class Work:
         patch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: float(self.done)))
         for module, name in (
             (crown, "form_along"),
-            (walk, "form_along"),
-            (walk, "spread_box"),
-            (replay, "pull_back"),
-            (patches, "pull_back"),
+            (plain, "form_along"),
+            (plain, "spread_box"),
+            (replay, "charged_form"),
+            (patches, "charged_form"),
             (optimise._Search, "evaluate"),
         ):
             cost = proofs if name == "pull_back" else 1
@@ -73,9 +74,9 @@ def test_no_work_is_begun_after_the_limit(
 ) -> None:
     """Small chunks, two batches: whatever the limit, it holds, and something is proved rigorously
     of every input as soon as the cheap bounds of all fit."""
-    monkeypatch.setattr(walk, "PASS", 40)
-    monkeypatch.setattr(walk, "CHUNK", 1 << 14)
-    monkeypatch.setattr(replay, "PASS", 40)
+    monkeypatch.setattr(rows, "PASS", 40)
+    monkeypatch.setattr(rows, "CHUNK", 1 << 14)
+    monkeypatch.setattr(gather, "PASS", 40)
     options: dict[str, Any] = {"method": method, "attack": attack, "batch": 2}
     work = Work(monkeypatch)
     whole = frown.certify(model, x, **options)
@@ -108,9 +109,9 @@ def test_in_little_time_more_is_proved_than_intervals_tell(
 ) -> None:
     """Whether proofs are quick or slow, searches end early enough for them, and go on in what they
     leave."""
-    monkeypatch.setattr(walk, "PASS", 40)
-    monkeypatch.setattr(walk, "CHUNK", 1 << 14)
-    monkeypatch.setattr(replay, "PASS", 40)
+    monkeypatch.setattr(rows, "PASS", 40)
+    monkeypatch.setattr(rows, "CHUNK", 1 << 14)
+    monkeypatch.setattr(gather, "PASS", 40)
     model, options = deep(), dict[str, Any](method="crown", attack=False)
     work = Work(monkeypatch, proofs)
     rough = frown.certify(model, x[:1], method="crown-ibp", attack=False).radius

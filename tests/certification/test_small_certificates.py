@@ -10,7 +10,7 @@ import torch
 
 import frown
 import frown_check
-from frown.bounds.charged.guided import _short
+from frown.bounds.arithmetic.passing import _short
 from frown.certification import prove as prover
 from onnx_models import model, node, saved
 from tamper.bases import recurrent

@@ -16,9 +16,9 @@ from flint import arb, ctx, fmpq
 from torch import Tensor
 
 from charged.exact import Exact, Network, balls, exact, rational
-from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
+from frown.bounds.replay import Replay
 from frown.bounds.rule import LeastArea, Parallel, Rule
 from frown.bounds.work import Work
 from frown.graph.builder import Builder, Value
@@ -250,13 +250,22 @@ def random_slopes(plan: Plan, rng: np.random.Generator, rule: Rule | None) -> Ch
             return None
         chosen = {}
         for i in plan.below(request.target):
-            rule = request.relaxed[i].lines.slopes.upper[request.sample]
+            rule = request.relaxed[i].lines.slopes.upper[request.rows.sample]
             shape = (len(request.coef), *rule.shape[1:])
             noise = torch.from_numpy(rng.choice([0.0, 0.0, 0.1, 2.0, 2.0**70], shape))
             moved = rule + noise * torch.from_numpy(rng.standard_normal(shape))
             chosen[i] = moved.expand(shape).contiguous()
+        multiplier = None
+        if rng.random() < 0.5:
+            tables = {
+                i: torch.from_numpy(rng.choice([0.0, 1.0, -0.3, 2.0**-60, -(2.0**40)], s.shape))
+                for i, s in chosen.items()
+                if rng.random() < 0.7
+            }
+            multiplier = tables.get
         # One node after the other, or all at the end.
-        return Choice(lambda i, here: chosen[i], whole=bool(rng.random() < 0.7))
+        whole = bool(rng.random() < 0.7)
+        return Choice(lambda i, here: chosen[i], whole, multiplier)
 
     return Chosen(rule, choose)
 
@@ -289,7 +298,7 @@ def replay(
     plan = Plan(graph)
     rule = RULES[str(rng.choice(["crown", "crown", "fastlin", "interval"]))]
     proof = ByRule(rule) if rng.random() < 0.5 else random_slopes(plan, rng, rule)
-    walk = Walk(plan, region, proof, Work())
+    walk = Replay(plan, region, proof, Work())
     walk.layers()
     count = len(region.radius)
     label = torch.from_numpy(rng.integers(0, CLASSES, count))

@@ -15,11 +15,11 @@ from torch import nn
 
 import frown
 from charged.kernels import session
-from frown.bounds.charged.execution import Execution
-from frown.bounds.charged.float32 import check_execution
-from frown.bounds.charged.replay import Walk
+from frown.bounds.arithmetic.executed import Execution
+from frown.bounds.arithmetic.float32 import check_execution
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
+from frown.bounds.replay import Replay
 from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.errors import InvalidModel, ModelMismatch
@@ -203,7 +203,7 @@ def proved(loaded: Model, centre: np.ndarray, radius: float, p: float) -> tuple[
     region = Region(x, torch.tensor([radius], dtype=torch.float64), p)
     plan = Plan(graph)
     execution = Execution(plan, region, Work())
-    walk = Walk(plan, region, ByRule(LeastArea()), Work(), execution=execution)
+    walk = Replay(plan, region, ByRule(LeastArea()), Work(), execution=execution)
     walk.layers()
     one, other = torch.zeros(1).long(), torch.ones(1, 1).long()
     least = walk.literals(LabelWins(one, other, 2, torch.float64))

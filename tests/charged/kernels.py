@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from frown.bounds.charged.float32 import LARGE32, LIBRARY, own_error
+from frown.bounds.arithmetic.float32 import LARGE32, LIBRARY, own_error
 from frown.graph.box import Box
 from frown.relax import Elu, GeluTanh, LeakyRelu, Softplus, selu
 from frown.relax.elementwise import Elementwise

@@ -14,9 +14,9 @@ from flint import arb, ctx, fmpq
 from torch import nn
 
 import frown
-from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
+from frown.bounds.replay import Replay
 from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.graph.affine import Scale
@@ -32,7 +32,7 @@ def proven(loaded: Model, x: list[float], radius: float = 2.0**-60) -> Box:
     graph = loaded.graph
     centre = torch.tensor(x, dtype=torch.float64).reshape(1, *graph.input_shape)
     region = Region(centre, torch.tensor([radius], dtype=torch.float64), torch.inf)
-    walk = Walk(Plan(graph), region, ByRule(LeastArea()), Work())
+    walk = Replay(Plan(graph), region, ByRule(LeastArea()), Work())
     walk.layers()
     return walk.values[graph.output]
 

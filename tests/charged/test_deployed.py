@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import frown
 from charged.cases import CLASSES, RULES, network, points
 from charged.runtime import Runtime
-from frown.bounds.charged.execution import Execution
-from frown.bounds.charged.float32 import TINY32, UNIT32, unknown
-from frown.bounds.charged.replay import Walk
+from frown.bounds.arithmetic.executed import Execution
+from frown.bounds.arithmetic.float32 import TINY32, UNIT32, unknown
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
+from frown.bounds.replay import Replay
 from frown.bounds.work import Work
 from frown.graph.affine import Combine, Scale
 from frown.graph.box import Box
@@ -32,15 +32,15 @@ from frown.relax.piecewise import LeakyRelu, PRelu, Relu
 from functions import ELEMENTWISE
 
 
-def walked(graph: Graph, region: Region, method: str = "crown") -> Walk:
+def walked(graph: Graph, region: Region, method: str = "crown") -> Replay:
     plan, rule = Plan(graph), RULES[method]
     execution = Execution(plan, region, Work())
-    walk = Walk(plan, region, ByRule(rule), Work(), execution=execution)
+    walk = Replay(plan, region, ByRule(rule), Work(), execution=execution)
     walk.layers()
     return walk
 
 
-def inside(walk: Walk, runtime: Runtime, samples: Tensor) -> tuple[int, int]:
+def inside(walk: Replay, runtime: Runtime, samples: Tensor) -> tuple[int, int]:
     """How many executed numbers are within their bounds; all of them have to be."""
     assert walk.execution is not None
     counted = useful = 0
@@ -139,7 +139,7 @@ class InOrder(np.random.Generator):
         return 0
 
 
-def accumulated(layers: int) -> tuple[Walk, Runtime]:
+def accumulated(layers: int) -> tuple[Replay, Runtime]:
     graph = accumulating(layers)
     x = torch.full((1, FAN + 1), SMALL, dtype=torch.float64)
     x[:, 0] = 1

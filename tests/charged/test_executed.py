@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import frown
-from frown.bounds.charged.float32 import UNIT32
+from frown.bounds.arithmetic.float32 import UNIT32
 from frown.jobs.table import levels
 from onnx_models import model, node, number, saved
 

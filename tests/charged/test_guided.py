@@ -10,12 +10,12 @@ from torch import Tensor
 
 import zoo
 from charged.cases import Chosen
-from frown.bounds.charged import guided, replay
-from frown.bounds.charged.forms import Charged, Passed
-from frown.bounds.charged.guided import Guided
-from frown.bounds.charged.replay import Step, Walk
+from frown.bounds.arithmetic import charged, passing
+from frown.bounds.arithmetic.charged import Charges, charged_form
+from frown.bounds.arithmetic.passing import Guided
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
+from frown.bounds.replay import Replay, Step
 from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.graph.box import Box
@@ -42,7 +42,7 @@ def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Chosen:
         both: dict[int, tuple[Tensor, Tensor]] = {}
         for i in plan.below(request.target):
             slopes = request.relaxed[i].lines.slopes
-            low, high = (t[request.sample] for t in (slopes.lower, slopes.upper))
+            low, high = (t[request.rows.sample] for t in (slopes.lower, slopes.upper))
             noise = torch.rand(2, *low.shape, generator=generator, dtype=low.dtype)
             gone = torch.rand(low.shape, generator=generator) < holes
             low = (low + 0.2 * noise[0]).masked_fill(gone, torch.nan)
@@ -56,10 +56,10 @@ def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Chosen:
     return Chosen(LeastArea(), choose)
 
 
-def replayed(graph: Graph, proof: Proof, steps: list[Step] | None = None) -> tuple[Walk, Tensor]:
+def replayed(graph: Graph, proof: Proof, steps: list[Step] | None = None) -> tuple[Replay, Tensor]:
     region = zoo.region(graph, 2.0, 0.2, 3)
     record = None if steps is None else steps.append
-    walk = Walk(Plan(graph), region, proof, Work(), record=record)
+    walk = Replay(Plan(graph), region, proof, Work(), record=record)
     walk.layers()
     outputs = graph.nodes[graph.output].size
     spec = conjunction(torch.eye(outputs, dtype=torch.float64).expand(3, -1, -1))
@@ -71,14 +71,14 @@ def test_all_nodes_at_the_end_give_what_each_gives(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = NETWORKS[name]()
-    late: list[Passed] = []
+    late: list[Tensor] = []
     real = Guided.rest
 
-    def rest(self: Guided) -> list[Passed]:
+    def rest(self: Guided) -> list[Tensor]:
         late.extend(found := real(self))
         return found
 
-    monkeypatch.setattr(guided.Guided, "rest", rest)
+    monkeypatch.setattr(Guided, "rest", rest)
     plan, steps = Plan(graph), []
     one, alone = replayed(graph, drawn(plan, whole=False))
     assert not late
@@ -125,11 +125,11 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
         steps: list[Step] = []
         region = zoo.region(graph, 2.0, 0.2, 3)
         proof = replace(drawn(plan, whole=True), entries=ready)
-        walk = Walk(plan, region, proof, Work(), record=steps.append, spare=spare)
+        walk = Replay(plan, region, proof, Work(), record=steps.append, spare=spare)
         walk.layers()
         for source in sources:
             fixed = [s for s in steps if s.target == source and s.slopes is None]
-            entries = torch.cat([s.neuron for s in fixed]) % 2
+            entries = torch.cat([s.rows.neuron for s in fixed]) % 2
             assert bool((entries == 1).any())
             assert bool((entries == 0).any()) is not spare
         for x in zoo.samples(region, 100):
@@ -144,10 +144,10 @@ def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
 ) -> None:
     graph = NETWORKS[name]()
     many, together = replayed(graph, RULE)
-    assert bool(many.ruled) == (name not in ("branches", "lstm"))
-    monkeypatch.setattr(guided, "stacks", lambda plan, target: ())
+    assert bool(many.arithmetic._fixed_stacks) == (name not in ("branches", "lstm"))
+    monkeypatch.setattr(passing, "stacks", lambda plan, target: ())
     one, alone = replayed(graph, RULE)
-    assert not one.ruled
+    assert not one.arithmetic._fixed_stacks
     assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
     for i, box in one.values.items():
         assert torch.allclose(box.lower, many.values[i].lower, rtol=1e-11, atol=1e-11)
@@ -162,32 +162,27 @@ def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
     """At least as much, as sums are longer, and not many times more."""
     graph = NETWORKS[name]()
     taken: list[Tensor] = []
-    real = replay.pull_back
+    begin, take, settle = Charges.begin, Charges.take, Charges.settle
 
-    def pull_back(plan, target, coef, which, weights, through, error=None, rest=tuple) -> Charged:
-        total = coef.new_zeros(len(coef))
+    def begun(self, target, coef):
+        taken.append(coef.new_zeros(len(coef)))
+        return begin(self, target, coef)
 
-        def passing(i: int, here: Tensor) -> Passed:
-            passed = through(i, here)
-            total.add_(0.0 if passed.charge is None else passed.charge)
-            return passed
+    def noted(self, charge):
+        taken[-1] = taken[-1] + charge
+        take(self, charge)
 
-        def late() -> list[Passed]:
-            found = list(rest())
-            for passed in found:
-                total.add_(passed.charge)
-            return found
-
-        form = real(plan, target, coef, which, weights, passing, error, late)
-        assert (form.charge >= total).all()  # nothing of it is forgotten
-        taken.append(total)
+    def settled(self, coef, const):
+        form = settle(self, coef, const)
+        assert (form.charge >= taken[-1]).all()  # nothing of it is forgotten
         return form
 
-    monkeypatch.setattr(replay, "pull_back", pull_back)
+    for name_, function in (("begin", begun), ("take", noted), ("settle", settled)):
+        monkeypatch.setattr(charged.Charges, name_, function)
     replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
     together = taken.copy()
     taken.clear()
-    monkeypatch.setattr(guided, "stacks", lambda plan, target: ())
+    monkeypatch.setattr(passing, "stacks", lambda plan, target: ())
     replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
     assert len(together) == len(taken) > 1
     for many, one in zip(together, taken, strict=True):
@@ -201,14 +196,21 @@ def test_forms_take_in_all_that_is_left_to_the_end() -> None:
     coef = torch.eye(3, dtype=torch.float64)[:, None]
     sample = torch.zeros(3, dtype=torch.long)
 
-    def through(i: int, here: Tensor) -> Passed:
-        return walk.fixed[i].through(walk.plan.relaxation(i), here, sample)
+    def form(more: bool) -> charged.ChargedForm:
+        charges = Charges(walk.plan, walk.arithmetic.weights, sample)
 
-    late = [Passed(coef, torch.full((3,), c).double(), torch.full((3,), 7.0 * c)) for c in (2, 3)]
-    plain, more = (
-        replay.pull_back(walk.plan, graph.output, coef, sample, walk.weights, through, None, rest)
-        for rest in (tuple, lambda: late)
-    )
+        def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+            passed = walk.fixed[i].through(walk.plan.relaxation(i), here, sample)
+            charges.take(passed.charge)
+            return passed.const, passed.coef
+
+        def late() -> list[Tensor]:
+            charges.take(torch.full((3,), 35.0).double())
+            return [torch.full((3,), c).double() for c in (2, 3)]
+
+        return charged_form(charges, graph.output, coef, through, late if more else tuple)
+
+    plain, more = form(False), form(True)
     assert torch.equal(plain.coef, more.coef)
     assert torch.allclose(more.const, plain.const + 5, rtol=1e-12)
     assert (more.charge >= plain.charge + 35).all() and (more.charge <= plain.charge + 35.1).all()
@@ -221,14 +223,16 @@ def test_an_undefined_line_that_is_read_proves_nothing() -> None:
     first, second, *_ = walk.plan.below(graph.output)
     relaxed = walk.relaxed[first]
     lost = Box(torch.full_like(relaxed.box.lower, torch.nan), relaxed.box.upper)
-    nodes = replace(walk._nodes(), relaxed={**walk.relaxed, first: replace(relaxed, box=lost)})
-    nodes.together.clear()
+    nodes = replace(walk.arithmetic, relaxed={**walk.relaxed, first: replace(relaxed, box=lost)})
+    nodes._proven_stacks.clear()
     sample = torch.zeros(2, dtype=torch.long)
     choice = Choice(lambda i, here: torch.zeros_like(here), whole=True)
     for read, proves in ((False, True), (True, False)):
-        rows = Guided(nodes, graph.output, choice, sample, sample)
+        charges = Charges(walk.plan, nodes.weights, sample)
+        charges.begin(graph.output, torch.zeros(2, *graph.nodes[graph.output].shape).double())
+        rows = Guided(nodes, graph.output, choice, sample, charges)
         rows.through(second, torch.ones(2, *graph.nodes[second].shape).double())
         if read:
             rows.through(first, torch.zeros(2, *graph.nodes[first].shape).double())
         (late,) = rows.rest()
-        assert bool(late.const.isfinite().all()) is proves
+        assert bool(late.isfinite().all()) is proves

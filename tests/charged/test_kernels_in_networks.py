@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import frown
-from frown.bounds.charged.float32 import factors
+from frown.bounds.arithmetic.float32 import factors
 from frown.errors import UnsupportedModel
 from frown.graph.affine import Scale
 from frown.read.model import Model

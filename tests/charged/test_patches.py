@@ -11,12 +11,14 @@ import torch
 import zoo
 from bounds.test_tiling import BALLS, NETWORKS
 from charged.cases import CLASSES, Draw, Tally, regions, replay
+from frown.bounds import replay as replay_module
+from frown.bounds import rows as rows_module
 from frown.bounds import tiling as parts_module
-from frown.bounds.charged import forms, patches
-from frown.bounds.charged import replay as replay_module
-from frown.bounds.charged.replay import Walk
+from frown.bounds.arithmetic import charged, patches
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
+from frown.bounds.replay import Replay
+from frown.bounds.rows import Rows
 from frown.bounds.rule import LeastArea
 from frown.bounds.tiling import parts
 from frown.bounds.work import Work
@@ -32,7 +34,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(parts_module, "CALL", 0)
     monkeypatch.setattr(parts_module, "GAIN", 1e9)
     monkeypatch.setattr(replay_module, "parts_of", lambda plan, i, rows, clock: parts(plan, i))
-    monkeypatch.setattr(replay_module, "few", lambda *_: False)
+    monkeypatch.setattr(rows_module, "few", lambda *_: False)
     rows: list[int] = []
     through = patches.patched_rows
 
@@ -44,10 +46,10 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-def walked(graph: Graph, ball: str) -> tuple[Walk, torch.Tensor]:
+def walked(graph: Graph, ball: str) -> tuple[Replay, torch.Tensor]:
     p, clipped, scaled = BALLS[ball]
     region = zoo.region(graph, p, 0.1, 3, clipped=clipped, scaled=scaled)
-    walk = Walk(Plan(graph), region, ByRule(LeastArea()), Work())
+    walk = Replay(Plan(graph), region, ByRule(LeastArea()), Work())
     walk.layers()
     spec = torch.eye(graph.output_size, dtype=torch.float64).expand(3, -1, -1)
     return walk, walk.literals(conjunction(spec))
@@ -119,9 +121,8 @@ def test_without_charges_bounds_of_patches_are_false(
     used: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The networks are hostile enough to tell."""
-    monkeypatch.setattr(forms, "gamma", lambda terms: 0.0)
-    monkeypatch.setattr(forms, "UNIT", 0.0)
-    monkeypatch.setattr(patches, "UNIT", 0.0)
+    monkeypatch.setattr(charged, "gamma", lambda terms: 0.0)
+    monkeypatch.setattr(charged, "UNIT", 0.0)
     assert campaign(0, 40).false
 
 
@@ -134,7 +135,10 @@ def test_a_form_and_its_charge_are_those_of_the_whole_network(
     graph = NETWORKS["plain"]
     walk, _ = walked(graph, "inf")
     if lines_alone:
-        for numbers in (*walk.weights.terms.values(), *walk.weights.value.values()):
+        for numbers in (
+            *walk.arithmetic.weights.terms.values(),
+            *walk.arithmetic.weights.value.values(),
+        ):
             numbers.zero_()
     plan = walk.plan
     source = plan.sources[plan.nonlinear[-1]]
@@ -156,9 +160,9 @@ def test_a_form_and_its_charge_are_those_of_the_whole_network(
         for name, module in (("patch", patches), ("whole", replay_module)):
             patch.setattr(module, "bounded", keep(name))
         one = torch.eye(size, dtype=torch.float64).view(size, *graph.nodes[source].shape)
-        walk._rows(source, one, sample, neuron, torch.zeros_like(neuron), walk.proof)
+        walk._rows(source, one, Rows(sample, neuron, torch.zeros_like(neuron)), walk.proof)
         charges = torch.empty(size, dtype=torch.float64)
-        known = patches.Known(walk.region, walk.weights, walk.fixed)
+        known = walk.arithmetic
         for _, part, rows in split.split(neuron):
             place, entry = split.place[rows], split.entry[rows]
             local = part.neurons.shape[1]

@@ -13,9 +13,9 @@ from torch import nn
 import frown
 import frown_check
 import zoo
-from frown.bounds.charged.replay import Walk
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
+from frown.bounds.replay import Replay
 from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.certification import certificate
@@ -156,7 +156,7 @@ def test_any_numbers_give_bounds_that_hold() -> None:
     found = {}
     proofs = {"odd": LpProof(plan, "area", [odd, None]), "rule": ByRule(LeastArea())}
     for name, proof in proofs.items():
-        walk = Walk(plan, region, proof, Work())
+        walk = Replay(plan, region, proof, Work())
         walk.layers()
         found[name] = walk.literals(spec)
         assert_holds(graph, region, walk, found[name])
@@ -164,7 +164,7 @@ def test_any_numbers_give_bounds_that_hold() -> None:
     assert not torch.allclose(found["odd"][0], found["rule"][0])
 
 
-def assert_holds(graph, region: Region, walk: Walk, margins: torch.Tensor) -> None:
+def assert_holds(graph, region: Region, walk: Replay, margins: torch.Tensor) -> None:
     for x in zoo.samples(region, 100):
         values = graph.values(x)
         for i, box in walk.values.items():

@@ -9,11 +9,13 @@ from flint import fmpq
 
 from charged.cases import Tally, run
 from charged.exact import exact, rational
-from frown.bounds.charged import forms, replay
-from frown.bounds.charged.region import enclosing, extremes, farthest, least
-from frown.bounds.charged.replay import Walk
+from frown.bounds import rows
+from frown.bounds.arithmetic import charged
+from frown.bounds.arithmetic.minima import enclosing, extremes, farthest, least
 from frown.bounds.plan import Plan, spread_box
 from frown.bounds.proof import ByRule
+from frown.bounds.replay import Replay
+from frown.bounds.rows import Rows
 from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
@@ -49,8 +51,8 @@ def test_bounds_hold_where_one_side_goes_before_the_other(monkeypatch) -> None:
     graph = b.graph(b.linear(b.add(Relu(), x), layer.double()))
     found = []
     for together in (True, False):
-        monkeypatch.setattr(replay, "few", lambda *_, together=together: together)
-        walk = Walk(Plan(graph), ball(torch.zeros(2), 0.5), ByRule(LeastArea()), Work())
+        monkeypatch.setattr(rows, "few", lambda *_, together=together: together)
+        walk = Replay(Plan(graph), ball(torch.zeros(2), 0.5), ByRule(LeastArea()), Work())
         walk.layers()
         found.append(walk.values[3])
     wide = spread_box(graph.nodes[3].op, walk.values[2])
@@ -64,7 +66,7 @@ def test_bounds_hold_where_one_side_goes_before_the_other(monkeypatch) -> None:
 
 def test_without_charges_for_rounding_there_are_false_bounds(monkeypatch) -> None:
     """The networks are hostile enough to tell."""
-    monkeypatch.setattr(forms, "gamma", lambda terms: 0.0)
+    monkeypatch.setattr(charged, "gamma", lambda terms: 0.0)
     assert run(5, 20, samples=4).false
 
 
@@ -73,7 +75,7 @@ def test_a_rules_charge_covers_its_rounding_however_small_lines_are(power: int) 
     """Coefficients may be as large as lines are small: the charge must not underflow before."""
     level = torch.full((1, 3), 2.0**power, dtype=torch.float64)
     slopes = Slopes(level, level)
-    rule = forms.Rule.of(Relu(), Lines(slopes, level, level), torch.ones_like(level))
+    rule = charged.FixedLines.of(Relu(), Lines(slopes, level, level), torch.ones_like(level))
     assert rule.charge is not None
     for charge in rule.charge.flatten().tolist():
         assert rational(charge) >= rational(2.0**power) * (3 * rational(2.0**-53))
@@ -94,7 +96,7 @@ def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:
     spec = conjunction(torch.tensor([[[1.0, -1.0]]]).double())
 
     def margin() -> float:
-        walk = Walk(Plan(graph), region, ByRule(LeastArea()), Work())
+        walk = Replay(Plan(graph), region, ByRule(LeastArea()), Work())
         walk.layers()
         return float(walk._rows(*row_of(walk, spec)))
 
@@ -103,9 +105,9 @@ def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:
     assert margin() < 2.9  # the rim's 3 was absorbed
 
 
-def row_of(walk: Walk, spec: Linear) -> tuple:
+def row_of(walk: Replay, spec: Linear) -> tuple:
     zero = torch.zeros(1, dtype=torch.long)
-    return walk.plan.graph.output, spec.coef[0], zero, zero, zero, walk.proof
+    return walk.plan.graph.output, spec.coef[0], Rows(zero, zero, zero), walk.proof
 
 
 def ball(centre: torch.Tensor, radius: float, p: float = torch.inf, **more) -> Region:
@@ -139,7 +141,7 @@ def test_boxes_hold_for_the_smallest_numbers() -> None:
     lower = torch.zeros(1, 1, dtype=torch.float64)
     upper = torch.full((1, 1), 2.0**-1074, dtype=torch.float64)
     region = ball(torch.zeros(1), 1.0, lower=lower, upper=upper)
-    walk = Walk(Plan(graph), region, ByRule(None), Work())
+    walk = Replay(Plan(graph), region, ByRule(None), Work())
     walk.layers()
     assert float(enclosing(region).upper) == 2.0**-1074
     assert float(walk.values[1].upper) >= 2.0**-994
@@ -150,7 +152,7 @@ def test_overflow_proves_nothing() -> None:
     x = b.linear(b.input("x", (1,)), torch.tensor([[1e200]]).double())
     x = b.add(Relu(), b.linear(x, torch.tensor([[1e200], [-1e200]]).double()))
     graph = b.graph(b.linear(x, torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()))
-    walk = Walk(Plan(graph), ball(torch.ones(1), 0.5), ByRule(LeastArea()), Work())
+    walk = Replay(Plan(graph), ball(torch.ones(1), 0.5), ByRule(LeastArea()), Work())
     walk.layers()
     assert not bool((walk.literals(conjunction(torch.tensor([[[1.0, -1.0]]]).double())) > 0).any())
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import frown
 from charged.kernels import Kernel, floats, kernels, measured
-from frown.bounds.charged.float32 import LIBRARY, UNIT32
+from frown.bounds.arithmetic.float32 import LIBRARY, UNIT32
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.relax import Tanh
 from onnx_models import model, node, saved

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import zoo
 from frown.bounds.plan import Plan
-from frown.bounds.walk import unstable
+from frown.bounds.rows import unstable
 from frown.methods import Crown, Frown
 from frown.methods.frown import network as engine
 from frown.methods.frown.ascent import Ascent

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import zoo
 from examples import examples
-from frown.bounds.forms import Chosen, LinearForm, pull_back
+from frown.bounds.forms import Chosen, LinearForm
 from frown.bounds.plan import Plan
 from frown.graph.box import Box
 from frown.graph.graph import Graph
@@ -36,6 +36,7 @@ from theorem_tools import (
     conditions,
     crowns_rule,
     of_slopes,
+    pull_back,
     random_slopes,
     reached,
     rows_of,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import zoo
 from examples import examples
-from frown.bounds.forms import Chosen, pull_back
+from frown.bounds.forms import Chosen
 from frown.bounds.method import Bounds
 from frown.bounds.plan import Plan
 from frown.bounds.tiling import parts
@@ -34,6 +34,7 @@ from theorem_tools import (
     ball,
     chain,
     conditions,
+    pull_back,
     reached,
     rows_of,
     self_consistent,

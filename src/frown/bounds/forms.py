@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.first_layer import Entry
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, RouteNode
 from frown.graph.selection import Gather, Slice
 from frown.relax.relaxation import Lines
 
@@ -46,9 +46,6 @@ class Chosen:
     intercept: Tensor
 
 
-Choose = Callable[[int, Tensor], Sided]
-
-
 @dataclass(frozen=True, slots=True)
 class Partial:
     """A form on its way: coefficients at nodes still to be passed, all before `stop`."""
@@ -66,29 +63,28 @@ class Partial:
         return total
 
 
-_LAID_OUT = (Slice, Gather)  # whose `pull_back` makes a tensor of its own
-
 Through = Callable[[int, Tensor], tuple[Tensor | None, Tensor]]
+
+
+class Account(Protocol):
+    """What an arithmetic with rounding keeps of forms on their way down."""
+
+    def affine(self, step: RouteNode, here: Tensor) -> None:
+        """A form with these coefficients is pulled back through an affine operator."""
+
+    def nonlinear(self, step: RouteNode, here: Tensor, below: Tensor) -> None:
+        """A form passes a nonlinear operator; its coefficients there are `below`."""
+
+    def added(self, node: int, both: Tensor) -> None:
+        """Forms were added at a node; these are the sum's coefficients."""
+
+    def constant(self, const: Tensor) -> None:
+        """Something was added to the constants, which are these now."""
 
 
 def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
     """Pull coef . target back to the last nonlinearity; the part no choice of lines changes."""
     return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
-
-
-def pull_back(plan: Plan, target: int, coef: Tensor, choose: Choose) -> LinearForm:
-    """Bound coef . target below by a form at the input.
-
-    `choose(node, coefficients of its output)` gives the lines there; coefficients >= 0
-    take a line below, others one above.
-    """
-
-    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
-        lines = choose(i, here)
-        gain = (here * lines.intercept).flatten(1).sum(1)
-        return gain, plan.relaxation(i).expand(here) * lines.slope
-
-    return form_of(plan, descend(plan, target, begin(plan, target, coef), through))
 
 
 def form_of(plan: Plan, end: Partial, entry: Entry | None = None) -> LinearForm:
@@ -106,47 +102,65 @@ def descend(
     through: Through | None,
     constants: bool = True,
     entry: Entry | None = None,
+    account: Account | None = None,
 ) -> Partial:
     """Pass nodes in reverse order, down to the input or, without `through`, to a nonlinearity.
 
     `through(node, coefficients of its output)` gives what the passage adds to the constant
-    (rows,) and the coefficients of the node's input. Without `constants` none is kept. With an
-    `entry` forms end at what that starts from.
+    (rows,; None: nothing yet) and the coefficients of the node's input. Without `constants` none is
+    kept. With an `entry` forms end at what that starts from. An `account` is told of every
+    operation that rounds.
     """
     if through is not None and not constants and plan.chain(target):
         return _straight_down(plan, target, start, through, entry)
     const, pending = start.const, dict(start.pending)
     own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
+    # Operators whose `pull_back` makes a tensor of its own. Where entries are gathered twice,
+    # several numbers are added up at once, which an account could not tell apart.
+    laid_out = (Slice,) if account is not None else (Slice, Gather)
     for step in plan.route(target):
         if step.node > start.stop or step.node not in pending:
             continue
+        if through is None and step.affine is None:
+            return Partial(pending, const, step.node)
+        here = pending.pop(step.node)
         if entry is not None and step.node == entry.node:
-            here = pending.pop(step.node)
             if constants:
                 const = const + entry.shift(here)
             return Partial({0: entry.back(here)}, const, 0)
         if step.affine is not None:
-            here = pending.pop(step.node)
+            first = step.inputs[0]
+            if first in own and type(step.affine) in laid_out:
+                step.affine.add_back(here, pending[first])
+                if account is not None:
+                    account.added(step.node, step.affine.apply(pending[first]))
+                continue
+            if account is not None:
+                account.affine(step, here)
             shift = step.affine.shift(here) if constants else None
             if shift is not None:
                 const = const + shift
-            first = step.inputs[0]
-            if first in own and step.affine.add_back(here, pending[first]):
-                continue
+                if account is not None:
+                    account.constant(const)
             back = step.affine.pull_back(here)
-            if type(step.affine) in _LAID_OUT and first not in pending:
+            if type(step.affine) in laid_out and first not in pending:
                 own.add(first)
-        elif through is None:
-            return Partial(pending, const, step.node)
         else:
-            gain, below = through(step.node, pending.pop(step.node))
+            assert through is not None
+            gain, below = through(step.node, here)
             if gain is not None:
                 const = const + gain
+                if account is not None:
+                    account.constant(const)
+            if account is not None:
+                account.nonlinear(step, here, below)
             back = (below,)
         for j, part in zip(step.inputs, back, strict=True):
             if j in pending:
                 pending[j] = pending[j] + part
                 own.add(j)
+                if account is not None:
+                    account.added(j, pending[j])
             else:
                 pending[j] = part
     return Partial(pending, const, 0)
@@ -231,10 +245,3 @@ def push_forward(
             # No row reads this node: its value reaches the target with coefficient 0.
             values[i] = op.apply(values[step.inputs[0]])
     return values
-
-
-def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:
-    """Rows that pick single entries of a node: sign at index, 0 elsewhere."""
-    coef = torch.zeros(len(index), size, dtype=sign.dtype, device=sign.device)
-    coef.scatter_(1, index[:, None], sign[:, None])
-    return coef.view(-1, *shape)

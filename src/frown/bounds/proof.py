@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.plan import Plan
+from frown.bounds.rows import Rows
 from frown.bounds.rule import Rule
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed
@@ -27,9 +28,7 @@ class Request:
 
     target: int
     coef: Tensor  # (rows, *target shape)
-    sample: Tensor  # (rows,)
-    neuron: Tensor  # (rows,) of the target; at the output the literal
-    side: Tensor  # (rows,) 0: a bound below, 1: above; at the output 0
+    rows: Rows
     region: Region  # of the samples
     relaxed: Mapping[int, Relaxed]  # of the samples
 
@@ -37,10 +36,15 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Slopes (rows, *input shape of the node) for rows with these coefficients of a node's output;
-    NaN: the rule's."""
+    NaN: the rule's.
+
+    Multipliers m of a node's input z in [l, u], of the same shape (None: all 0), add
+    m z - max(m l, m u), which is never above 0: a cut of z enters rows so.
+    """
 
     slope: Callable[[int, Tensor], Tensor]
     whole: bool = False  # there is no NaN
+    multiplier: Callable[[int], Tensor | None] | None = None
 
 
 class State:

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from frown import __version__
-from frown.bounds.charged.replay import Step, Walk
 from frown.bounds.plan import Plan
+from frown.bounds.replay import Replay, Step
 from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.problem.query import Query
@@ -53,7 +53,7 @@ class Recorder:
     def __call__(self, step: Step) -> None:
         self.steps.append(step)
 
-    def file(self, model: Model, query: Query, walk: Walk, n: int, radius: float) -> bytes:
+    def file(self, model: Model, query: Query, replay: Replay, n: int, radius: float) -> bytes:
         """The certificate of the replay's n-th sample."""
         payload = Payload()
         mine = [part for step in self.steps if (part := _of_sample(step, n)) is not None]
@@ -72,7 +72,7 @@ class Recorder:
                 "others": query.targets(model.classes)[n].tolist(),
             },
             "sites": self._sites(),
-            "shared": [_shared(walk, i, n, payload) for i in self.plan.nonlinear],
+            "shared": [_shared(replay, i, n, payload) for i in self.plan.nonlinear],
             "steps": sorted(steps, key=lambda s: int(s["site"])),
             "final": self._final(final, payload),
         }
@@ -102,7 +102,7 @@ class Recorder:
                 continue
             origin = self.plan.carry(i, Box(entries, entries)).lower.flatten().long()
             # Which rows bound which entries of the site's input.
-            row, entry = (step.neuron[:, None] == origin[None, :]).nonzero(as_tuple=True)
+            row, entry = (step.rows.neuron[:, None] == origin[None, :]).nonzero(as_tuple=True)
             if not len(row):
                 continue
             if step.slopes is not None and slopes is None:
@@ -113,7 +113,7 @@ class Recorder:
                     "site": k,
                     "over": [] if slopes is None else self._over(step.target),
                     "neuron": payload.put(entry.numpy(), "u4"),
-                    "side": payload.put(step.side[row].numpy(), "u1"),
+                    "side": payload.put(step.rows.side[row].numpy(), "u1"),
                     "table": payload.put(table, "u4"),
                     "slopes": slopes,
                 }
@@ -122,11 +122,11 @@ class Recorder:
 
     def _final(self, parts: list[Step], payload: Payload) -> dict[str, Any]:
         """The conditions' rows, in order."""
-        count = sum(len(part.neuron) for part in parts)
+        count = sum(len(part.rows) for part in parts)
         if any(part.slopes is None for part in parts):
             none = payload.put(np.full(count, NO_TABLE), "u4")
             return {"over": [], "table": none, "slopes": None}
-        condition = torch.cat([part.neuron for part in parts]).numpy()
+        condition = torch.cat([part.rows.neuron for part in parts]).numpy()
         return {
             "over": self._over(self.plan.graph.output),
             "table": payload.put(np.argsort(condition), "u4"),
@@ -156,18 +156,18 @@ def _stored(slopes: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:
 
 def _of_sample(step: Step, n: int) -> Step | None:
     """The rows of one sample."""
-    mine = (step.sample == n).nonzero().flatten()
+    mine = (step.rows.sample == n).nonzero().flatten()
     if not len(mine):
         return None
     slopes = None
     if step.slopes is not None:
         slopes = {i: t[mine] if len(t) > 1 else t for i, t in step.slopes.items()}
-    return Step(step.target, step.sample[mine], step.neuron[mine], step.side[mine], slopes)
+    return Step(step.target, step.rows.take(mine), slopes)
 
 
-def _shared(walk: Walk, i: int, n: int, payload: Payload) -> dict[str, Any]:
+def _shared(replay: Replay, i: int, n: int, payload: Payload) -> dict[str, Any]:
     """The fixed rule's slopes below and above."""
-    rule = walk.fixed[i].lines.slopes
+    rule = replay.fixed[i].lines.slopes
     both = torch.stack([rule.lower[n].flatten(), rule.upper[n].flatten()])
     return payload.put(both.numpy())
 

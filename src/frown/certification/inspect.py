@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.forms import LinearForm, Partial, descend, form_along, form_of, one_hot
+from frown.bounds.forms import LinearForm, Partial, descend, form_along, form_of
 from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Request
-from frown.bounds.walk import unstable
+from frown.bounds.rows import Rows, unstable
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.problem.property import conjunction
@@ -173,9 +173,8 @@ class _Inside:
         """The functions' forms (N, T, *input shape) and the slopes behind them."""
         target, count, functions = self.plan.graph.output, len(self.region.radius), len(coef)
         rows = coef.repeat(count, 1).view(-1, *self.plan.graph.nodes[target].shape)
-        row = torch.arange(count * functions, device=coef.device)
-        sample, number = row // functions, row % functions
-        form, slopes = self._along(target, rows, sample, number, torch.zeros_like(row))
+        which = Rows.literals(count, functions, coef.device)
+        form, slopes = self._along(target, rows, which)
         folded = LinearForm(
             form.coef.reshape(count, functions, *self.shape), form.const.view(count, functions)
         )
@@ -191,30 +190,24 @@ class _Inside:
         sample, neuron = unstable(self.plan, source, box)
         if not len(sample) or not self.plan.below(source) or self.found.proof.rule is None:
             raise InvalidInput(f"layer {layer!r} has no rows: its bounds are exact, or intervals")
-        sample, neuron = sample.repeat(2), neuron.repeat(2)
-        side = torch.zeros_like(sample)
-        side[len(side) // 2 :] = 1
-        sign = 1.0 - 2.0 * side.to(box.lower.dtype)
-        target = self.plan.graph.nodes[source]
-        coef = one_hot(neuron, sign, target.size, target.shape)
-        form, slopes = self._along(source, coef, sample, neuron, side)
-        bound = self.region.rows(sample).minimise(form.coef).value + form.const
+        rows, target = Rows.both(sample, neuron), self.plan.graph.nodes[source]
+        coef = rows.coef(target.size, target.shape, box.lower.dtype)
+        form, slopes = self._along(source, coef, rows)
+        bound = self.region.rows(rows.sample).minimise(form.coef).value + form.const
         return NeuronRows(
-            sample.cpu().numpy(),
-            neuron.cpu().numpy(),
-            _numpy(sign),
+            rows.sample.cpu().numpy(),
+            rows.neuron.cpu().numpy(),
+            _numpy(rows.sign(coef.dtype)),
             _numpy(bound),
             {self.name(i): self.tidy(s) for i, s in slopes.items()},
         )
 
-    def _along(
-        self, target: int, coef: Tensor, sample: Tensor, neuron: Tensor, side: Tensor
-    ) -> tuple[LinearForm, dict[int, Tensor]]:
+    def _along(self, target: int, coef: Tensor, rows: Rows) -> tuple[LinearForm, dict[int, Tensor]]:
         """Rows' forms at the input along the method's slopes, and these slopes."""
         relaxed = self.found.layers.relaxed
-        request = Request(target, coef, sample, neuron, side, self.region, relaxed)
+        request = Request(target, coef, rows, self.region, relaxed)
         choice = self.found.proof.choose(self.plan, request)
-        own = {i: relaxed[i].rows(shared(sample)) for i in self.plan.below(target)}
+        own = {i: relaxed[i].rows(shared(rows.sample)) for i in self.plan.below(target)}
         if choice is None:
             return form_along(self.plan, target, coef, {i: f.lines for i, f in own.items()}), {}
         slopes: dict[int, Tensor] = {}

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.charged.execution import Execution
-from frown.bounds.charged.region import farthest
-from frown.bounds.charged.replay import Walk
+from frown.bounds.arithmetic.executed import Execution
+from frown.bounds.arithmetic.minima import farthest
 from frown.bounds.clock import OutOfTime, now
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof
+from frown.bounds.replay import Replay
 from frown.bounds.work import Work
 from frown.certification.batch import Batch
 from frown.certification.certificate import Recorder
@@ -59,12 +59,12 @@ _ONE_RADIUS = (_FIRST, _Try(1.0, again=True))
 class _Replayed:
     margins: Tensor  # (samples, conditions)
     query: Query
-    walk: Walk
+    replay: Replay
     recorder: Recorder | None
 
     def file(self, model: Model, n: int, radius: float) -> bytes:
         assert self.recorder is not None
-        return self.recorder.file(model, self.query, self.walk, n, radius)
+        return self.recorder.file(model, self.query, self.replay, n, radius)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class Prover:
         recorder = Recorder(self.plan) if self.certificates else None
         proof = proof or self._proof(batch, which)
         execution = Execution(self.plan, region, self.work) if self.deployed else None
-        walk = Walk(
+        replay = Replay(
             self.plan,
             region,
             proof,
@@ -275,10 +275,10 @@ class Prover:
             spare=spare,
             execution=execution,
         )
-        walk.layers()
+        replay.layers()
         wanted = query.property(graph)
-        margins = wanted.margins(walk.literals(wanted))
-        return _Replayed(margins, query, walk, recorder)
+        margins = wanted.margins(replay.literals(wanted))
+        return _Replayed(margins, query, replay, recorder)
 
     @property
     def _by_rule(self) -> ByRule:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frown.bounds.charged.float32 import PRECISIONS, check_execution
+from frown.bounds.arithmetic.float32 import PRECISIONS, check_execution
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
 from frown.bounds.memory import half_of_free
 from frown.bounds.method import Method

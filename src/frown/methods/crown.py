@@ -9,24 +9,16 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from frown.bounds.forms import form_along, one_hot
+from frown.bounds.arithmetic.float import Float, without_rows
+from frown.bounds.forms import form_along
 from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import Part
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, State
+from frown.bounds.rows import Rows, fixed_pieces, one_hot, rounded, tightened
 from frown.bounds.rule import LeastArea, Paper, Parallel, Rule
 from frown.bounds.tiling import parts, parts_of
-from frown.bounds.walk import (
-    Given,
-    Layers,
-    few,
-    fixed_pieces,
-    rounded,
-    unstable,
-    walk,
-    with_entries,
-    without_rows,
-)
+from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.problem.options import Option, check_options
@@ -127,7 +119,7 @@ def interval_layers(
     plan: Plan, region: Region, rule: Rule | None, given: Given | None = None
 ) -> Layers:
     """All layers by intervals; the rule's lines, if any, are those of the intervals."""
-    return walk(plan, region, lambda source, box, relaxed: box, rule, given=given)
+    return walk(Float(plan, region, rule), lambda source, box: box, given)
 
 
 def crown_layers(
@@ -135,12 +127,14 @@ def crown_layers(
 ) -> Layers:
     """All layers by rows along the rule's lines."""
 
-    def tighten(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+    lines = Float(plan, region, rule)
+
+    def tighten(source: int, box: Box) -> Box:
         work.clock.check()
         found = without_rows(plan, region, source, box, work)
-        return crown_box(plan, region, source, box, relaxed, work) if found is None else found
+        return crown_box(plan, region, source, box, lines.relaxed, work) if found is None else found
 
-    return walk(plan, region, tighten, rule, given=given)
+    return walk(lines, tighten, given)
 
 
 def crown_box(
@@ -154,42 +148,14 @@ def crown_box(
 ) -> Box:
     """The box of a source, its unstable entries bounded by rows along fixed lines.
 
-    `wanted` (N, size), if any, masks which of them; elsewhere the box is as it was.
+    `wanted` (N, size), if any, masks which of them; elsewhere the box is as it was. May be crossed
+    where rows contradict the box.
     """
 
-    def left(box: Box) -> tuple[Tensor, Tensor]:
-        sample, neuron = unstable(plan, source, box)
-        if wanted is None:
-            return sample, neuron
-        keep = wanted[sample, neuron]
-        return sample[keep], neuron[keep]
+    def bounds(rows: Rows) -> Tensor:
+        return _neuron_bounds(plan, region, source, rows, relaxed, work)
 
-    def bounded(sample: Tensor, neuron: Tensor, signs: Tensor) -> Tensor:
-        return _neuron_bounds(plan, region, source, sample, neuron, signs, relaxed, work)
-
-    sample, neuron = left(box)
-    count = len(sample)
-    if count and few(plan, source, count):
-        # Both sides in one pass: with few rows, passes cost more than rows.
-        signs = box.lower.new_ones(2 * count)
-        signs[count:] = -1
-        bound = bounded(torch.cat([sample, sample]), torch.cat([neuron, neuron]), signs)
-        at = sample * box.lower[0].numel() + neuron
-        low, high = box.lower.flatten(), box.upper.flatten()
-        low = low.index_copy(0, at, bound[:count])
-        high = high.index_copy(0, at, -bound[count:])
-        return Box(low.view_as(box.lower), high.view_as(box.upper))
-    # The side nearer to 0 first: a neuron that is stable then needs no row for the other.
-    near = torch.where(box.middle.flatten(1) > 0, 1.0, -1.0).to(box.lower)
-    found = box
-    for sign in (near, -near):
-        if count:
-            signs = sign[sample, neuron]
-            bound = bounded(sample, neuron, signs)
-            found = with_entries(found, sample, neuron, signs, bound)
-            sample, neuron = left(box.meet(found))
-            count = len(sample)
-    return found
+    return tightened(plan, source, box, bounds, wanted)
 
 
 def crown_literals(
@@ -247,20 +213,19 @@ def _neuron_bounds(
     plan: Plan,
     region: Region,
     source: int,
-    sample: Tensor,
-    neuron: Tensor,
-    sign: Tensor,
+    rows: Rows,
     relaxed: dict[int, Relaxed],
     work: Work,
 ) -> Tensor:
-    """(rows,) lower bounds of sign * neuron."""
-    split = parts_of(plan, source, len(sample), work.clock)
+    """(rows,) lower bounds of neurons."""
+    split = parts_of(plan, source, len(rows), work.clock)
+    sign = rows.sign(plan.graph.dtype)
     bounds = torch.empty_like(sign)
-    for _, part, rows in split.split(neuron):
-        for piece in fixed_pieces(part, len(neuron[rows]), work):
-            here = piece if isinstance(rows, slice) else rows[piece]
-            place, entry = split.where(neuron[here])
+    for _, part, index in split.split(rows.neuron):
+        for piece in fixed_pieces(part, len(rows.neuron[index]), work):
+            here = piece if isinstance(index, slice) else index[piece]
+            place, entry = split.where(rows.neuron[here])
             coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
-            own, pick = sample[here], coef.__getitem__
+            own, pick = rows.sample[here], coef.__getitem__
             bounds[here] = crown_rows(part, region, pick, own, place, relaxed, work)
     return bounds

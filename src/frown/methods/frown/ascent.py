@@ -85,7 +85,7 @@ class Optimised:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBatch:
     """Quantities to bound below: coef . target over each row's region.
 
     `group` says which alpha a row uses. None: each row its own, and then one number per
@@ -113,7 +113,7 @@ class Rows:
 
 
 def optimise(
-    plan: Plan, rows: Rows, alpha: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
+    plan: Plan, rows: RowBatch, alpha: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
 ) -> Optimised:
     """Maximise every row's bound; with groups, the mean bound of each group.
 
@@ -154,7 +154,7 @@ def optimise(
     return Optimised(best, best_alpha)
 
 
-def replay(plan: Plan, rows: Rows, alpha: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
+def replay(plan: Plan, rows: RowBatch, alpha: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
     """The forms and lines of rows at given slopes."""
     search = _Search(plan, rows, alpha.clone())
     return search.form(), search.lines()
@@ -168,8 +168,8 @@ def slopes_of(
     alpha: Tensor,
     count: int,
 ) -> Callable[[int, Tensor], Tensor]:
-    """The slopes that `count` rows, with nodes and groups as in `Rows`, take at a node, whatever
-    their coefficients are when they pass it."""
+    """The slopes that `count` rows, grouped as in `RowBatch`, take at a node, whatever their
+    coefficients are when they pass it."""
     alpha, fresh = alpha.clone(), bool(torch.isnan(alpha).any())
     every = zip(stacks(plan, target), relaxed, strict=True)
     alphas = [alpha_of(stack, node, group, count) for stack, node in every]
@@ -182,7 +182,7 @@ def slopes_of(
 class _Search:
     """Rows and the slopes they are at."""
 
-    def __init__(self, plan: Plan, rows: Rows, alpha: Tensor) -> None:
+    def __init__(self, plan: Plan, rows: RowBatch, alpha: Tensor) -> None:
         self.plan, self.rows, self.alpha = plan, rows, alpha
         self.fresh = bool(torch.isnan(alpha).any())
         self.head = begin(plan, rows.target, rows.coef)

@@ -12,20 +12,21 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from frown.bounds.arithmetic.float import Float, without_rows
 from frown.bounds.first_layer import Entry
-from frown.bounds.forms import one_hot
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import Part, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request, State
+from frown.bounds.rows import Rows, at_once, one_hot, pieces, rounded, unstable
 from frown.bounds.rule import Rule
 from frown.bounds.stacks import stacked
 from frown.bounds.tiling import of_convolution, parts
-from frown.bounds.walk import Given, Layers, at_once, pieces, rounded, unstable, walk, without_rows
+from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.methods.crown import RULES, Crown, crown_box, crown_layers, crown_literals
-from frown.methods.frown.ascent import Ascent, Rows, optimise, slopes_of
+from frown.methods.frown.ascent import Ascent, RowBatch, optimise, slopes_of
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -230,7 +231,7 @@ class FrownProof(Proof):
             if table is None:
                 return None
             literals = len(table) // tables.samples
-            key = self._own(request.sample) * literals + request.neuron
+            key = self._own(request.rows.sample) * literals + request.rows.neuron
             alpha = tables.filled(table[key], (target, 0), key)
         else:
             if bounded.graph.nodes[target].size != plan.graph.nodes[request.target].size:
@@ -239,7 +240,7 @@ class FrownProof(Proof):
             if found is None:
                 return None
             alpha = found
-        index, relaxed = shared(request.sample), stacked(plan, request.target, request.relaxed)
+        index, relaxed = shared(request.rows.sample), stacked(plan, request.target, request.relaxed)
         whole = all(map(_finite, relaxed))
         relaxed = tuple(f.rows(index) for f in relaxed)
         group = torch.arange(len(request.coef)) if grouped else None
@@ -277,18 +278,17 @@ class FrownProof(Proof):
         """(rows, lanes, slots) where the ascents of these neurons' groups ended."""
         split = parts(self.plan, target, self.method.group)
         slots, found = self.plan.slots(target)[1], None
-        for k, part, rows in split.split(request.neuron):
+        for k, part, index in split.split(request.rows.neuron):
             table = self.tables.alpha.get((target, k))
             if table is None:
                 continue
-            neuron = request.neuron[rows]
-            place, blocks = split.place[neuron], split.blocks[k]
-            slot = request.side[rows] * blocks + split.block[neuron]
-            key = self._own(request.sample[rows]) * (2 * blocks) + slot
+            rows, blocks = request.rows.take(index), split.blocks[k]
+            slot = rows.side * blocks + split.block[rows.neuron]
+            place, key = split.place[rows.neuron], self._own(rows.sample) * (2 * blocks) + slot
             alpha = part.spread(self.tables.filled(table[key], (target, k), key), place, slots)
             if found is None:
-                found = alpha.new_full((len(request.neuron), *alpha.shape[1:]), torch.nan)
-            found[rows] = alpha
+                found = alpha.new_full((len(request.rows), *alpha.shape[1:]), torch.nan)
+            found[index] = alpha
         return found
 
 
@@ -333,31 +333,26 @@ def frown(
         base = Frowned(crown, crown_literals(plan, region, property, crown, work))
     engine = _Engine(plan, region, method, tables, sample, work)
 
-    cuts = given is not None and given.cuts
+    lines = Float(plan, region, method.lines, method.wide)
 
-    def both(box: Box, found: Box) -> Box:
-        """The intersection of two boxes; where cuts may contradict, with the contradiction."""
-        if cuts:
-            return Box(box.lower.fmax(found.lower), box.upper.fmin(found.upper))
-        return box.meet(found)
-
-    def tighten(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+    def tighten(source: int, box: Box) -> Box:
+        """May be crossed where rows contradict the box."""
         if base is not None:
             box = box.meet(base.layers.values[source])
-            if not plan.below(source):
-                return box
-            return both(box, engine.neurons(source, box, relaxed))
+            return engine.neurons(source, box, lines.relaxed) if plan.below(source) else box
         found = without_rows(plan, region, source, box, work)
         if found is not None:
             return found
-        raw = box
         if not engine.begins_at_crown(source):
             new = ~tried(plan, source, tables, method, sample)
-            raw = both(box, crown_box(plan, region, source, box, relaxed, work, new))
-        box = box.meet(raw) if cuts else raw
-        return both(raw, engine.neurons(source, box, relaxed))
+            found = crown_box(plan, region, source, box, lines.relaxed, work, new)
+            box = box.meet(found)
+        own = engine.neurons(source, box, lines.relaxed)
+        if found is None:
+            return own
+        return Box(own.lower.fmax(found.lower), own.upper.fmin(found.upper))
 
-    layers = walk(plan, region, tighten, method.lines, method.wide, given)
+    layers = walk(lines, tighten, given)
     if base is not None:
         layers = replace(layers, empty=layers.empty | base.layers.empty)
     literals = engine.literals(property, layers.relaxed, None if base is None else base.literals)
@@ -376,7 +371,7 @@ def gather_rows(
     grouped: bool,
     wide: bool,
     entry: Entry | None = None,
-) -> tuple[Rows, Tensor]:
+) -> tuple[RowBatch, Tensor]:
     """Rows of these samples and places with what they need, and their keys in order.
 
     If `grouped`, rows of one key, which stand together, share their slopes. Forms of rows with
@@ -385,7 +380,7 @@ def gather_rows(
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     own = part.relaxed(relaxed, sample, place)
     ball = region if entry is not None else part.region(region, sample, place)
-    return Rows(part.target, coef, ball, own, group, wide, entry), keys
+    return RowBatch(part.target, coef, ball, own, group, wide, entry), keys
 
 
 def tried(plan: Plan, source: int, tables: Tables, method: Frown, sample: Tensor) -> Tensor:
@@ -422,39 +417,28 @@ class _Engine:
     def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
         """The box of a node, its unstable entries bounded by optimised rows."""
         sample, neuron = unstable(self.plan, source, box)
-        low, high = box.lower.flatten().clone(), box.upper.flatten().clone()
-        size = self.plan.graph.nodes[source].size
-        group, grouped = self.method.group, self.method.group != 1
-        split = parts(self.plan, source, group, self.work.clock)
-        for k, part, rows in split.split(neuron):
-            here, own = sample[rows], neuron[rows]
-            (place, entry), blocks = split.where(own), split.blocks[k]
-            block, flat = split.block[own], here * size + own
-            count = len(own)
-            # First all sides below, then all above.
-            slot = torch.cat([block, block + blocks])
-            known = torch.cat([low.index_select(0, flat), -high.index_select(0, flat)])
-            here, place, entry = (torch.cat([t, t]) for t in (here, place, entry))
-            sign = known.new_ones(2 * count)
-            sign[count:] = -1
-            order = None
+        grouped = self.method.group != 1
+        split = parts(self.plan, source, self.method.group, self.work.clock)
+        found = box
+        for k, part, index in split.split(neuron):
+            rows, blocks = Rows.both(sample[index], neuron[index]), split.blocks[k]
+            slot = rows.side * blocks + split.block[rows.neuron]
             if grouped:
                 # In order of sample, side and block, so that a group stands together.
-                order = torch.argsort(here * (2 * blocks) + slot, stable=True)
-                here, place, entry, slot, known, sign = (
-                    t[order] for t in (here, place, entry, slot, known, sign)
-                )
-                chunks = self._whole_groups(part, here, slot)
+                order = torch.argsort(rows.sample * (2 * blocks) + slot, stable=True)
+                rows, slot = rows.take(order), slot[order]
+                chunks = self._whole_groups(part, rows.sample, slot)
             else:
-                chunks = list(pieces(part.plan, part.target, len(here), self.work))
-            found = []
+                chunks = list(pieces(part.plan, part.target, len(rows), self.work))
+            (place, entry), known = split.where(rows.neuron), rows.of(box)
+            sign, least = rows.sign(known.dtype), []
             for piece in chunks:
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
                 bound = self._rows(
                     part,
                     (source, k),
                     coef,
-                    here[piece],
+                    rows.sample[piece],
                     place[piece],
                     slot[piece],
                     2 * blocks,
@@ -462,13 +446,9 @@ class _Engine:
                     known[piece],
                     grouped,
                 )
-                found.append(bound)
-            least = found[0] if len(found) == 1 else torch.cat(found)
-            if order is not None:
-                least = torch.empty_like(least).index_copy_(0, order, least)
-            low.index_copy_(0, flat, least[:count])
-            high.index_copy_(0, flat, -least[count:])
-        return Box(low.view_as(box.lower), high.view_as(box.upper))
+                least.append(bound)
+            found = rows.tighten(found, least[0] if len(least) == 1 else torch.cat(least))
+        return found
 
     def literals(
         self, property: Property, relaxed: dict[int, Relaxed], floor: Tensor | None
@@ -477,21 +457,20 @@ class _Engine:
         count, conditions = property.shape
         target = self.plan.graph.output
         shape = self.plan.graph.nodes[target].shape
-        numbers = torch.arange(count * conditions, device=self.sample.device)
-        sample, slot = numbers // conditions, numbers % conditions
+        rows = Rows.literals(count, conditions, self.sample.device)
         const = property.const.flatten()
-        best = self.region.radius.new_full((len(numbers),), -torch.inf)
+        best = self.region.radius.new_full((len(rows),), -torch.inf)
         if floor is not None:
             best = floor.flatten() - const
         (part,) = parts(self.plan, target, 0).parts
-        for piece in pieces(self.plan, target, len(numbers), self.work):
+        for piece in pieces(self.plan, target, len(rows), self.work):
             found = self._rows(
                 part,
                 (target, 0),
                 property.pick(piece).view(-1, *shape),
-                sample[piece],
-                torch.zeros_like(sample[piece]),
-                slot[piece],
+                rows.sample[piece],
+                rows.side[piece],
+                rows.neuron[piece],
                 conditions,
                 relaxed,
                 best[piece],

@@ -22,12 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.forms import begin, descend, form_of, one_hot
+from frown.bounds.arithmetic.float import Float
+from frown.bounds.forms import begin, descend, form_of
 from frown.bounds.method import Bounds, Method
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request, State
+from frown.bounds.rows import Rows, pieces, unstable
 from frown.bounds.rule import Rule
-from frown.bounds.walk import Given, Layers, pieces, unstable, walk
+from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.graph.box import Box
@@ -173,11 +175,11 @@ def _stacked(
     if len(found) == 1:
         return found[0].layers
 
-    def together(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+    def together(source: int, box: Box) -> Box:
         boxes = [one.layers.values[source] for one in found]
         return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
 
-    layers = walk(plan, region, together, RULES[method.rule], given=given)
+    layers = walk(Float(plan, region, RULES[method.rule]), together, given)
     return replace(layers, empty=torch.cat([one.layers.empty for one in found]))
 
 
@@ -226,24 +228,25 @@ class LpProof(Proof):
         size = plan.graph.nodes[request.target].size
         if not last and self.plan.graph.nodes[target].size != size:
             return None
-        number = request.neuron if last else 2 * request.neuron + request.side
+        rows = request.rows
+        number = rows.neuron if last else 2 * rows.neuron + rows.side
         shares = []
-        for k in sorted(set(request.sample.tolist())):
-            rows, one = (request.sample == k).nonzero().flatten(), self.samples[k]
+        for k in sorted(set(rows.sample.tolist())):
+            index, one = (rows.sample == k).nonzero().flatten(), self.samples[k]
             if one is None:
                 continue
             before = None
             if not isinstance(one.inner, ByRule):
-                before = one.inner.choose(plan, _sub_request(request, rows, k))
-            shares.append(_Share(rows, number[rows], one, one.slopes.get(target), before))
+                before = one.inner.choose(plan, _sub_request(request, index, k))
+            shares.append(_Share(index, number[index], one, one.slopes.get(target), before))
 
         def slope(i: int, here: Tensor) -> Tensor:
             (source,) = plan.graph.nodes[i].inputs
             shape, laid = plan.graph.nodes[source].shape, plan.relaxation(i).expand(here)
             found = here.new_full((len(here), *shape), torch.nan)
             for share in shares:
-                rows = share.rows
-                found[rows] = share.slope(i, nodes[i], here[rows], laid[rows], found[rows])
+                at = share.rows
+                found[at] = share.slope(i, nodes[i], here[at], laid[at], found[at])
             return found
 
         return Choice(slope)
@@ -287,9 +290,7 @@ def _sub_request(request: Request, rows: Tensor, sample: int) -> Request:
     return Request(
         request.target,
         request.coef[rows],
-        torch.zeros_like(rows),
-        request.neuron[rows],
-        request.side[rows],
+        replace(request.rows.take(rows), sample=torch.zeros_like(rows)),
         request.region.rows(one),
         {i: f.rows(one) for i, f in request.relaxed.items()},
     )
@@ -320,13 +321,13 @@ def lp(
     rule = {i: own.lines.slopes for i, own in layers.relaxed.items()}
     engine = _Engine(plan, region, method, work, bases)
     if method.inner is None:
-        start = layers
+        start, lines = layers, Float(plan, region, RULES[method.rule])
 
-        def tighten(source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+        def tighten(source: int, box: Box) -> Box:
             box = box.meet(start.values[source])
-            return engine.neurons(source, box, relaxed) if plan.below(source) else box
+            return engine.neurons(source, box, lines.relaxed) if plan.below(source) else box
 
-        layers = walk(plan, region, tighten, RULES[method.rule], given=given)
+        layers = walk(lines, tighten, given)
         layers = replace(layers, empty=layers.empty | start.empty)
     coef = property.pick(slice(None)).view(-1, *plan.graph.nodes[-1].shape)
     found = engine.rows(plan.graph.output, coef, layers.relaxed, range(len(coef)))
@@ -386,21 +387,17 @@ class _Engine:
 
     def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
         """The box of a node, its unstable entries bounded by programs."""
-        _, neuron = unstable(self.plan, source, box)
+        sample, neuron = unstable(self.plan, source, box)
         if not len(neuron):
             return box
         node = self.plan.graph.nodes[source]
-        both = neuron.repeat_interleave(2)  # the two sides of a neuron one after the other
-        sign = torch.tensor([1.0, -1.0], dtype=box.lower.dtype, device=neuron.device)
-        sign = sign.repeat(len(neuron))
-        coef = one_hot(both, sign, node.size, node.shape)
-        numbers = [2 * n + side for n in neuron.tolist() for side in (0, 1)]
+        rows = Rows.both(sample, neuron)
+        rows = rows.take((2 * rows.neuron + rows.side).argsort())
+        coef = rows.coef(node.size, node.shape, box.lower.dtype)
+        numbers = (2 * rows.neuron + rows.side).tolist()
         bound = self.rows(source, coef, relaxed, numbers)
-        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-        before = torch.stack([low[0, neuron], -high[0, neuron]], 1).flatten()
-        self.slopes[source] = self.slopes[source].only(bound >= before)
-        low[0, neuron], high[0, neuron] = bound[0::2], -bound[1::2]
-        return box.meet(Box(low.view_as(box.lower), high.view_as(box.upper)))
+        self.slopes[source] = self.slopes[source].only(bound >= rows.of(box))
+        return rows.tighten(box, bound)
 
     def rows(
         self, target: int, coef: Tensor, relaxed: dict[int, Relaxed], numbers: Sequence[int]

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.forms import one_hot
 from frown.bounds.plan import Plan
+from frown.bounds.rows import one_hot
 from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.methods.lp.solvers import Constraints

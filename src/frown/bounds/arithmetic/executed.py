@@ -13,13 +13,14 @@ sum, where a nonlinearity or the output reads it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from frown.bounds.charged.float32 import (
+from frown.bounds.arithmetic.charged import Charged, terms_of
+from frown.bounds.arithmetic.float32 import (
     LARGE32,
     TINY32,
     UNIT32,
@@ -30,11 +31,9 @@ from frown.bounds.charged.float32 import (
     own_error,
     sizes,
 )
-from frown.bounds.charged.forms import terms_of
-from frown.bounds.charged.region import extremes
-from frown.bounds.forms import one_hot
+from frown.bounds.arithmetic.minima import extremes
 from frown.bounds.plan import Plan
-from frown.bounds.walk import pieces
+from frown.bounds.rows import one_hot, pieces
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.op import Affine, Selection
@@ -46,7 +45,7 @@ from frown.relax.relaxation import Relaxation
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Chain:
     """A run of affine operators up to a node, as one sum: all terms, flattened.
 
     Some of its terms add up to at most (width + tilt) / 2 and to at least (tilt - width) / 2.
@@ -64,7 +63,7 @@ class _Run:
     mixed: bool  # whether entries have been added up already
 
     @classmethod
-    def begin(cls, box: Box) -> _Run:
+    def begin(cls, box: Box) -> _Chain:
         size = box.lower.abs().maximum(box.upper.abs())
         up, down = box.upper.clamp(min=0), (-box.lower).clamp(min=0)
         zero = torch.zeros_like(size)
@@ -94,14 +93,14 @@ class Execution:
     work: Work
     # At least |e|: of a nonlinear node its own, of an affine node that of its run.
     error: dict[int, Tensor] = field(default_factory=dict)
-    _runs: dict[int, _Run] = field(default_factory=dict)
-    _centres: dict[int, _Run] = field(default_factory=dict)  # of the balls, affine nodes alone
+    _runs: dict[int, _Chain] = field(default_factory=dict)
+    _centres: dict[int, _Chain] = field(default_factory=dict)  # of the balls, affine nodes alone
 
     def input(self, node: int, size: Tensor) -> Tensor:
         """The input of this size at the most, rounded to single precision."""
         self.error[node] = error = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
         centre = self.region.centre
-        self._centres[node] = _Run.begin(Box(below(centre, error), above(centre, error)))
+        self._centres[node] = _Chain.begin(Box(below(centre, error), above(centre, error)))
         return error
 
     def nonlinear(self, node: int, op: Relaxation, argument: Box, value: Tensor) -> Tensor:
@@ -130,7 +129,7 @@ class Execution:
     def affine(self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Box]) -> Tensor:
         """An affine operator that reads values in these boxes."""
         run = _after(
-            op, [self._runs.get(j) or _Run.begin(b) for j, b in zip(inputs, boxes, strict=True)]
+            op, [self._runs.get(j) or _Chain.begin(b) for j, b in zip(inputs, boxes, strict=True)]
         )
         self._runs[node], self.error[node] = run, run.bound
         if all(j in self._centres for j in inputs):
@@ -175,7 +174,42 @@ class Execution:
         return pending[0]
 
 
-def _after(op: Affine, runs: list[_Run]) -> _Run:
+@dataclass(kw_only=True)
+class Executed(Charged):
+    """The arithmetic that covers execution as well: boxes carry its errors, and so do rows."""
+
+    execution: Execution
+
+    @property
+    def errors(self) -> Mapping[int, Tensor]:
+        return self.execution.error
+
+    def input(self, node: int) -> None:
+        super().input(node)
+        self._widen(node, self.execution.input(node, self.weights.value[node]))
+
+    def nonlinear(self, node: int, box: Box) -> None:
+        super().nonlinear(node, box)
+        op, value = self.plan.relaxation(node), self.weights.value[node]
+        self._widen(node, self.execution.nonlinear(node, op, box, value))
+
+    def affine_box(self, source: int, work: Work) -> Box:
+        self.execution.narrow(source)
+        return super().affine_box(source, work)
+
+    def affine_error(self, node: int, op: Affine, boxes: list[Box]) -> Tensor:
+        return self.execution.affine(node, op, self.plan.graph.nodes[node].inputs, boxes)
+
+    def affine_row_error(self, node: int, coef: Tensor, neuron: Tensor) -> Tensor:
+        at_input = self.errors[0].flatten(1) @ coef.abs().flatten(1).T
+        return (self.errors[node].flatten(1)[:, neuron] + at_input) * LOOSE
+
+    def _widen(self, node: int, error: Tensor) -> None:
+        box = self.values[node]
+        self._set(node, Box(below(box.lower, error), above(box.upper, error)))
+
+
+def _after(op: Affine, runs: list[_Chain]) -> _Chain:
     """Runs that end in one operator.
 
     An addition is off by UNIT32 of its result, which is a sum of some of the terms; products,
@@ -205,7 +239,7 @@ def _after(op: Affine, runs: list[_Run]) -> _Run:
         lost = lost + flushed.view(-1, *([1] * (lost.dim() - 1)))
         mixed = mixed or mixes(op)
     sums = terms, width, tilt, error * LOOSE, lost * LOOSE
-    return _Run(*sums, gain, most, paths, rounded, mixed)
+    return _Chain(*sums, gain, most, paths, rounded, mixed)
 
 
 def _largest(size: Tensor) -> Tensor:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from frown.bounds.plan import Plan
+from frown.bounds.rows import CALL, PASS, at_once
+from frown.bounds.work import Work
 from frown.graph.box import rows_of
 
 
@@ -34,7 +39,8 @@ WIDE = 1 << 14  # numbers of a sample's rows; a product of so many costs more th
 
 
 def sample_index(sample: Tensor) -> SampleIndex:
-    """(rows,) samples in the shortest way to say it."""
+    """Compress a sample index (rows,): `Blocks` where every sample has the same number of
+    consecutive rows, else the index as it is."""
     if not len(sample):
         return sample
     first, last = int(sample[0]), int(sample[-1])
@@ -85,3 +91,27 @@ def dot(coef: Tensor, numbers: Tensor, which: SampleIndex) -> Tensor:
 def inner(coef: Tensor, size: Tensor, which: SampleIndex) -> Tensor:
     """(rows,) |coef| . size."""
     return dot(coef.abs(), size, which)
+
+
+def charged_pieces(
+    plan: Plan, target: int, sample: Tensor, work: Work, searched: bool
+) -> Iterator[slice]:
+    """Chunks of rows near the processor: numbers are twice as long as in a search, and rows keep
+    nothing of the nodes they pass, unless slopes of their own (`searched`). Chunks hold whole
+    samples if all have equally many rows, and one sample if it has many: such rows share what they
+    read."""
+    rows, most = len(sample), work.memory // plan.row_bytes(target)
+    if searched:
+        most = at_once(plan, target, work)
+    size = plan.node_size(target)
+    step = max(1, min(most, 2 * PASS // size))
+    ends = [rows]
+    if isinstance(even := sample_index(sample), Blocks):
+        width = max(even.each, step - step % even.each)
+        ends = [*range(width, rows, width), rows]
+    elif rows:
+        counts = torch.bincount(sample - sample[0])
+        if rows * size > len(counts) * CALL:
+            ends = counts.cumsum(0).tolist()
+    for a, end in pairwise([0, *ends]):
+        yield from (slice(b, min(b + step, end)) for b in range(a, end, step))

@@ -1,0 +1,384 @@
+"""Floating point with every rounding error charged: boxes and forms that hold for real numbers.
+
+A form's coefficients are rounded wherever it passes an operator. Whatever was rounded away is
+itself a linear form r . z on the values z at hand, and these lie in known boxes:
+|r . z| <= |r| . m with m = max |z|. For an affine operator y = J x + b, |r| <= gamma |J|^T |a|
+makes that gamma |a| . (|J| m + |b|): one inner product per operator with numbers that all rows
+of a sample share. So coefficients stay plain numbers, taken as exact, and each row carries what
+it has been charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from frown.bounds.arithmetic.gather import (
+    Blocks,
+    SampleIndex,
+    charged_pieces,
+    dot,
+    inner,
+    spread,
+)
+from frown.bounds.arithmetic.minima import enclosing, extremes, least
+from frown.bounds.forms import Partial, Through, descend, form_of
+from frown.bounds.plan import Plan, RouteNode
+from frown.bounds.rows import one_hot
+from frown.bounds.rule import Rule, relax
+from frown.bounds.stacks import Stack, stacked_lines
+from frown.bounds.walk import Arithmetic, Boxes
+from frown.bounds.work import Work
+from frown.graph.affine import Combine
+from frown.graph.box import Box, rows_of
+from frown.graph.op import Affine, Selection
+from frown.graph.selection import Concat, Permute, Reshape, Slice
+from frown.problem.region import Region
+from frown.relax.proven.curves import NoProof
+from frown.relax.proven.lines import Proven, prove
+from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
+from frown.relax.relaxation import Lines, Relaxation, Relaxed
+
+_EXACT = frozenset({Reshape, Permute, Slice, Concat})  # they move entries and compute nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What rounding is charged with, per node: sizes of its values and of the terms they sum."""
+
+    value: dict[int, Tensor]  # m: (N, *shape) at least |z|
+    terms: dict[int, Tensor]  # |J| m + |b| of affine nodes
+    total: dict[int, Tensor]  # (N,) the sum of m
+
+    def largest(self) -> Weights:
+        """What is enough for every sample."""
+        return Weights(
+            *(
+                {i: t.amax(0, keepdim=True) for i, t in kind.items()}
+                for kind in (self.value, self.terms, self.total)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChargedForm:
+    """coef . x + const - charge at the network's input bounds a quantity below."""
+
+    coef: Tensor  # (rows, *input shape)
+    const: Tensor  # (rows,)
+    charge: Tensor  # (rows,) >= 0
+
+
+class Charges:
+    """The account of some rows on their way down: what rounding, and errors of execution, may
+    take from each. `errors` says by how much nodes as executed may be off."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Weights,
+        sample: SampleIndex,  # a row's, in the weights
+        errors: Mapping[int, Tensor] | None = None,
+    ) -> None:
+        self.plan, self.weights, self.sample, self.errors = plan, weights, sample, errors
+        self.lost = torch.zeros_like(weights.total[0])  # (N,) how often underflow may take TINY
+
+    def begin(self, target: int, coef: Tensor) -> Partial:
+        """Rows at a target, with nothing charged yet."""
+        zero = coef.new_zeros(len(coef))
+        self.charge = zero
+        self.running = zero  # sizes of the running sum
+        if isinstance(self.plan.graph.nodes[target].op, Affine):
+            self._executed(target, coef)
+        return Partial({target: coef}, zero, target)
+
+    def take(self, charge: Tensor) -> None:
+        """Charge rows with what an arithmetic knows itself."""
+        self.charge = self.charge + charge
+
+    def affine(self, step: RouteNode, here: Tensor) -> None:
+        op = step.affine
+        if type(op) in _EXACT or (isinstance(op, Combine) and all(abs(w) == 1 for w in op.weights)):
+            return  # to pull it back rounds nothing
+        size = self.plan.graph.nodes[step.node].size
+        terms = inner(here, self.weights.terms[step.node], self.sample)
+        self.charge = self.charge + terms * gamma(size + 8)
+        sums = [self.weights.total[j] for j in step.inputs]
+        self.lost = self.lost + size * (1 + sum(sums[1:], sums[0]))
+
+    def nonlinear(self, step: RouteNode, here: Tensor, below: Tensor) -> None:
+        (source,) = step.inputs
+        self.lost = self.lost + (self.plan.graph.nodes[step.node].size + self.weights.total[source])
+        # The error of an affine node is for all of its run of affine operators.
+        self._executed(step.node, here)
+        if isinstance(self.plan.graph.nodes[source].op, Affine):
+            self._executed(source, below)
+
+    def added(self, node: int, both: Tensor) -> None:
+        self.charge = self.charge + inner(both, self.weights.value[node], self.sample) * (2 * UNIT)
+
+    def constant(self, const: Tensor) -> None:
+        self.running = self.running + const.abs()
+
+    def settle(self, coef: Tensor, const: Tensor) -> ChargedForm:
+        """The form at the input, with all that it is charged."""
+        self._executed(0, coef)
+        charge = self.charge + self.running * (4 * UNIT) + TINY * spread(self.lost, self.sample)
+        return ChargedForm(coef, const, charge * LOOSE)
+
+    def _executed(self, node: int, here: Tensor) -> None:
+        if self.errors is not None:
+            self.charge = self.charge + inner(here, self.errors[node], self.sample)
+
+
+def charged_form(
+    charges: Charges,
+    target: int,
+    coef: Tensor,
+    through: Through,
+    rest: Callable[[], Iterable[Tensor]] = tuple,
+) -> ChargedForm:
+    """Bound coef . target below by a form at the input.
+
+    `through` passes nonlinear nodes, along lines below f where a coefficient is >= 0, else above,
+    and charges what that costs; `rest` gives the constants that it has left to the end.
+    """
+    end = descend(charges.plan, target, charges.begin(target, coef), through, account=charges)
+    const = end.const
+    for gain in rest():
+        const = const + gain
+        charges.constant(const)
+    return charges.settle(form_of(charges.plan, end).coef, const)
+
+
+def bounded(region: Region, form: ChargedForm, sample: SampleIndex | None = None) -> Tensor:
+    """(rows,) at most what each form and its charge leave over its region."""
+    value = least(region, form.coef, sample) + form.const
+    return below(value, form.charge + form.const.abs() * (4 * UNIT))
+
+
+# -- lines ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A form on a nonlinear node's output, replaced by one on its input."""
+
+    coef: Tensor  # (rows, *input shape of the node)
+    const: Tensor  # (rows,) what intercepts add
+    charge: Tensor  # (rows,) what rounding may take
+
+
+def by_lines(
+    op: Relaxation,
+    here: Tensor,
+    slope: Tensor,
+    intercept: Tensor,
+    size: Tensor,
+    sample: SampleIndex,
+) -> Passed:
+    """Along exact slopes with proven intercepts, of the sides that the coefficients want; `size`
+    (N, ...) is at least |z| at the node's input."""
+    gains, coef = here * intercept, op.expand(here) * slope
+    charge = gains.abs().flatten(1).sum(1) * gamma(gains[0].numel())
+    return Passed(coef, gains.flatten(1).sum(1), charge + inner(coef, size, sample) * (4 * UNIT))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLines:
+    """The fixed rule's lines at a node, and what a unit of coefficient is charged along either."""
+
+    lines: Lines  # exact slopes, proven intercepts
+    size: Tensor  # (N, *input shape) at least |z|
+    charge: Tensor | None  # (N, *output shape); None: a line of some neuron is not finite
+
+    @classmethod
+    def of(cls, op: Relaxation, lines: Lines, size: Tensor) -> FixedLines:
+        slopes = lines.slopes
+        steep = slopes.lower.abs().maximum(slopes.upper.abs())
+        level = lines.lower.abs().maximum(lines.upper.abs())
+        reach = steep * size if op.expand(level) is level else (steep * size).sum(-1)
+        charge = (level * gamma(level[0].numel()) + reach * (4 * UNIT)) * LOOSE
+        charge = charge + TINY  # what underflow took here, before coefficients multiply it
+        whole = all(bool(t.isfinite().all()) for t in (steep, level, charge))
+        return cls(lines, size, charge if whole else None)
+
+    def through(self, op: Relaxation, here: Tensor, sample: SampleIndex) -> Passed:
+        """A form of every row through the lines of its sample."""
+        slopes, lines = self.lines.slopes, self.lines
+        if self.charge is None:
+            under = here >= 0
+            low, high = (spread(t, sample) for t in (slopes.lower, slopes.upper))
+            slope = torch.where(op.expand(under), low, high)
+            low, high = (spread(t, sample) for t in (lines.lower, lines.upper))
+            return by_lines(op, here, slope, torch.where(under, low, high), self.size, sample)
+        return Passed(self.back(op, here, sample), *self.gain(here, sample))
+
+    def back(self, op: Relaxation, here: Tensor, sample: SampleIndex) -> Tensor:
+        """From coefficients of a node's output to those of its input."""
+        # One of two halves is 0, so their sum is exact, and faster than a selection.
+        slopes = self.lines.slopes
+        halves = op.expand(here.clamp(min=0)), op.expand(here.clamp(max=0))
+        if isinstance(sample, Blocks):
+            halves = sample.blocks(halves[0]), sample.blocks(halves[1])
+            low, high = sample.table(slopes.lower), sample.table(slopes.upper)
+        else:
+            low, high = rows_of(slopes.lower, sample), rows_of(slopes.upper, sample)
+        coef = (halves[0] * low).addcmul_(halves[1], high)
+        return coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :])
+
+    def gain(self, here: Tensor, sample: SampleIndex) -> tuple[Tensor, Tensor]:
+        """What intercepts add to forms with these coefficients, and what rounding may take."""
+        assert self.charge is not None
+        low = dot(here.clamp(min=0), self.lines.lower, sample)
+        high = dot(here.clamp(max=0), self.lines.upper, sample)
+        return low + high, inner(here, self.charge, sample)
+
+
+# -- boxes ---------------------------------------------------------------------------
+
+
+def terms_of(op: Affine, sizes: list[Tensor]) -> Tensor:
+    """|J| m + |b|, rounded up."""
+    zero = [torch.zeros_like(m) for m in sizes]
+    return (op.spread(*sizes) + op.apply(*zero).abs()) * LOOSE + TINY
+
+
+@dataclass
+class Charged(Arithmetic):
+    """Boxes and lines that hold over the real numbers, node by node."""
+
+    plan: Plan
+    region: Region
+    rule: Rule  # whose slopes rows without their own take
+    searched: bool  # whether rows have slopes of their own, in the range of the tightest
+    wide: bool = False  # or beyond it
+    values: Boxes = field(default_factory=dict)
+    relaxed: dict[int, Relaxed] = field(default_factory=dict)  # where slopes are searched
+    proven: dict[int, Proven] = field(default_factory=dict)
+    fixed: dict[int, FixedLines] = field(default_factory=dict)  # along the rule's slopes
+    weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
+    _fixed_stacks: dict[tuple[int, ...], FixedLines] = field(default_factory=dict)
+    _proven_stacks: dict[tuple[int, ...], tuple[Proven, Tensor]] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> Mapping[int, Tensor] | None:
+        """By how much nodes as executed may be off; None: execution is not covered."""
+        return None
+
+    def input(self, node: int) -> None:
+        self._set(node, enclosing(self.region))
+
+    def affine(self, node: int) -> None:
+        here = self.plan.graph.nodes[node]
+        op, boxes = here.op, [self.values[j] for j in here.inputs]
+        assert isinstance(op, Affine)
+        self.weights.terms[node] = terms_of(op, [self.weights.value[j] for j in here.inputs])
+        off = self.affine_error(node, op, boxes)
+        if isinstance(op, Selection | Concat):
+            low, high = (op.apply(*side) for side in zip(*((b.lower, b.upper) for b in boxes)))
+            self._set(node, Box(low, high))
+            return
+        fan = sum(self.plan.graph.nodes[j].size for j in here.inputs)
+        error = self.weights.terms[node] * (4 * gamma(fan + 8)) + 4 * fan * TINY
+        error = error if off is None else error + off
+        middle = op.apply(*(b.middle for b in boxes))
+        # TINY before the weights: halving the smallest numbers rounds, and weights may be huge.
+        radius = op.spread(*(b.radius + TINY for b in boxes)) * LOOSE
+        self._set(node, Box(below(middle - radius, error), above(middle + radius, error)))
+
+    def nonlinear(self, node: int, box: Box) -> None:
+        op = self.plan.relaxation(node)
+        proven = prove(op, box)
+        if proven is None:
+            raise NoProof(f"{type(op).__name__} at {self.plan.graph.nodes[node].name}")
+        if self.searched:
+            self.relaxed[node] = relax(op, box, self.rule, self.wide)
+            slopes = self.relaxed[node].lines.slopes
+        else:
+            slopes = self.rule.slopes(op, box, op.tightest(box))
+        self.proven[node] = proven
+        shape = (len(box.lower), *self.plan.graph.nodes[node].shape)
+        under = torch.ones(shape, dtype=torch.bool, device=box.lower.device)
+        lines = Lines(
+            slopes,
+            proven.intercept(slopes.lower, under),
+            proven.intercept(slopes.upper, ~under),
+        )
+        (source,) = self.plan.graph.nodes[node].inputs
+        self.fixed[node] = FixedLines.of(op, lines, self.weights.value[source])
+        self._set(node, proven.image())
+
+    def narrow(self, source: int, box: Box, reader: int) -> None:
+        self._set(source, box)
+        # The nodes between a source and its reader only move entries.
+        chain = []
+        (j,) = self.plan.graph.nodes[reader].inputs
+        while j != source:
+            chain.append(j)
+            (j,) = self.plan.graph.nodes[j].inputs
+        for j in reversed(chain):
+            self.affine(j)
+
+    def affine_box(self, source: int, work: Work) -> Box:
+        """A node that is affine in the input; its rows serve all samples."""
+        node, box = self.plan.graph.nodes[source], self.values[source]
+        neuron = torch.arange(node.size, device=box.lower.device)
+        one, most = torch.ones_like(box.lower[0]).flatten(), self.weights.largest()
+        sides = []
+        for piece in charged_pieces(self.plan, source, torch.zeros_like(neuron), work, False):
+            work.clock.check()
+            coef = one_hot(neuron[piece], one[piece], node.size, node.shape)
+            charges = Charges(self.plan, most, Blocks(slice(0, 1), len(coef)))
+            form = charged_form(charges, source, coef, _no_lines)
+            found = extremes(self.region, form.coef)
+            error = form.charge + form.const.abs() * (4 * UNIT)
+            off = self.affine_row_error(source, form.coef, neuron[piece])
+            error = error if off is None else error + off
+            low, high = found.lower + form.const, found.upper + form.const
+            sides.append((below(low, error), above(high, error)))
+        low, high = (torch.cat(side, 1).view(-1, *node.shape) for side in zip(*sides, strict=True))
+        return Box(torch.fmax(box.lower, low), torch.fmin(box.upper, high))
+
+    def fixed_stack(self, stack: Stack) -> FixedLines:
+        """The rule's lines of all nodes of a stack side by side."""
+        if stack.nodes not in self._fixed_stacks:
+            every = [self.fixed[i] for i in stack.nodes]
+            lines = stacked_lines([own.lines for own in every], len(every[0].size))
+            size = torch.cat([own.size.flatten(1) for own in every], 1)
+            self._fixed_stacks[stack.nodes] = FixedLines.of(stack.op, lines, size)
+        return self._fixed_stacks[stack.nodes]
+
+    def proven_stack(self, stack: Stack) -> tuple[Proven, Tensor]:
+        """All nodes of a stack side by side, and the sizes of what they read."""
+        if stack.nodes not in self._proven_stacks:
+            boxes = [self.relaxed[i].box for i in stack.nodes]
+            low = torch.cat([box.lower.flatten(1) for box in boxes], 1)
+            high = torch.cat([box.upper.flatten(1) for box in boxes], 1)
+            proven = prove(stack.op, Box(low, high))
+            assert proven is not None  # each node has its own
+            reads = (self.plan.graph.nodes[i].inputs[0] for i in stack.nodes)
+            size = torch.cat([self.weights.value[j].flatten(1) for j in reads], 1)
+            self._proven_stacks[stack.nodes] = proven, size
+        return self._proven_stacks[stack.nodes]
+
+    def affine_error(self, node: int, op: Affine, boxes: list[Box]) -> Tensor | None:
+        """(N, *shape) by how much an affine operator as executed may be off."""
+        return None
+
+    def affine_row_error(self, node: int, coef: Tensor, neuron: Tensor) -> Tensor | None:
+        """(N, rows) by how much neurons that are affine in the input, as coef says, may be off."""
+        return None
+
+    def _set(self, node: int, box: Box) -> None:
+        self.values[node] = box
+        size = box.lower.abs().maximum(box.upper.abs())
+        self.weights.value[node] = size
+        self.weights.total[node] = size.reshape(len(size), -1).sum(1) * LOOSE
+
+
+def _no_lines(node: int, coef: Tensor) -> tuple[None, Tensor]:
+    raise AssertionError("an affine function of the input passes no nonlinearity")

@@ -1,0 +1,75 @@
+"""Plain floating point: rounding in between is not accounted for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from frown.bounds.forms import form_along
+from frown.bounds.plan import Plan, spread_box
+from frown.bounds.rows import one_hot, pieces
+from frown.bounds.rule import Rule, relax
+from frown.bounds.tiling import parts
+from frown.bounds.walk import Arithmetic, Boxes
+from frown.bounds.work import Work
+from frown.graph.box import Box
+from frown.graph.op import Affine
+from frown.problem.region import Region
+from frown.relax.relaxation import Relaxed
+
+
+@dataclass
+class Float(Arithmetic):
+    """Boxes and lines in the precision of the network. Without a rule there are no lines."""
+
+    plan: Plan
+    region: Region
+    rule: Rule | None
+    wide: bool = False
+    values: Boxes = field(default_factory=dict)
+    relaxed: dict[int, Relaxed] = field(default_factory=dict)
+
+    def input(self, node: int) -> None:
+        self.values[node] = self.region.box()
+
+    def affine(self, node: int) -> None:
+        here = self.plan.graph.nodes[node]
+        assert isinstance(here.op, Affine)
+        self.values[node] = spread_box(here.op, *(self.values[j] for j in here.inputs))
+
+    def nonlinear(self, node: int, box: Box) -> None:
+        op = self.plan.relaxation(node)
+        if self.rule is not None:
+            self.relaxed[node] = relax(op, box, self.rule, self.wide)
+        self.values[node] = op.image(box)
+
+
+def without_rows(plan: Plan, region: Region, source: int, box: Box, work: Work) -> Box | None:
+    """A source's box where no row can tell more of it; None elsewhere."""
+    if region.p == torch.inf and plan.interval_exact(source):
+        return box
+    return None if plan.below(source) else affine_box(plan, region, source, work)
+
+
+def affine_box(plan: Plan, region: Region, source: int, work: Work) -> Box:
+    """Exact bounds of an affine function of the input; its rows serve all samples."""
+    node, device = plan.graph.nodes[source], plan.graph.device
+    samples = len(region.radius)
+    lower = torch.empty(samples, node.size, dtype=plan.graph.dtype, device=device)
+    upper = torch.empty_like(lower)
+    for part in parts(plan, source, 1, work.clock).parts:
+        places, size = part.neurons.shape
+        every = torch.arange(samples * places, device=device)
+        balls = part.region(region, every // places, every % places)
+        sign = torch.ones(size, dtype=plan.graph.dtype, device=device)
+        entry = torch.arange(size, device=device)
+        for piece in pieces(part.plan, part.target, size, work):
+            work.clock.check()
+            coef = one_hot(entry[piece], sign[piece], size, part.shape)
+            form = form_along(part.plan, part.target, coef, {})
+            box = balls.extremes(form.coef)
+            at = part.neurons[:, piece].flatten()
+            lower[:, at] = (box.lower + form.const).view(samples, -1)
+            upper[:, at] = (box.upper + form.const).view(samples, -1)
+    return Box(lower.view(-1, *node.shape), upper.view(-1, *node.shape))

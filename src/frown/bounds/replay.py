@@ -1,0 +1,203 @@
+"""A method's choice of lines replayed with proof: boxes of every layer, bounds of the property.
+
+The walk is that of a search, on the graph as the model file has it (nothing merged), in float64 and
+with every rounding error charged. What a method found enters as slopes and multipliers; any of
+these is valid, so a poor choice makes a bound loose and never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from frown.bounds.arithmetic.charged import Charged, Charges, FixedLines, bounded, charged_form
+from frown.bounds.arithmetic.executed import Executed, Execution
+from frown.bounds.arithmetic.gather import charged_pieces, sample_index
+from frown.bounds.arithmetic.passing import Guided, Ruled
+from frown.bounds.arithmetic.patches import patched_rows
+from frown.bounds.patches import Patch, shared
+from frown.bounds.plan import Plan
+from frown.bounds.proof import ByRule, Proof, Request
+from frown.bounds.rows import Rows, one_hot, tightened
+from frown.bounds.rule import LeastArea
+from frown.bounds.tiling import Parts, of_convolution, parts_of
+from frown.bounds.walk import Boxes, Given, Layers, walk
+from frown.bounds.work import Work
+from frown.graph.box import Box
+from frown.problem.property import Property
+from frown.problem.region import Region
+from frown.relax.proven.rounding import UNIT, below, gamma
+from frown.relax.relaxation import Relaxed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Rows that were bounded, with the slopes they used (None, or NaN: the fixed rule's)."""
+
+    target: int
+    rows: Rows
+    slopes: dict[int, Tensor] | None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Proven bounds of some samples' regions along a proof."""
+
+    plan: Plan
+    region: Region
+    proof: Proof  # of the region's samples
+    work: Work
+    record: Callable[[Step], None] | None = None
+    thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
+    spare: bool = False  # the fixed rule's rows where the proof's are ready
+    execution: Execution | None = None  # where bounds are to cover execution, too
+    given: Given | None = None  # boxes that hold already, as of a branch
+
+    @cached_property
+    def arithmetic(self) -> Charged:
+        """What is proven of the nodes so far."""
+        rule = self.proof.rule or LeastArea()
+        own = (self.plan, self.region, rule, not self._ruled, self.proof.wide)
+        if self.execution is None:
+            return Charged(*own)
+        return Executed(*own, execution=self.execution)
+
+    @property
+    def values(self) -> Boxes:
+        return self.arithmetic.values
+
+    @property
+    def relaxed(self) -> dict[int, Relaxed]:
+        return self.arithmetic.relaxed
+
+    @property
+    def fixed(self) -> dict[int, FixedLines]:
+        """The fixed rule's lines."""
+        return self.arithmetic.fixed
+
+    @property
+    def _ruled(self) -> bool:
+        """Whether all rows go along the fixed rule's lines."""
+        return isinstance(self.proof, ByRule)
+
+    def layers(self) -> Layers:
+        """Bound every node on the way to the output."""
+        return walk(self.arithmetic, self._tighten, self.given)
+
+    def literals(self, property: Property) -> Tensor:
+        """(N, T) proven lower bounds of the property's literals."""
+        count, conditions = property.shape
+        target = self.plan.graph.output
+        shape, like = self.plan.graph.nodes[target].shape, self.values[target].lower
+        rows = Rows.literals(count, conditions, like.device)
+        found = like.new_empty(len(rows))
+        for piece in charged_pieces(self.plan, target, rows.sample, self.work, not self._ruled):
+            coef = property.pick(piece).view(-1, *shape)
+            found[piece] = self._rows(target, coef, rows.take(piece), self.proof)
+        least = torch.fmax(found.view(count, conditions), self._plain(property))
+        if not bool(property.const.any()):
+            return least
+        return below(least + property.const, (least.abs() + property.const.abs()) * (4 * UNIT))
+
+    def _plain(self, property: Property) -> Tensor:
+        """(N, T) the literals' bounds by intervals alone."""
+        box = self.values[self.plan.graph.output]
+        least, size = property.least(box.lower.flatten(1), box.upper.flatten(1))
+        return below(least, size * gamma(self.plan.graph.output_size))
+
+    # -- rows ---------------------------------------------------------------------
+
+    def _tighten(self, source: int, box: Box) -> Box:
+        """A node's box, made tighter by rows."""
+        if not self.proof.inside:
+            return box
+        if self.region.p == torch.inf and self.plan.interval_exact(source):
+            return box
+        if not self.plan.below(source):
+            if self.record is not None:
+                samples, size = len(box.lower), self.plan.graph.nodes[source].size
+                every = Rows.literals(samples, size, box.lower.device)
+                self.record(Step(source, Rows.both(every.sample, every.neuron), None))
+            return self.arithmetic.affine_box(source, self.work)
+        # Most neurons are stable by the fixed rule, as they were in the search; the others get the
+        # slopes that the method found for them, some of them at once.
+        ready = self.proof.ready(self.plan, source) if self.spare else None
+        wanted = None if ready is None else ~ready
+        box = tightened(self.plan, source, box, lambda rows: self._sides(source, rows), wanted)
+        if self._ruled:
+            return box
+        return tightened(self.plan, source, box, lambda rows: self._sides(source, rows, self.proof))
+
+    def _sides(self, source: int, rows: Rows, proof: Proof | None = None) -> Tensor:
+        """(rows,) proven lower bounds of neurons, along the proof's slopes or the fixed rule's."""
+        node = self.plan.graph.nodes[source]
+        if proof is None and self.execution is None and of_convolution(self.plan, source):
+            split = parts_of(self.plan, source, len(rows), self.work.clock)
+            if split.patched:
+                return self._patched(source, split, rows)
+        order = rows.sample.argsort(stable=True)  # rows of a sample share what they read
+        ordered, searched = rows.take(order), proof is not None and not self._ruled
+        bound = self.region.centre.new_empty(len(rows))
+        for piece in charged_pieces(self.plan, source, ordered.sample, self.work, searched):
+            own = ordered.take(piece)
+            coef = own.coef(node.size, node.shape, bound.dtype)
+            bound[order[piece]] = self._rows(source, coef, own, proof)
+        return bound
+
+    def _patched(self, source: int, split: Parts, rows: Rows) -> Tensor:
+        """Proven lower bounds of neurons that read patches, along the fixed rule's lines."""
+        sign = rows.sign(self.region.centre.dtype)
+        bound = torch.empty_like(sign)
+        for _, part, index in split.split(rows.neuron):
+            assert isinstance(part, Patch)
+            mine = rows.take(index)
+            own = mine.sample * len(part.neurons) + split.place[mine.neuron]
+            order = own.argsort(stable=True)  # what a crop knows is looked up once
+            index = order if isinstance(index, slice) else index[order]
+            sample = rows.sample[index]
+            for piece in charged_pieces(part.plan, part.target, sample, self.work, False):
+                self.work.clock.check()
+                here = index[piece]
+                place, entry = split.where(rows.neuron[here])
+                coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
+                bound[here] = patched_rows(part, self.arithmetic, coef, sample[piece], place)
+        if self.record is not None:
+            self.record(Step(source, rows, None))
+        return bound
+
+    def _rows(self, target: int, coef: Tensor, rows: Rows, proof: Proof | None) -> Tensor:
+        """(rows,) proven lower bounds of coef . target."""
+        self.work.clock.check()
+        if not len(coef):
+            return coef.new_zeros(0)
+        nodes, sample = self.arithmetic, sample_index(rows.sample)
+        charges = Charges(self.plan, nodes.weights, sample, nodes.errors)
+        choice = None
+        if proof is not None and not self._ruled:
+            choice = proof.choose(
+                self.plan, Request(target, coef, rows, self.region, nodes.relaxed)
+            )
+        slopes = None
+        if choice is None:
+            ruled = Ruled(nodes, target, charges)
+            form = charged_form(charges, target, coef, ruled.through, ruled.rest)
+        else:
+            least = None
+            if self.thrift > 0 and target != self.plan.graph.output:
+                box = self.values[target]
+                width = (box.upper - box.lower).flatten(1)
+                least = self.thrift * width[rows.sample, rows.neuron]
+            guided = Guided(nodes, target, choice, shared(rows.sample), charges, least)
+            form = charged_form(charges, target, coef, guided.through, guided.rest)
+            slopes = guided.slopes
+        if self.record is not None:
+            if slopes is not None:
+                for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
+                    shape = self.fixed[i].lines.slopes.lower.shape
+                    slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
+            self.record(Step(target, rows, slopes))
+        return bounded(self.region, form, sample)

@@ -1,0 +1,183 @@
+"""Rows: the quantities that are bounded below, and how many of them go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from frown.bounds.patches import Part
+from frown.bounds.plan import Plan
+from frown.bounds.work import Work
+from frown.graph.box import Box
+
+CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
+CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
+PASS = 3 << 15  # numbers that rows with fixed lines, of which little is kept, have at a node
+SMALL = 64  # rows that are not worth a call of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Neurons of samples, each on one side: side 0 bounds the neuron below, side 1 its negative,
+    that is the neuron above. At the output a neuron is a literal of the property, on side 0."""
+
+    sample: Tensor  # (rows,)
+    neuron: Tensor  # (rows,)
+    side: Tensor  # (rows,)
+
+    @classmethod
+    def both(cls, sample: Tensor, neuron: Tensor) -> Rows:
+        """Both sides of every neuron: first all below, then all above."""
+        zero = torch.zeros_like(neuron)
+        side = torch.cat([zero, zero + 1])
+        return cls(torch.cat([sample, sample]), torch.cat([neuron, neuron]), side)
+
+    @classmethod
+    def literals(cls, samples: int, literals: int, device: torch.device) -> Rows:
+        """All literals of every sample."""
+        every = torch.arange(samples * literals, device=device)
+        return cls(every // literals, every % literals, torch.zeros_like(every))
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def take(self, index: Tensor | slice) -> Rows:
+        return Rows(self.sample[index], self.neuron[index], self.side[index])
+
+    def sign(self, dtype: torch.dtype) -> Tensor:
+        """(rows,) 1 below, -1 above."""
+        return 1 - 2 * self.side.to(dtype)
+
+    def coef(self, size: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """(rows, *shape) the coefficients of these neurons of a node."""
+        return one_hot(self.neuron, self.sign(dtype), size, shape)
+
+    def of(self, box: Box) -> Tensor:
+        """(rows,) a node's bounds as bounds below of these rows."""
+        at = self.sample * box.lower[0].numel() + self.neuron
+        low, high = (side.flatten().index_select(0, at) for side in (box.lower, box.upper))
+        return torch.where(self.side == 0, low, -high)
+
+    def tighten(self, box: Box, least: Tensor) -> Box:
+        """A node's box with these bounds of rows; NaN proves nothing, and the box stays. May be
+        crossed where the bounds contradict it."""
+        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+        below, above = (self.side == 0).nonzero().flatten(), self.side.nonzero().flatten()
+        under = self.sample[below], self.neuron[below]
+        over = self.sample[above], self.neuron[above]
+        low[under] = torch.fmax(low[under], least[below])
+        high[over] = torch.fmin(high[over], -least[above])
+        return Box(low.view_as(box.lower), high.view_as(box.upper))
+
+
+def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:
+    """Rows that pick single entries of a node: sign at index, 0 elsewhere."""
+    coef = torch.zeros(len(index), size, dtype=sign.dtype, device=sign.device)
+    coef.scatter_(1, index[:, None], sign[:, None])
+    return coef.view(-1, *shape)
+
+
+def unstable(
+    plan: Plan, source: int, box: Box, wanted: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(sample, neuron) of the entries of a source whose bounds are worth a row; of those in the
+    mask `wanted` (N, size) alone."""
+    masks = [
+        plan.carry_back(i, ~plan.relaxation(i).stable(plan.carry(i, box)))
+        for i in plan.readers(source)
+    ]
+    mask = (reduce(torch.logical_or, masks) & plan.loose(source)).flatten(1)
+    pairs = (mask if wanted is None else mask & wanted).nonzero()
+    return pairs[:, 0], pairs[:, 1]
+
+
+def tightened(
+    plan: Plan,
+    source: int,
+    box: Box,
+    bounds: Callable[[Rows], Tensor],
+    wanted: Tensor | None = None,
+) -> Box:
+    """A node's box, its unstable entries (of those in the mask, (N, size)) bounded by rows, of
+    which `bounds` gives lower bounds. May be crossed where these contradict the box."""
+    sample, neuron = unstable(plan, source, box, wanted)
+    if not len(sample):
+        return box
+    if few(plan, source, len(sample)):
+        # Both sides in one pass: with few rows, passes cost more than rows.
+        rows = Rows.both(sample, neuron)
+        return rows.tighten(box, bounds(rows))
+    # The side nearer to 0 first: a neuron that is stable then needs no row for the other.
+    near = (box.middle.flatten(1) <= 0).long()
+    found = box
+    for sides in (near, 1 - near):
+        sample, neuron = unstable(plan, source, box.meet(found), wanted)
+        if len(sample):
+            rows = Rows(sample, neuron, sides[sample, neuron])
+            found = rows.tighten(found, bounds(rows))
+    return found
+
+
+# -- how many go together ------------------------------------------------------------
+
+
+def few(plan: Plan, target: int, neurons: int) -> bool:
+    """Whether lower and upper rows of so many neurons fit into one pass. Must not depend on free
+    memory: it decides which bounds are computed."""
+    rows = max(CHUNK // plan.row_bytes(target), CALL // plan.node_size(target))
+    return 2 * neurons <= rows
+
+
+def at_once(plan: Plan, target: int, work: Work) -> int:
+    """How many rows of a target go together: within the budget, and near the processor.
+
+    A row through many small nodes (frames of a sequence) is long, but each of them wants its
+    share of numbers: else rows get fewer with every frame, and passes more.
+    """
+    row = plan.row_bytes(target)
+    return max(1, min(work.memory // row, max(CHUNK // row, CALL // plan.node_size(target))))
+
+
+def pieces(plan: Plan, target: int, rows: int, work: Work) -> Iterator[slice]:
+    """Chunks of rows that fit the memory budget."""
+    step = at_once(plan, target, work)
+    return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
+
+
+def fixed_pieces(part: Part, rows: int, work: Work) -> Iterator[slice]:
+    """Chunks of rows along fixed lines; before convolutions of round sizes, as far as that goes."""
+    most = work.memory // part.plan.row_bytes(part.target)
+    step = max(1, min(most, PASS // part.plan.node_size(part.target)))
+    if not part.convolved:
+        yield from (slice(a, min(a + step, rows)) for a in range(0, rows, step))
+        return
+    first = 0
+    while first < rows:
+        left = min(rows - first, step)
+        size = round_size(left)
+        if size > step or (left > SMALL and size > left + left // 8):
+            size = round_size(left, above=False)
+        yield slice(first, min(first + size, rows))
+        first += size
+
+
+def round_size(rows: int, above: bool = True) -> int:
+    """The nearest of 1, 2, 3, 4, 6, 8, 12, ... at or above, or at or below."""
+    power = 1 << (rows.bit_length() - 1)
+    sizes = (power, power + power // 2, 2 * power)
+    return min(s for s in sizes if s >= rows) if above else max(s for s in sizes if s <= rows)
+
+
+def rounded(piece: slice, device: torch.device) -> Tensor:
+    """Indices of a chunk whose last row is repeated until their number is round.
+
+    Convolutions are prepared for every new shape, which costs more than some rows too many.
+    """
+    index = torch.arange(
+        piece.start, piece.start + round_size(piece.stop - piece.start), device=device
+    )
+    return index.clamp(max=piece.stop - 1)
