@@ -20,9 +20,6 @@ HEADLESS = re.compile(
 SHAPE = re.compile(r"\([^()]*\):? +")
 UNFINISHED = (
     "frown/api.py",
-    "frown/bounds/charged",
-    "frown/bounds/forms.py",
-    "frown/bounds/walk.py",
     "frown/certification",
     "frown/jobs",
     "frown_check/checker.py",

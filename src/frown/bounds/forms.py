@@ -40,7 +40,7 @@ class Sided(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Such lines, and nothing else."""
+    """Sided lines, and nothing else."""
 
     slope: Tensor
     intercept: Tensor
@@ -67,7 +67,7 @@ Through = Callable[[int, Tensor], tuple[Tensor | None, Tensor]]
 
 
 class Account(Protocol):
-    """What an arithmetic with rounding keeps of forms on their way down."""
+    """An arithmetic's record of forms on their way down: it is told of all that rounds."""
 
     def affine(self, step: RouteNode, here: Tensor) -> None:
         """A form with these coefficients is pulled back through an affine operator."""

@@ -59,7 +59,7 @@ class Replay:
 
     @cached_property
     def arithmetic(self) -> Charged:
-        """What is proven of the nodes so far."""
+        """Boxes and lines of the nodes so far, with proof."""
         rule = self.proof.rule or LeastArea()
         own = (self.plan, self.region, rule, not self._ruled, self.proof.wide)
         if self.execution is None:
@@ -81,7 +81,7 @@ class Replay:
 
     @property
     def _ruled(self) -> bool:
-        """Whether all rows go along the fixed rule's lines."""
+        """True if all rows go along the fixed rule's lines."""
         return isinstance(self.proof, ByRule)
 
     def layers(self) -> Layers:

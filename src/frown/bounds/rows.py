@@ -126,14 +126,14 @@ def tightened(
 
 
 def few(plan: Plan, target: int, neurons: int) -> bool:
-    """Whether lower and upper rows of so many neurons fit into one pass. Must not depend on free
+    """True if lower and upper rows of so many neurons fit into one pass. Must not depend on free
     memory: it decides which bounds are computed."""
     rows = max(CHUNK // plan.row_bytes(target), CALL // plan.node_size(target))
     return 2 * neurons <= rows
 
 
 def at_once(plan: Plan, target: int, work: Work) -> int:
-    """How many rows of a target go together: within the budget, and near the processor.
+    """The number of rows of a target that go together: within the budget, and near the processor.
 
     A row through many small nodes (frames of a sequence) is long, but each of them wants its
     share of numbers: else rows get fewer with every frame, and passes more.

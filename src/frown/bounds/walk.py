@@ -45,7 +45,7 @@ class Given:
     cuts: bool = False
 
     def rows(self, index: Tensor | slice) -> Given:
-        """What is given of these samples."""
+        """The boxes of these samples."""
         return Given({i: box.rows(index) for i, box in self.boxes.items()}, self.cuts)
 
 

@@ -47,14 +47,14 @@ _EXACT = frozenset({Reshape, Permute, Slice, Concat})  # they move entries and c
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What rounding is charged with, per node: sizes of its values and of the terms they sum."""
+    """Sizes of every node's values, and of the terms they sum: what rounding is charged with."""
 
     value: dict[int, Tensor]  # m: (N, *shape) at least |z|
     terms: dict[int, Tensor]  # |J| m + |b| of affine nodes
     total: dict[int, Tensor]  # (N,) the sum of m
 
     def largest(self) -> Weights:
-        """What is enough for every sample."""
+        """Weights that are enough for every sample."""
         return Weights(
             *(
                 {i: t.amax(0, keepdim=True) for i, t in kind.items()}
@@ -218,7 +218,7 @@ class FixedLines:
         return Passed(self.back(op, here, sample), *self.gain(here, sample))
 
     def back(self, op: Relaxation, here: Tensor, sample: SampleIndex) -> Tensor:
-        """From coefficients of a node's output to those of its input."""
+        """The coefficients of a node's input, from those of its output."""
         # One of two halves is 0, so their sum is exact, and faster than a selection.
         slopes = self.lines.slopes
         halves = op.expand(here.clamp(min=0)), op.expand(here.clamp(max=0))
@@ -231,7 +231,7 @@ class FixedLines:
         return coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :])
 
     def gain(self, here: Tensor, sample: SampleIndex) -> tuple[Tensor, Tensor]:
-        """What intercepts add to forms with these coefficients, and what rounding may take."""
+        """The sum of intercepts in forms with these coefficients, and what rounding may take."""
         assert self.charge is not None
         low = dot(here.clamp(min=0), self.lines.lower, sample)
         high = dot(here.clamp(max=0), self.lines.upper, sample)
@@ -266,7 +266,7 @@ class Charged(Arithmetic):
 
     @property
     def errors(self) -> Mapping[int, Tensor] | None:
-        """By how much nodes as executed may be off; None: execution is not covered."""
+        """Bounds on how far nodes as executed are off; None: execution is not covered."""
         return None
 
     def input(self, node: int) -> None:

@@ -78,7 +78,7 @@ class _Chain:
 
     @property
     def bound(self) -> Tensor:
-        """At least |value as executed - value|."""
+        """A bound on |value as executed - value|."""
         second = self.rounded * UNIT32 * gamma32(self.rounded)
         found = (self.error * UNIT32 + self.terms * second + 2 * self.lost) * LOOSE
         return _finite(self.terms, found)
@@ -114,7 +114,7 @@ class Execution:
         return self.error[node]
 
     def _regrouped(self, node: int, value: Tensor) -> Tensor:
-        """What a product may lose where a runtime multiplies the terms of its factors instead
+        """The loss of a product where a runtime multiplies the terms of its factors instead
         ((1 - z) n + z h for n + z (h - n)), or moves their weights behind it: products of what
         the factors are made of must not overflow, and may be flushed to 0."""
         (source,) = self.plan.graph.nodes[node].inputs

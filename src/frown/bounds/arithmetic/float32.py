@@ -1,4 +1,4 @@
-"""What single precision is trusted with, operator by operator.
+"""Single precision: what it is trusted with, operator by operator.
 
 Basic operations round to nearest, each off by at most UNIT32 of its result; a number below TINY32
 may be flushed to 0 wherever it is read or written. Sums add their terms in any order, with or
@@ -90,7 +90,7 @@ def _constants(op: Op) -> list[float]:
 
 
 def fan(op: Affine) -> int:
-    """How many products an entry of the output adds up."""
+    """The number of products that an entry of the output adds up."""
     match op:
         case Linear() | Flat():
             return op.weight.shape[1]
@@ -108,13 +108,13 @@ def fan(op: Affine) -> int:
 
 
 def mixes(op: Affine) -> bool:
-    """Whether several entries of one input are added up."""
+    """True if several entries of one input are added up."""
     return isinstance(op, Linear | Conv | ConvTranspose | Flat | Sum)
 
 
 def factors(op: Affine) -> int:
-    """How often a term is rounded apart from additions: its product, a weight in double precision,
-    an attribute that scales it. Those of a batch normalisation are computed by the runtime."""
+    """The number of times that a term is rounded apart from additions: its product, a weight in
+    double precision, an attribute that scales it. Those of a batch normalisation are computed by the runtime."""
     return 8 if isinstance(op, Scale) else 4
 
 
@@ -134,7 +134,7 @@ def gamma32(terms: int) -> float:
 
 
 def _steepest(op: Relaxation, z: Tensor) -> Tensor | float:
-    """At least |f'|."""
+    """A bound on |f'|."""
     match op:
         case Product():
             return z.sum(-1)
@@ -148,7 +148,7 @@ def _steepest(op: Relaxation, z: Tensor) -> Tensor | float:
 
 
 def own_error(op: Relaxation, argument: Box, y: Tensor) -> Tensor:
-    """How far a nonlinearity as executed is from its value at the argument it was given, in this
+    """The distance of a nonlinearity as executed from its value at the argument given, in this
     box and with |value| <= y; infinite where execution may overflow.
 
     A number may be flushed to 0 as it is read, and as it is written; so may a slope or a factor,

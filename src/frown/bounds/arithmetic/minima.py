@@ -57,7 +57,7 @@ def least(region: Region, coef: Tensor, which: SampleIndex | None = None) -> Ten
 
 
 def _least_of_samples(region: Region, coef: Tensor, which: SampleIndex) -> Tensor:
-    """The same for plain balls, whose centres are read where they are."""
+    """`least` for plain balls, whose centres are read where they are."""
     size, centre = coef.abs(), region.centre
     count = centre[0].numel()
     error = dot(size, centre.abs(), which) * (gamma(count) * LOOSE) + count * TINY

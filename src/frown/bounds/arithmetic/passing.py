@@ -36,7 +36,7 @@ class Ruled:
         self.late = {i for stack in self.stacks for i in stack.nodes}
 
     def through(self, i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
-        """From a form on a node's output to one on its input."""
+        """Turn a form on a node's output into one on its input."""
         rule, op = self.nodes.fixed[i], self.nodes.plan.relaxation(i)
         if i not in self.late:
             return _paid(self.charges, rule.through(op, here, self.charges.sample))
@@ -80,7 +80,7 @@ class Guided:
         self.late = {i for stack in self.stacks for i in stack.nodes}
 
     def through(self, i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
-        """From a form on a node's output to one on its input."""
+        """Turn a form on a node's output into one on its input."""
         slope = self.choice.slope(i, here)
         if i in self.late:
             self.slopes[i], self.coefs[i] = slope, here
@@ -117,7 +117,7 @@ class Guided:
     def _multiplied(
         self, i: int, gain: Tensor | None, below: Tensor
     ) -> tuple[Tensor | None, Tensor]:
-        """With m z - max(m l, m u) <= 0 added for the multipliers m of a node's input z in
+        """Add m z - max(m l, m u), which is <= 0, for the multipliers m of a node's input z in
         [l, u]."""
         m = None if self.choice.multiplier is None else self.choice.multiplier(i)
         if m is None:
