@@ -114,7 +114,8 @@ def mixes(op: Affine) -> bool:
 
 def factors(op: Affine) -> int:
     """The number of times that a term is rounded apart from additions: its product, a weight in
-    double precision, an attribute that scales it. Those of a batch normalisation are computed by the runtime."""
+    double precision, an attribute that scales it. Those of a batch
+    normalisation are computed by the runtime."""
     return 8 if isinstance(op, Scale) else 4
 
 
