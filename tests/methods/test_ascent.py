@@ -17,14 +17,14 @@ from frown.bounds.stacks import stacked
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.methods.crown import crown_layers
-from frown.methods.frown.ascent import Ascent, Rows, _Search, optimise, replay
+from frown.methods.frown.ascent import Ascent, RowBatch, _Search, optimise, replay
 from frown.problem.region import Region
 from frown.relax import Max
 
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 
 
-def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Plan, Rows]:
+def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Plan, RowBatch]:
     """Two rows per ball on the output, with CROWN's lines."""
     plan = Plan(graph)
     layers = crown_layers(plan, ball, LeastArea(), Work())
@@ -34,20 +34,20 @@ def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Pl
     coef = torch.randn(len(index), *shape, generator=generator, dtype=graph.dtype)
     relaxed = stacked(plan, graph.output, layers.relaxed)
     own = tuple(relaxed.rows(index) for relaxed in relaxed)
-    return plan, Rows(graph.output, coef, ball.rows(index), own, group)
+    return plan, RowBatch(graph.output, coef, ball.rows(index), own, group)
 
 
-def unvisited(plan: Plan, rows: Rows, groups: int) -> Tensor:
+def unvisited(plan: Plan, rows: RowBatch, groups: int) -> Tensor:
     slots = plan.slots(rows.target)[1]
     return torch.full((groups, rows.lanes, slots), torch.nan, dtype=rows.coef.dtype)
 
 
-def bound(plan: Plan, rows: Rows, alpha: Tensor) -> Tensor:
+def bound(plan: Plan, rows: RowBatch, alpha: Tensor) -> Tensor:
     form, _ = replay(plan, rows, alpha)
     return rows.region.minimise(form.coef).value + form.const
 
 
-def autograd(plan: Plan, rows: Rows, alpha: Tensor) -> Tensor:
+def autograd(plan: Plan, rows: RowBatch, alpha: Tensor) -> Tensor:
     """The bounds' gradient by autograd, through everything but the touching points."""
     alpha = alpha.clone().requires_grad_()
     form = _Search(plan, rows, alpha).form()
@@ -117,7 +117,7 @@ def test_rows_of_a_group_add_up() -> None:
     slots = plan.slots(graph.output)[1]
     alpha = torch.full((2, 2, slots), 0.3, dtype=torch.float64)
     group = torch.tensor([0, 0, 1, 1])
-    shared = Rows(rows.target, rows.coef, rows.region, rows.relaxed, group)
+    shared = RowBatch(rows.target, rows.coef, rows.region, rows.relaxed, group)
     each = _Search(plan, rows, alpha[group][:, :1].clone()).evaluate(gradient=True)
     both = _Search(plan, shared, alpha.clone()).evaluate(gradient=True)
     assert torch.allclose(each[0], both[0])
