@@ -21,7 +21,6 @@ sys.path[:0] = [str(Path(__file__).parent)]
 from charged.executions import tried  # noqa: E402
 from charged.kernels import floats, kernels, measured  # noqa: E402
 
-
 REFUSED = 0.1  # of the networks is the most that may be refused
 
 
