@@ -72,7 +72,9 @@ def test_outside_its_domain_a_function_has_no_line(
         assert nothing.any().item() is not known and nothing.all().item() is not known
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize(
+    "name", [n for n, op in ELEMENTWISE.items() if type(op).__name__ not in WITHOUT_PROOF]
+)
 def test_slopes_that_are_no_numbers_have_no_line(name: str) -> None:
     box = Box(torch.tensor([1.0, 1.0, 1.0]).double(), torch.tensor([2.0, 2.0, 2.0]).double())
     proven = prove(ELEMENTWISE[name], box)
