@@ -360,8 +360,9 @@ def bound(
     """Bounds of the outputs, or of linear functions coef (K, outputs) of them, over a ball
     of radius `eps` (a number, or one per input) around each input.
 
-    The result has `lower` and `upper` (N, K), the intermediate bounds and lines by layer,
-    and the linear forms at the input.
+    They are computed in plain floating point, of `dtype`, like radii of the level "estimate":
+    right up to rounding. The result has `lower` and `upper` (N, K), the intermediate bounds and
+    lines by layer, and the linear forms at the input.
     """
     model = _model(model)
     inputs = inputs_of(x, model.input_shape)

@@ -63,7 +63,7 @@ class NeuronRows:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Bounds of linear functions of the outputs over a region.
+    """Bounds of linear functions of the outputs over a region, in plain floating point.
 
     `layers` holds the interval of every nonlinear node's input by the node's name, and
     `lines` the fixed rule's lines there. `lower_form(x) <= function <= upper_form(x)` for

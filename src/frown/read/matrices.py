@@ -93,6 +93,13 @@ def einsum(b: Builder, equation: str, operands: tuple[Operand, ...]) -> Operand:
         left, have = _without(b, x, names[0], output)
         return _ordered(b, left, have, output)
     x, y = operands
+    for own, other, factor in ((names[0], names[1], x), (names[1], names[0], y)):
+        alone = "".join(c for c in own if c not in output + other)
+        if alone and isinstance(factor, Tensor):
+            # A sum of constants would be rounded unseen: it is left to the network's own sums.
+            longer = einsum(b, f"{inputs}->{output}{alone}", operands)
+            assert isinstance(longer, Value)
+            return b.sum(longer, range(len(output), longer.rank), keepdim=False)
     left, first = _without(b, x, names[0], output + names[1])
     right, second = _without(b, y, names[1], output + names[0])
     both = [c for c in first if c in second]
@@ -125,17 +132,9 @@ def _without(b: Builder, x: Operand, letters: str, wanted: str) -> tuple[Operand
         raise Unsupported(f"{letters} for a tensor of shape {tuple(x.shape)}")
     gone = [i for i, c in enumerate(letters) if c not in wanted]
     if gone:
-        x = b.sum(x, gone, keepdim=False) if isinstance(x, Value) else _exact_sum(x, gone)
+        assert isinstance(x, Value)
+        x = b.sum(x, gone, keepdim=False)
     return x, "".join(c for c in letters if c in wanted)
-
-
-def _exact_sum(x: Tensor, axes: list[int]) -> Tensor:
-    """A constant summed over axes, rounded once: terms that cancel leave what is left."""
-    kept = [i for i in range(x.dim()) if i not in axes]
-    shape = [x.shape[i] for i in kept]
-    rows = x.double().permute(*kept, *axes).reshape(math.prod(shape), -1)
-    sums = [math.fsum(row) for row in rows.tolist()]
-    return torch.tensor(sums, dtype=torch.float64).reshape(shape)
 
 
 def _ordered(b: Builder, x: Operand, have: str, wanted: str) -> Operand:
