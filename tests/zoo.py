@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frown.graph.builder import Builder, Value
-from frown.graph.graph import Graph
+from frown.graph import Builder, Graph, Value, Windows
 from frown.problem.region import Region
 from frown.read import arithmetic, attention
 from frown.relax import Exp, Log, Max, Power, Product, Relu, Sigmoid, Tanh
@@ -63,6 +62,11 @@ def head(b: Builder, x: Value, weights: Weights, classes: int = 3) -> Graph:
     return b.graph(b.linear(flat, weights(classes, flat.shape[1]), weights(classes)))
 
 
+def squares(x: Value, size: int, stride: int, pad: int = 0) -> Windows:
+    """Square pooling windows over the last two axes."""
+    return Windows(x.shape[-2:], (size,) * 2, (stride,) * 2, ((pad, pad),) * 2, (1, 1))
+
+
 def _conv(b: Builder, x: Value, weights: Weights, out: int, stride: int = 1) -> Value:
     kernel = weights(out, x.shape[-3], 3, 3)
     return b.conv(x, kernel, weights(out), (stride, stride), ((1, 1), (1, 1)), (1, 1), 1)
@@ -73,7 +77,7 @@ def conv_max(seed: int = 1) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.input("x", (1, 1, 4, 4))
     x = b.add(Relu(), _conv(b, x, weights, 2))
-    x = b.add(Max(), b.windows(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False))
+    x = b.add(Max(), b.windows(x, squares(x, 3, 2, 1)))
     x = b.add(Tanh(), _conv(b, x, weights, 2))
     return head(b, x, weights)
 
@@ -82,7 +86,7 @@ def max_first(seed: int = 2) -> Graph:
     """Max pooling straight on the convolution, overlapping, then relu on the maximum."""
     weights, b = Weights.seeded(seed), Builder()
     x = _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2)
-    x = b.add(Max(), b.windows(x, (2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), False))
+    x = b.add(Max(), b.windows(x, squares(x, 2, 1)))
     x = b.add(Relu(), _conv(b, x, weights, 2, stride=2))
     return head(b, x, weights)
 
@@ -90,14 +94,14 @@ def max_first(seed: int = 2) -> Graph:
 def max_on_input(seed: int = 3) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.input("x", (1, 1, 4, 4))
-    x = b.add(Max(), b.windows(x, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1), False))
+    x = b.add(Max(), b.windows(x, squares(x, 2, 2)))
     return head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
 
 
 def average_pool(seed: int = 4) -> Graph:
     weights, b = Weights.seeded(seed), Builder()
     x = b.add(Relu(), _conv(b, b.input("x", (1, 1, 4, 4)), weights, 2))
-    x = b.average_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), False, False)
+    x = b.average_pool(x, squares(x, 3, 2, 1), False)
     return head(b, b.add(Relu(), _conv(b, x, weights, 2)), weights)
 
 

@@ -19,11 +19,8 @@ from frown.bounds.rows import fixed_pieces, rounded
 from frown.bounds.tiling import parts, parts_of
 from frown.bounds.walk import Layers
 from frown.bounds.work import Work
-from frown.graph.affine import Conv, Flat
-from frown.graph.builder import Builder, Value
+from frown.graph import Builder, Conv, Flat, Graph, Value, sliced
 from frown.graph.crop import Cropper, entries, whole
-from frown.graph.graph import Graph
-from frown.graph.op import sliced
 from frown.methods import Crown, Frown
 from frown.methods import crown as crown_module
 from frown.methods.frown.ascent import Ascent
@@ -70,15 +67,13 @@ def skewed(b: Builder, x: Value, weights: zoo.Weights) -> Value:
 
 def pool(kernel: int, stride: int, pad: int) -> Layer:
     def layer(b: Builder, x: Value, weights: zoo.Weights) -> Value:
-        return b.add(
-            Max(), b.windows(x, (kernel,) * 2, (stride,) * 2, ((pad, pad),) * 2, (1, 1), False)
-        )
+        return b.add(Max(), b.windows(x, zoo.squares(x, kernel, stride, pad)))
 
     return layer
 
 
 def average(b: Builder, x: Value, weights: zoo.Weights) -> Value:
-    return b.average_pool(x, (3, 3), (2, 2), ((1, 1),) * 2, (1, 1), False, False)
+    return b.average_pool(x, zoo.squares(x, 3, 2, 1), False)
 
 
 def upsample(b: Builder, x: Value, weights: zoo.Weights) -> Value:

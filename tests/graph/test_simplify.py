@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from frown.graph.builder import Builder, Value
-from frown.graph.graph import Graph
-from frown.graph.op import Shape
-from frown.graph.simplify import simplify, without_batch_axis
+from frown.graph import Builder, Graph, Shape, Value, simplify, without_batch_axis
 from frown.relax import Relu
 
 torch.manual_seed(0)
@@ -151,7 +148,7 @@ FOLDS: dict[str, tuple[Shape, Callable[[Builder, Value], Value], list[str]]] = {
     "behind an identity": (FLAT, behind_identity, ["Linear", "Scale", "Relu", "Combine"]),
     "average pool": (
         IMAGE,
-        lambda b, x: b.average_pool(x, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1), False, True),
+        lambda b, x: b.average_pool(x, zoo.squares(x, 2, 2), True),
         ["Conv"],
     ),
 }

@@ -23,3 +23,4 @@ from frown.graph.op import (
 )
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.graph.simplify import simplify, without_batch_axis
+from frown.graph.windows import Windows

@@ -354,60 +354,40 @@ class Builder:
 
     # -- windows ----------------------------------------------------------------
 
-    def average_pool(
-        self,
-        x: Value,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pads: Sequence[tuple[int, int]],
-        dilation: Sequence[int],
-        ceil: bool,
-        include_pad: bool,
-    ) -> Value:
+    def average_pool(self, x: Value, windows: Windows, include_pad: bool) -> Value:
         """Mean over windows of the trailing axes.
 
         With `include_pad` the padding counts as zeros, but what `ceil` adds beyond
         it never does; without, only true entries count.
         """
-        dims = len(kernel)
-        lead, spatial = x.shape[:-dims], x.shape[-dims:]
-        windows = Windows(spatial, kernel, stride, pads, dilation, ceil)
+        kernel, padding = windows.kernel, windows.padding()
+        lead = x.shape[: -len(kernel)]
         channels = lead[-1] if lead else 1
-        require_entries([n + a + b for n, (a, b) in zip(spatial, windows.padding(), strict=True)])
+        require_entries([n + a + b for n, (a, b) in zip(windows.spatial, padding, strict=True)])
         require_entries((channels, *kernel), "a pooling window")
         y = self.conv(
             x if lead else self.reshape(x, (1, *x.shape)),
             torch.ones(channels, 1, *kernel, dtype=torch.float64),
             None,
-            stride,
-            windows.padding(),
-            dilation,
+            windows.stride,
+            padding,
+            windows.dilation,
             channels,
         )
         y = self.scale(y, 1.0 / windows.counts(include_pad))
-        return self.reshape(y, (*lead, *y.shape[-dims:]))
+        return self.reshape(y, (*lead, *y.shape[-len(kernel) :]))
 
-    def windows(
-        self,
-        x: Value,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pads: Sequence[tuple[int, int]],
-        dilation: Sequence[int],
-        ceil: bool,
-    ) -> Value:
+    def windows(self, x: Value, windows: Windows) -> Value:
         """The entries of every pooling window on a new last axis.
 
         A place that falls on padding repeats an entry of its window, which leaves
         the window's maximum as it is.
         """
-        dims = len(kernel)
-        lead, spatial = x.shape[:-dims], x.shape[-dims:]
-        windows = Windows(spatial, kernel, stride, pads, dilation, ceil)
-        require_entries((*lead, *windows.reach(), *kernel), "pooling windows")
-        flat = self.reshape(x, (*lead, prod(spatial)))
+        lead, reach, kernel = x.shape[: -len(windows.kernel)], windows.reach(), windows.kernel
+        require_entries((*lead, *reach, *kernel), "pooling windows")
+        flat = self.reshape(x, (*lead, prod(windows.spatial)))
         picked = self.gather(flat, flat.rank - 1, windows.entries())
-        return self.reshape(picked, (*lead, *windows.reach(), prod(kernel)))
+        return self.reshape(picked, (*lead, *reach, prod(kernel)))
 
 
 def output_size(x: Value) -> int:

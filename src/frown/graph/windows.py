@@ -14,7 +14,7 @@ from frown.graph.op import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Pooling windows over the trailing axes of a tensor.
+    """Windows of a convolution or pooling over the trailing axes of a tensor.
 
     `pads` are (before, after) for each axis; `ceil` allows a last window that reaches
     beyond the padding, if it starts inside the input or the padding before it.
@@ -25,7 +25,11 @@ class Windows:
     stride: Sequence[int]
     pads: Sequence[tuple[int, int]]
     dilation: Sequence[int]
-    ceil: bool
+    ceil: bool = False
+
+    def span(self) -> list[int]:
+        """How many entries one window extends over along each axis."""
+        return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
 
     def reach(self) -> list[int]:
         """The number of windows along each axis."""

@@ -1,16 +1,28 @@
-"""Arithmetic that both front ends read: quotients, powers, maxima, masks and running sums."""
+"""Arithmetic that both front ends read: quotients, powers, maxima, masks, sums and reductions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from math import inf, isfinite, isnan
+from itertools import accumulate
+from math import inf, isfinite, isnan, prod
 
 import torch
 from torch import Tensor
 
 from frown.graph import Builder, Operand, Unsupported, Value, broadcast, require_entries
-from frown.relax import Clip, Exp, Max, Power, Product, Relu
+from frown.relax import Abs, Clip, Exp, Joint, LogSumExp, Max, Power, Product, Relu
+
+OfTwo = Callable[[Builder, Operand, Operand], Operand]
+Reduction = Callable[[Builder, Value, Sequence[int], bool], Value]
+
+
+def add(b: Builder, x: Operand, y: Operand) -> Operand:
+    return b.combine(x, y, 1.0)
+
+
+def subtract(b: Builder, x: Operand, y: Operand) -> Operand:
+    return b.combine(x, y, -1.0)
 
 
 def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
@@ -96,6 +108,56 @@ def where(b: Builder, mask: Tensor, x: Operand, y: Operand) -> Operand:
         else:
             kept.append(torch.where(side, branch.double(), zero))
     return b.combine(kept[0], kept[1], 1.0)
+
+
+# -- reductions: the axes become 1, or disappear without `keepdim` -----------------------
+
+
+def over(b: Builder, x: Value, axes: Sequence[int], keepdim: bool, function: Joint) -> Value:
+    """A function of all entries of some axes together."""
+    gone = sorted({a % x.rank for a in axes})
+    left = [a for a in range(x.rank) if a not in gone]
+    shape, count = tuple(x.shape[a] for a in left), prod(x.shape[a] for a in gone)
+    entries = b.reshape(b.permute(x, (*left, *gone)), (*shape, count))
+    y = b.add(function, entries) if count > 1 else entries
+    kept = tuple(1 if a in gone else n for a, n in enumerate(x.shape))
+    return b.reshape(y, kept if keepdim else shape)
+
+
+def largest_over(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
+    """The maximum over axes."""
+    return over(b, x, axes, keepdim, Max())
+
+
+def smallest_over(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
+    """The minimum over axes."""
+    return b.scale(largest_over(b, b.scale(x, -1.0), axes, keepdim), -1.0)
+
+
+def log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
+    """log sum e^x over axes."""
+    return over(b, x, axes, keepdim, LogSumExp())
+
+
+def sum_of_squares(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
+    return b.sum(b.add(Power(2.0), x), axes, keepdim)
+
+
+def euclidean_norm(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
+    return b.add(Power(0.5), sum_of_squares(b, x, axes, keepdim))
+
+
+def absolute_sum(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
+    return b.sum(b.add(Abs(), x), axes, keepdim)
+
+
+# -- along one axis ----------------------------------------------------------------------
+
+
+def split(b: Builder, x: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
+    """Parts of these sizes, one after the other."""
+    ends = list(accumulate(sizes))
+    return [b.slice(x, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
 
 
 def running_sum(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph import Builder, Operand, Scale, Unsupported, Value
+from frown.graph import Builder, Operand, Scale, Unsupported, Value, lossless
 from frown.read import arithmetic
 from frown.read.matrices import matmul
 from frown.relax import LogSumExp, Moderate, Power, Product, Sigmoid
@@ -111,17 +111,6 @@ def _as_before(b: Builder, y: Operand, scores: _Scores) -> Value:
     return b.permute(y, scores.back)
 
 
-def log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
-    """log sum e^x over axes."""
-    gone = sorted({a % x.rank for a in axes}) or list(range(x.rank))
-    left = [a for a in range(x.rank) if a not in gone]
-    shape = tuple(x.shape[a] for a in left)
-    count = math.prod(x.shape[a] for a in gone)
-    entries = b.reshape(b.permute(x, (*left, *gone)), (*shape, count))
-    y = b.add(LogSumExp(), entries) if count > 1 else b.reshape(entries, shape)
-    return b.reshape(y, [1 if a in gone else n for a, n in enumerate(x.shape)]) if keepdim else y
-
-
 # -- normalisation --------------------------------------------------------------------
 
 
@@ -177,6 +166,27 @@ def group_norm(
     flat = b.reshape(x, (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
     y = b.reshape(normalised(b, flat, (2,), eps), x.shape)
     return per_channel(b, y, weight, bias)
+
+
+def batch_norm(
+    b: Builder,
+    x: Value,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    eps: float,
+) -> Value:
+    """weight (x - mean) / sqrt(variance + eps) + bias, one number of each per channel (axis 1)."""
+    scale = torch.ones_like(mean) if weight is None else weight
+    factor = lossless(scale.double() / (variance.double() + eps).sqrt(), scale)
+    if x.rank < 2 or factor.numel() != x.shape[1]:
+        raise Unsupported(f"{factor.numel()} channels for an input of shape {x.shape}")
+    offset = torch.zeros_like(factor) if bias is None else bias.double()
+    like = (-1, *([1] * (x.rank - 2)))
+    # In two steps, as bias - mean * factor may cancel: so every constant is right to an ulp or two.
+    centred = b.scale(x, 1.0, -mean.double().reshape(like))
+    return b.scale(centred, factor.reshape(like), offset.reshape(like))
 
 
 def per_channel(b: Builder, x: Value, weight: Tensor | None, bias: Tensor | None) -> Value:

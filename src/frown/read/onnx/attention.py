@@ -7,11 +7,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from frown.graph import Builder, Op, Operand, Unsupported, Value
+from frown.graph import Builder, Operand, Unsupported, Value
 from frown.read import attention, matrices
 from frown.read.onnx.call import Call, axis_of, handles
-from frown.read.onnx.ops import axes_of
-from frown.relax import Abs, Power
 
 
 @handles("Softmax", attributes="axis")
@@ -71,36 +69,6 @@ def group_normalization(call: Call) -> Value:
     weight, bias = per_channel(1, "scale"), per_channel(2, "a bias")
     eps = call.number("epsilon", 1e-5)
     return attention.group_norm(call.build, x, groups, weight, bias, eps)
-
-
-_REDUCTION = "axes keepdims noop_with_empty_axes"
-
-
-@handles("ReduceLogSumExp", attributes=_REDUCTION)
-def reduce_log_sum_exp(call: Call) -> Value:
-    x = call.value()
-    axes = axes_of(call, x)
-    return attention.log_sum_exp(call.build, x, axes, call.flag("keepdims", True)) if axes else x
-
-
-@handles("ReduceSumSquare", attributes=_REDUCTION)
-def reduce_sum_square(call: Call) -> Value:
-    return _summed(call, Power(2.0))
-
-
-@handles("ReduceL2", attributes=_REDUCTION)
-def reduce_l2(call: Call) -> Value:
-    return call.build.add(Power(0.5), _summed(call, Power(2.0)))
-
-
-@handles("ReduceL1", attributes=_REDUCTION)
-def reduce_l1(call: Call) -> Value:
-    return _summed(call, Abs())
-
-
-def _summed(call: Call, of: Op) -> Value:
-    x = call.value()
-    return call.build.sum(call.build.add(of, x), axes_of(call, x), call.flag("keepdims", True))
 
 
 @handles("Einsum", attributes="equation")

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from math import inf, prod
 
 import torch
 
-from frown.graph import Unsupported, Value, lossless, require_entries
+from frown.graph import Unsupported, Value, Windows, require_entries
+from frown.read import attention
+from frown.read.arithmetic import largest_over
 from frown.read.onnx.call import Call, axis_of, handles
-from frown.read.onnx.ops import largest
 from frown.relax import Max
 
 Pads = list[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The windows of a convolution or pooling, one entry for each axis."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    pads: Pads
-
-    @property
-    def reach(self) -> tuple[int, ...]:
-        """The entries one window spans along each axis."""
-        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
 
 def _windows(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Windows:
@@ -40,21 +26,20 @@ def _windows(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> W
     declared = call.list("kernel_shape")
     if declared is not None and declared != kernel:
         raise call.refuse_attribute("kernel_shape")
-    plain = Windows(kernel, stride, dilation, _explicit_pads(call, dims))
-    mode = _auto_pad(call)
+    pads, mode = _explicit_pads(call, dims), _auto_pad(call)
+    windows = Windows(spatial, kernel, stride, pads, dilation, call.flag("ceil_mode"))
     if mode == "NOTSET":
-        return plain
+        return windows
     if mode == "VALID":
-        return Windows(kernel, stride, dilation, [(0, 0)] * dims)
+        return replace(windows, pads=[(0, 0)] * dims)
     # SAME: ceil(n / stride) windows.
-    totals = [
-        (-(-n // s) - 1) * s + r - n for n, s, r in zip(spatial, stride, plain.reach, strict=True)
-    ]
+    spans = zip(spatial, stride, windows.span(), strict=True)
+    totals = [(-(-n // s) - 1) * s + r - n for n, s, r in spans]
     if call.op != "Conv" and (max(dilation) > 1 or min(totals) < 0):
         # Runtimes differ here, so neither reading can be called the model's.
         raise Unsupported(f"auto_pad={mode} with strides={stride} and dilations={dilation}")
     pads = _shared_out([max(0, t) for t in totals], mode == "SAME_UPPER")
-    return Windows(kernel, stride, dilation, pads)
+    return replace(windows, pads=pads)
 
 
 def _auto_pad(call: Call) -> str:
@@ -81,9 +66,9 @@ def _shared_out(totals: list[int], more_after: bool) -> Pads:
 def conv(call: Call) -> Value:
     x, weight = call.value(), call.constant(1, "weights")
     bias = call.constant(2, "a bias") if call.has(2) else None
-    layout = _windows(call, x.shape[2:], tuple(weight.shape[2:]))
+    windows = _windows(call, x.shape[2:], tuple(weight.shape[2:]))
     return call.build.conv(
-        x, weight, bias, layout.stride, layout.pads, layout.dilation, call.integer("group", 1)
+        x, weight, bias, windows.stride, windows.pads, windows.dilation, call.integer("group", 1)
     )
 
 
@@ -107,7 +92,7 @@ def conv_transpose(call: Call) -> Value:
         wanted = tuple(n * s for n, s in zip(spatial, stride, strict=True))
     pads = [(0, 0)] * dims if mode == "VALID" else _explicit_pads(call, dims)
     if wanted is not None:
-        full = Windows(kernel, stride, dilation, []).reach
+        full = Windows(spatial, kernel, stride, pads, dilation).span()
         totals = [
             (n - 1) * s + e + r - m
             for n, s, e, r, m in zip(spatial, stride, extra, full, wanted[-dims:], strict=True)
@@ -126,16 +111,8 @@ def conv_transpose(call: Call) -> Value:
 )
 def average_pool(call: Call) -> Value:
     x = call.value()
-    layout = _windows(call, x.shape[2:], call.list("kernel_shape") or ())
-    return call.build.average_pool(
-        x,
-        layout.kernel,
-        layout.stride,
-        layout.pads,
-        layout.dilation,
-        call.flag("ceil_mode"),
-        call.flag("count_include_pad"),
-    )
+    windows = _windows(call, x.shape[2:], call.list("kernel_shape") or ())
+    return call.build.average_pool(x, windows, call.flag("count_include_pad"))
 
 
 @handles(
@@ -144,11 +121,9 @@ def average_pool(call: Call) -> Value:
 )
 def max_pool(call: Call) -> Value:
     x = call.value()
-    layout = _windows(call, x.shape[2:], call.list("kernel_shape") or ())
-    entries = call.build.windows(
-        x, layout.kernel, layout.stride, layout.pads, layout.dilation, call.flag("ceil_mode")
-    )
-    if prod(layout.kernel) == 1:
+    windows = _windows(call, x.shape[2:], call.list("kernel_shape") or ())
+    entries = call.build.windows(x, windows)
+    if prod(windows.kernel) == 1:
         return call.build.reshape(entries, entries.shape[:-1])
     return call.build.add(Max(), entries)
 
@@ -162,7 +137,7 @@ def global_average_pool(call: Call) -> Value:
 @handles("GlobalMaxPool")
 def global_max_pool(call: Call) -> Value:
     x = call.value()
-    return largest(call, x, tuple(range(2, x.rank)), True)
+    return largest_over(call.build, x, tuple(range(2, x.rank)), True)
 
 
 @handles("BatchNormalization", attributes="epsilon momentum spatial training_mode")
@@ -175,16 +150,9 @@ def batch_normalization(call: Call) -> Value:
         raise Unsupported("more than one output, which before opset 14 means training")
     x = call.value()
     names = ("scale", "a bias", "means", "variances")
-    weight, bias, mean, variance = (
-        call.constant(i + 1, name).double() for i, name in enumerate(names)
-    )
-    factor = lossless(weight / (variance + call.number("epsilon", 1e-5)).sqrt(), weight)
-    if x.rank < 2 or factor.numel() != x.shape[1]:
-        raise Unsupported(f"{factor.numel()} channels for an input of shape {x.shape}")
-    per_channel = (-1, *([1] * (x.rank - 2)))
-    # In two steps, as bias - mean * factor may cancel: so every constant is right to an ulp or two.
-    centred = call.build.scale(x, 1.0, -mean.reshape(per_channel))
-    return call.build.scale(centred, factor.reshape(per_channel), bias.reshape(per_channel))
+    weight, bias, mean, variance = (call.constant(i + 1, name) for i, name in enumerate(names))
+    eps = call.number("epsilon", 1e-5)
+    return attention.batch_norm(call.build, x, weight, bias, mean, variance, eps)
 
 
 @handles("Upsample", attributes="mode scales")

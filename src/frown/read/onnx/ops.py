@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
-from math import inf, prod, sqrt
+from math import inf, sqrt
 
 import torch
 from torch import Tensor
 
-from frown.graph import Op, Operand, Unsupported, Value, broadcast, lossless
-from frown.read import arithmetic, matrices
+from frown.graph import Builder, Op, Operand, Unsupported, Value, broadcast, lossless
+from frown.read import activations, arithmetic, matrices
+from frown.read.activations import scaled
+from frown.read.arithmetic import OfTwo, Reduction
 from frown.read.ending import applied
-from frown.read.onnx.call import Call, axes_once, axis_of, handles, without
+from frown.read.onnx.call import Call, axes_once, axis_of, handles
 from frown.read.onnx.fuse import WRITTEN_GELU
-from frown.relax import (
-    Abs,
-    Arctan,
-    Clip,
-    Cos,
-    Elu,
-    Erf,
-    Exp,
-    Gelu,
-    GeluTanh,
-    HardSwish,
-    LeakyRelu,
-    Log,
-    Max,
-    Power,
-    PRelu,
-    Relu,
-    Sigmoid,
-    Silu,
-    Sin,
-    Softplus,
-    Tanh,
-)
+from frown.relax import Elu, Gelu, GeluTanh, LeakyRelu, Silu
 
 # -- arithmetic -----------------------------------------------------------------
 
 
-@handles("Add")
-def add(call: Call) -> Operand:
-    return call.build.combine(call.operand(0), call.operand(1), 1.0)
+for _name, _of_two in {
+    "Add": arithmetic.add,
+    "Div": arithmetic.divide,
+    "MatMul": matrices.matmul,
+    "Mul": arithmetic.multiply,
+    "Pow": arithmetic.power,
+    "Sub": arithmetic.subtract,
+}.items():
 
-
-@handles("Sub")
-def subtract(call: Call) -> Operand:
-    return call.build.combine(call.operand(0), call.operand(1), -1.0)
+    @handles(_name)
+    def _arithmetic(call: Call, _of_two: OfTwo = _of_two) -> Operand:
+        return _of_two(call.build, call.operand(0), call.operand(1))
 
 
 @handles("Sum")
@@ -62,21 +45,6 @@ def add_all(call: Call) -> Operand:
 @handles("Neg")
 def negate(call: Call) -> Value:
     return call.build.scale(call.value(), -1.0)
-
-
-@handles("Mul")
-def multiply(call: Call) -> Operand:
-    return arithmetic.multiply(call.build, call.operand(0), call.operand(1))
-
-
-@handles("Div")
-def divide(call: Call) -> Operand:
-    return arithmetic.divide(call.build, call.operand(0), call.operand(1))
-
-
-@handles("Pow")
-def power(call: Call) -> Operand:
-    return arithmetic.power(call.build, call.operand(0), call.operand(1))
 
 
 @handles("Where")
@@ -96,11 +64,6 @@ def running_sum(call: Call) -> Value:
 
 
 # -- matrix products --------------------------------------------------------------
-
-
-@handles("MatMul")
-def matmul(call: Call) -> Operand:
-    return matrices.matmul(call.build, call.operand(0), call.operand(1))
 
 
 @handles("Gemm", attributes="alpha beta transA transB")
@@ -142,7 +105,7 @@ def _turned(call: Call, index: int, transposed: bool) -> Operand:
 # -- reductions -------------------------------------------------------------------
 
 
-def axes_of(call: Call, x: Value) -> tuple[int, ...]:
+def _axes(call: Call, x: Value) -> tuple[int, ...]:
     """The axes that a reduction goes over."""
     axes = call.list_or_input("axes", 1)
     if not axes:
@@ -150,65 +113,29 @@ def axes_of(call: Call, x: Value) -> tuple[int, ...]:
     return tuple(sorted(axes_once(axes, x.rank)))
 
 
-@handles("ReduceSum", attributes="axes keepdims noop_with_empty_axes")
-def reduce_sum(call: Call) -> Value:
-    x = call.value()
-    return call.build.sum(x, axes_of(call, x), call.flag("keepdims", True))
+for _name, _reduction in {
+    "ReduceL1": arithmetic.absolute_sum,
+    "ReduceL2": arithmetic.euclidean_norm,
+    "ReduceLogSumExp": arithmetic.log_sum_exp,
+    "ReduceMax": arithmetic.largest_over,
+    "ReduceMean": Builder.mean,
+    "ReduceMin": arithmetic.smallest_over,
+    "ReduceSum": Builder.sum,
+    "ReduceSumSquare": arithmetic.sum_of_squares,
+}.items():
 
-
-@handles("ReduceMean", attributes="axes keepdims noop_with_empty_axes")
-def reduce_mean(call: Call) -> Value:
-    x = call.value()
-    return call.build.mean(x, axes_of(call, x), call.flag("keepdims", True))
-
-
-@handles("ReduceMax", attributes="axes keepdims noop_with_empty_axes")
-def reduce_max(call: Call) -> Value:
-    x = call.value()
-    return largest(call, x, axes_of(call, x), call.flag("keepdims", True))
-
-
-@handles("ReduceMin", attributes="axes keepdims noop_with_empty_axes")
-def reduce_min(call: Call) -> Value:
-    x = call.value()
-    opposite = call.build.scale(x, -1.0)
-    most = largest(call, opposite, axes_of(call, x), call.flag("keepdims", True))
-    return call.build.scale(most, -1.0)
-
-
-def largest(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    """The maximum over some axes, which become 1 or disappear."""
-    build = call.build
-    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    target = kept if keep else without(x.shape, axes)
-    rest = [i for i in range(x.rank) if i not in axes]
-    count = prod(x.shape[a] for a in axes)
-    if count == 1:
-        return build.reshape(x, target)
-    gathered = build.permute(x, (*rest, *axes))
-    entries = build.reshape(gathered, (*(x.shape[i] for i in rest), count))
-    return build.reshape(build.add(Max(), entries), target)
+    @handles(_name, attributes="axes keepdims noop_with_empty_axes")
+    def _reduce(call: Call, _reduction: Reduction = _reduction) -> Value:
+        x = call.value()
+        return _reduction(call.build, x, _axes(call, x), call.flag("keepdims", True))
 
 
 # -- activations --------------------------------------------------------------------
 
 
-for _name, _function in {
-    "Abs": Abs(),
-    "Atan": Arctan(),
-    "Cos": Cos(),
-    "Erf": Erf(),
-    "Exp": Exp(),
-    "HardSwish": HardSwish(),
-    "Log": Log(),
-    "Reciprocal": Power(-1.0),
-    "Relu": Relu(),
-    "Sigmoid": Sigmoid(),
-    "Sin": Sin(),
-    "Softplus": Softplus(),
-    "Sqrt": Power(0.5),
-    "Tanh": Tanh(),
-}.items():
+_PLAIN = "Abs Atan Cos Erf Exp HardSwish Log Reciprocal Relu Sigmoid Sin Softplus Sqrt Tanh"
+
+for _name, _function in ((name, activations.PLAIN[name.lower()]) for name in _PLAIN.split()):
 
     @handles(_name)
     def _activation(call: Call, _function: Op = _function) -> Value:
@@ -222,10 +149,7 @@ def leaky_relu(call: Call) -> Value:
 
 @handles("PRelu")
 def prelu(call: Call) -> Value:
-    x, slope = call.value(), call.constant(1, "slopes")
-    if broadcast(x.shape, slope.shape) != x.shape:
-        raise Unsupported(f"slopes of shape {tuple(slope.shape)} for an input of {x.shape}")
-    return call.build.add(PRelu(slope.double()), x)
+    return activations.prelu(call.build, call.value(), call.constant(1, "slopes"))
 
 
 @handles("Elu", attributes="alpha")
@@ -235,12 +159,7 @@ def elu(call: Call) -> Value:
 
 @handles("Celu", attributes="alpha")
 def celu(call: Call) -> Value:
-    alpha = call.number("alpha", 1.0)
-    if alpha <= 0:
-        raise call.refuse_attribute("alpha")
-    # celu(z) = alpha elu(z / alpha)
-    inner = call.build.scale(call.value(), 1 / alpha)
-    return call.build.scale(call.build.add(Elu(1.0), inner), alpha)
+    return activations.celu(call.build, call.value(), call.number("alpha", 1.0))
 
 
 @handles("Selu", attributes="alpha gamma")
@@ -257,51 +176,42 @@ def selu(call: Call) -> Value:
 
 @handles("Gelu", attributes="approximate")
 def gelu(call: Call) -> Value:
-    forms = {"none": Gelu(), "tanh": GeluTanh()}
-    form = forms.get(call.text("approximate", "none"))
-    if form is None:
-        raise call.refuse_attribute("approximate")
-    return call.build.add(form, call.value())
+    return activations.gelu(call.build, call.value(), call.text("approximate", "none"))
 
 
 @handles(WRITTEN_GELU, attributes="linear cubic")
 def written_gelu(call: Call) -> Value:
     """A GELU that a file writes out and `fuse` has recognised, with the file's own constants."""
-    _with_axes(call)
+    _require_axes(call)
     linear, cubic = float(call.attributes["linear"]), float(call.attributes["cubic"])
     if cubic != 0:
         return call.build.add(GeluTanh(linear, cubic), call.value())
     # t (1 + erf(c t)) / 2 = gelu(a t) / a with a = sqrt(2) c
     steepness = linear * sqrt(2)
-    inner = call.build.add(Gelu(), call.build.scale(call.value(), steepness))
-    return call.build.scale(inner, 1 / steepness)
+    return scaled(call.build, Gelu(), call.value(), 1 / steepness, steepness)
 
 
-def _with_axes(call: Call) -> None:
-    """A number without axes, given those of the one-axis constants that an activation is written
-    with."""
+def _require_axes(call: Call) -> None:
+    """Refuse a number without axes: constants of one axis, with which an activation may be
+    written out, would give it theirs."""
     if not call.value().rank:
         raise Unsupported("an activation of a tensor without axes, which may be written out")
 
 
 @handles("Swish", attributes="alpha")
 def swish(call: Call) -> Value:
-    _with_axes(call)
+    _require_axes(call)
     alpha = call.number("alpha", 1.0)
     if alpha == 0:
         raise call.refuse_attribute("alpha")
-    if alpha == 1:
-        return call.build.add(Silu(), call.value())
     # z sigmoid(a z) = silu(a z) / a
-    return call.build.scale(
-        call.build.add(Silu(), call.build.scale(call.value(), alpha)), 1 / alpha
-    )
+    return scaled(call.build, Silu(), call.value(), 1 / alpha, alpha)
 
 
 @handles("HardSigmoid", attributes="alpha beta")
 def hard_sigmoid(call: Call) -> Value:
-    inner = call.build.scale(call.value(), call.number("alpha", 0.2), call.number("beta", 0.5))
-    return call.build.add(Clip(0.0, 1.0), inner)
+    slope, offset = call.number("alpha", 0.2), call.number("beta", 0.5)
+    return activations.hard_sigmoid(call.build, call.value(), slope, offset)
 
 
 @handles("Clip", attributes="min max")

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from frown.graph import Builder, Op, Operand, Unsupported, Value, lossless
+from frown.read.activations import PLAIN, scaled
 from frown.read.arithmetic import clipped, multiply
 from frown.read.onnx.call import Call, handles
-from frown.relax import Clip, Elu, LeakyRelu, Relu, Sigmoid, Softplus, Tanh
+from frown.relax import Clip, Elu, LeakyRelu, Tanh
 
 Activation = Callable[[Builder, Value], Value]
 State = tuple[Operand, ...]
@@ -318,18 +319,12 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
         return _parameter(name, "beta", betas, default)
 
     match name.lower():
-        case "tanh":
-            return _plain(Tanh())
-        case "sigmoid":
-            return _plain(Sigmoid())
-        case "relu":
-            return _plain(Relu())
-        case "softplus":
-            return _plain(Softplus())
+        case "tanh" | "sigmoid" | "relu" | "softplus":
+            return _scaled(PLAIN[name.lower()])
         case "leakyrelu":
-            return _plain(LeakyRelu(alpha(0.01)))
+            return _scaled(LeakyRelu(alpha(0.01)))
         case "elu":
-            return _plain(Elu(alpha(1.0)))
+            return _scaled(Elu(alpha(1.0)))
         case "affine":
             return _scaled(None, alpha(None), 1.0, beta(None))
         case "scaledtanh":
@@ -346,17 +341,5 @@ def _parameter(name: str, which: str, given: Iterator[float], default: float | N
     return found
 
 
-def _plain(op: Op) -> Activation:
-    return lambda build, x: build.add(op, x)
-
-
-def _scaled(
-    op: Op | None, outer: float, inner: float, after: float = 0.0, before: float = 0.0
-) -> Activation:
-    """outer op(inner x + before) + after."""
-
-    def apply(build: Builder, x: Value) -> Value:
-        y = build.scale(x, inner, before)
-        return build.scale(y if op is None else build.add(op, y), outer, after)
-
-    return apply
+def _scaled(op: Op | None, *scale: float) -> Activation:
+    return lambda build, x: scaled(build, op, x, *scale)

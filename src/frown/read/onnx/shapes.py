@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Operand, Shape, Unsupported, Value, broadcast
+from frown.read import arithmetic
 from frown.read.onnx.call import Call, axes_once, axis_of, handles, without
 
 
@@ -147,8 +148,7 @@ def split(call: Call) -> list[Value]:
         sizes = (each,) * (parts - 1) + (x.shape[axis] - each * (parts - 1),)
     if sum(sizes) != x.shape[axis] or min(sizes) <= 0:
         raise Unsupported(f"a split of an axis of {x.shape[axis]} into {sizes}")
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [call.build.slice(x, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+    return arithmetic.split(call.build, x, axis, sizes)
 
 
 _TO_THE_END = (2**31 - 1, 2**63 - 1)

@@ -3,84 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 from frown.graph import Builder, Op, Operand, Unsupported, Value
-from frown.read import arithmetic
+from frown.read import activations, arithmetic
+from frown.read.activations import PLAIN, scaled
 from frown.read.ending import applied
 from frown.read.torch.ops import computed, constant, handles, neg, operand
-from frown.relax import (
-    Abs,
-    Arctan,
-    Clip,
-    Cos,
-    Elu,
-    Erf,
-    Exp,
-    Gelu,
-    GeluTanh,
-    HardSwish,
-    LeakyRelu,
-    Log,
-    Max,
-    Power,
-    PRelu,
-    Relu,
-    Sigmoid,
-    Silu,
-    Sin,
-    Softplus,
-    Tanh,
-    selu,
-)
+from frown.relax import Clip, Elu, Exp, LeakyRelu, Log, Power, Relu, Silu, Softplus, selu
 
-for _name, _op in {
-    "relu": Relu(),
-    "relu6": Clip(0.0, 6.0),
-    "sigmoid": Sigmoid(),
-    "tanh": Tanh(),
-    "atan": Arctan(),
-    "selu": selu(),
-    "silu": Silu(),
-    "abs": Abs(),
-    "hardswish": HardSwish(),
-    "erf": Erf(),
-    "exp": Exp(),
-    "log": Log(),
-    "sqrt": Power(0.5),
-    "rsqrt": Power(-0.5),
-    "reciprocal": Power(-1.0),
-    "square": Power(2.0),
-    "sin": Sin(),
-    "cos": Cos(),
-}.items():
+_PLAIN: dict[str, Op] = {name: op for name, op in PLAIN.items() if name != "softplus"}
+_PLAIN |= {"relu6": Clip(0.0, 6.0), "selu": selu(), "silu": Silu()}
+_PLAIN |= {"rsqrt": Power(-0.5), "square": Power(2.0)}
+
+for _name, _op in _PLAIN.items():
 
     @handles(_name)
-    def _activation(b: Builder, x: Value, _op: Op = _op) -> Value:
+    def _activation(b: Builder, x: Value, *, _op: Op = _op) -> Value:
         return applied(b, _op, x)
 
 
-@handles("exp2")
-def exp2(b: Builder, x: Value) -> Value:
-    return b.add(Exp(), b.scale(x, math.log(2)))
-
-
-@handles("expm1")
-def expm1(b: Builder, x: Value) -> Value:
-    return b.scale(b.add(Exp(), x), 1.0, -1.0)
-
-
-@handles("log1p")
-def log1p(b: Builder, x: Value) -> Value:
-    return b.add(Log(), b.scale(x, 1.0, 1.0))
-
-
-for _name, _base in {"log2": 2, "log10": 10}.items():
+# outer op(inner x + before) + after, the numbers in the order of `scaled`.
+_SCALED: dict[str, tuple[Op, tuple[float, ...]]] = {
+    "exp2": (Exp(), (1.0, math.log(2))),
+    "expm1": (Exp(), (1.0, 1.0, -1.0)),
+    "log10": (Log(), (1 / math.log(10),)),
+    "log1p": (Log(), (1.0, 1.0, 0.0, 1.0)),
+    "log2": (Log(), (1 / math.log(2),)),
+    "log_sigmoid": (Softplus(), (-1.0, -1.0)),
+}
+for _name, (_op, _scale) in _SCALED.items():
 
     @handles(_name)
-    def _logarithm(b: Builder, x: Value, _base: int = _base) -> Value:
-        return b.scale(b.add(Log(), x), 1 / math.log(_base))
+    def _scaled_activation(
+        b: Builder, x: Value, *, _op: Op = _op, _scale: tuple[float, ...] = _scale
+    ) -> Value:
+        return scaled(b, _op, x, *_scale)
 
 
 @handles("leaky_relu")
@@ -104,9 +62,9 @@ def rrelu(
 
 @handles("prelu")
 def prelu(b: Builder, x: Value, weight: Operand) -> Value:
-    slope = constant(weight, "slope").double()
+    slope = constant(weight, "slope")
     channels = (-1, *([1] * (x.rank - 2))) if x.rank > 1 else (-1,)
-    return b.add(PRelu(slope.reshape(channels)), x)
+    return activations.prelu(b, x, slope.reshape(channels))
 
 
 @handles("softplus")
@@ -119,12 +77,7 @@ def softplus(b: Builder, x: Value, beta: float = 1, threshold: float = 20) -> Va
         raise Unsupported(f"beta {beta} with threshold {threshold}; raise the threshold")
     if beta == 1:
         return applied(b, Softplus(), x)
-    return b.scale(b.add(Softplus(), b.scale(x, float(beta))), 1.0 / beta)
-
-
-@handles("log_sigmoid")
-def log_sigmoid(b: Builder, x: Value) -> Value:
-    return neg(b, b.add(Softplus(), neg(b, x)))
+    return scaled(b, Softplus(), x, 1.0 / beta, float(beta))
 
 
 @handles("elu")
@@ -141,21 +94,17 @@ def elu(b: Builder, x: Value, alpha: float = 1, scale: float = 1, input_scale: f
 
 @handles("celu")
 def celu(b: Builder, x: Value, alpha: float = 1.0) -> Value:
-    if not alpha > 0:
-        raise Unsupported(f"alpha {alpha}; it must be positive")
-    inner = x if alpha == 1 else b.scale(x, 1.0 / alpha)
-    y = b.add(Elu(1.0), inner)
-    return y if alpha == 1 else b.scale(y, float(alpha))
+    return activations.celu(b, x, float(alpha))
 
 
 @handles("gelu")
 def gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
-    return b.add(GeluTanh() if approximate == "tanh" else Gelu(), x)
+    return activations.gelu(b, x, approximate)
 
 
 @handles("hardsigmoid")
 def hardsigmoid(b: Builder, x: Value) -> Value:
-    return b.add(Clip(0.0, 1.0), b.scale(x, 1 / 6, 0.5))
+    return activations.hard_sigmoid(b, x, 1 / 6, 0.5)
 
 
 @handles("threshold")
@@ -203,40 +152,3 @@ def maximum(b: Builder, x: Operand, y: Operand) -> Operand:
 @handles("minimum")
 def minimum(b: Builder, x: Operand, y: Operand) -> Operand:
     return arithmetic.smallest(b, (x, y))
-
-
-@handles("amax")
-def amax(b: Builder, x: Value, axes: Sequence[int] = (), keepdim: bool = False) -> Value:
-    gone = sorted(a % x.rank for a in axes) if axes else list(range(x.rank))
-    left = [a for a in range(x.rank) if a not in gone]
-    rest = tuple(x.shape[a] for a in left)
-    count = math.prod(x.shape[a] for a in gone)
-    windows = b.reshape(b.permute(x, (*left, *gone)), (*rest, count))
-    y = b.add(Max(), windows) if count > 1 else b.reshape(windows, rest)
-    kept = tuple(1 if a in gone else n for a, n in enumerate(x.shape))
-    return b.reshape(y, kept) if keepdim else y
-
-
-@handles("amin")
-def amin(b: Builder, x: Value, axes: Sequence[int] = (), keepdim: bool = False) -> Value:
-    return neg(b, amax(b, neg(b, x), axes, keepdim))
-
-
-@handles("max.default")
-def max_all(b: Builder, x: Value) -> Value:
-    return amax(b, x)
-
-
-@handles("min.default")
-def min_all(b: Builder, x: Value) -> Value:
-    return amin(b, x)
-
-
-@handles("max.dim")
-def max_along(b: Builder, x: Value, axis: int, keepdim: bool = False) -> tuple[Value, None]:
-    return amax(b, x, (axis,), keepdim), None
-
-
-@handles("min.dim")
-def min_along(b: Builder, x: Value, axis: int, keepdim: bool = False) -> tuple[Value, None]:
-    return amin(b, x, (axis,), keepdim), None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -10,9 +9,7 @@ from torch import Tensor
 
 from frown.graph import Builder, Operand, Unsupported, Value
 from frown.read import attention
-from frown.read.torch.activations import amax
-from frown.read.torch.ops import computed, constant, handles
-from frown.relax import Abs, Power
+from frown.read.torch.ops import computed, handles, optional
 
 
 @handles("softmax", "_softmax")
@@ -23,11 +20,6 @@ def softmax(b: Builder, x: Value, axis: int, dtype: object = None) -> Operand:
 @handles("log_softmax", "_log_softmax")
 def log_softmax(b: Builder, x: Value, axis: int, dtype: object = None) -> Operand:
     return attention.log_softmax(b, x, axis)
-
-
-@handles("logsumexp")
-def log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keepdim: bool = False) -> Value:
-    return attention.log_sum_exp(b, x, axes, keepdim)
 
 
 @handles("var.correction")
@@ -41,24 +33,6 @@ def variance(
     gone = sorted(a % x.rank for a in axes or range(x.rank))
     y = attention.variance(b, x, gone, 1.0 if correction is None else float(correction))
     return y if keepdim else b.reshape(y, [n for a, n in enumerate(x.shape) if a not in gone])
-
-
-@handles("linalg_vector_norm")
-def vector_norm(
-    b: Builder,
-    x: Value,
-    ord: float = 2,
-    axes: Sequence[int] | None = None,
-    keepdim: bool = False,
-    dtype: object = None,
-) -> Value:
-    if ord == 1:
-        return b.sum(b.add(Abs(), x), axes or None, keepdim)
-    if ord == 2:
-        return b.add(Power(0.5), b.sum(b.add(Power(2.0), x), axes or None, keepdim))
-    if ord == math.inf:
-        return amax(b, b.add(Abs(), x), axes or (), keepdim)
-    raise Unsupported(f"the norm of order {ord}")
 
 
 @handles("layer_norm")
@@ -85,7 +59,7 @@ def group_norm(
     eps: float = 1e-5,
     cudnn: bool = False,
 ) -> Value:
-    factor, offset = _optional(weight, "weight"), _optional(bias, "bias")
+    factor, offset = optional(weight, "weight"), optional(bias, "bias")
     return attention.group_norm(b, computed(x, "input"), groups, factor, offset, eps)
 
 
@@ -103,10 +77,10 @@ def instance_norm(
     cudnn: bool = False,
 ) -> Value:
     value = computed(x, "input")
-    factor, offset = _optional(weight, "weight"), _optional(bias, "bias")
+    factor, offset = optional(weight, "weight"), optional(bias, "bias")
     if own:
         return attention.group_norm(b, value, value.shape[1], factor, offset, eps)
-    centre, width = _optional(mean, "mean"), _optional(var, "variance")
+    centre, width = optional(mean, "mean"), optional(var, "variance")
     if centre is None or width is None:
         raise Unsupported("no statistics")
     inverse = 1 / (width.double() + eps).sqrt()
@@ -130,7 +104,7 @@ def scaled_dot_product_attention(
         raise Unsupported("random dropout; set dropout_p to 0 in evaluation mode")
     if enable_gqa:
         key, value = (_repeated(b, x, query.shape[-3] // x.shape[-3]) for x in (key, value))
-    allowed = _optional(mask, "mask")
+    allowed = optional(mask, "mask")
     return attention.attention(b, query, key, value, allowed, causal, scale)
 
 
@@ -139,7 +113,3 @@ def _repeated(b: Builder, x: Operand, times: int) -> Operand:
     if isinstance(x, Tensor):
         return x.repeat_interleave(times, -3)
     return b.gather(x, x.rank - 3, torch.arange(x.shape[-3]).repeat_interleave(times))
-
-
-def _optional(x: Operand | None, role: str) -> Tensor | None:
-    return None if x is None else constant(x, role)

@@ -7,15 +7,17 @@ constant. At least one argument is computed; constants fold before they come her
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from frown.graph import Builder, Operand, Unsupported, Value, lossless
-from frown.read import arithmetic, matrices
-from frown.relax import Sigmoid, Silu
+from frown.graph import Builder, Operand, Unsupported, Value
+from frown.read import arithmetic, attention, matrices
+from frown.read.arithmetic import Reduction
+from frown.relax import Abs, Sigmoid, Silu
 
 Handler = Callable[..., Any]
 H = TypeVar("H", bound=Handler)
@@ -49,6 +51,10 @@ def constant(x: Operand, role: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise Unsupported(f"a {role} computed from the input")
     return x
+
+
+def optional(x: Operand | None, role: str) -> Tensor | None:
+    return None if x is None else constant(x, role)
 
 
 def each(values: int | Sequence[int], dims: int) -> list[int]:
@@ -112,26 +118,60 @@ def where(b: Builder, mask: Operand, x: Operand | float, y: Operand | float) -> 
     return arithmetic.where(b, constant(mask, "condition"), operand(x), operand(y))
 
 
-@handles("sum.dim_IntList", "sum.default")
-def sum_(
-    b: Builder,
-    x: Value,
-    axes: Sequence[int] | None = None,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-) -> Value:
-    return b.sum(x, axes or None, keepdim)
+for _name, _reduction in {
+    "sum.dim_IntList": Builder.sum,
+    "sum.default": Builder.sum,
+    "mean.dim": Builder.mean,
+    "mean.default": Builder.mean,
+    "amax": arithmetic.largest_over,
+    "amin": arithmetic.smallest_over,
+    "max.default": arithmetic.largest_over,
+    "min.default": arithmetic.smallest_over,
+    "logsumexp": arithmetic.log_sum_exp,
+}.items():
+
+    @handles(_name)
+    def _reduced(
+        b: Builder,
+        x: Value,
+        axes: Sequence[int] | None = None,
+        keepdim: bool = False,
+        dtype: torch.dtype | None = None,
+        *,
+        _reduction: Reduction = _reduction,
+    ) -> Value:
+        return _reduction(b, x, axes or range(x.rank), keepdim)
 
 
-@handles("mean.dim", "mean.default")
-def mean(
+for _name, _extreme in {
+    "max.dim": arithmetic.largest_over,
+    "min.dim": arithmetic.smallest_over,
+}.items():
+
+    @handles(_name)
+    def _extreme_along(
+        b: Builder, x: Value, axis: int, keepdim: bool = False, *, _extreme: Reduction = _extreme
+    ) -> tuple[Value, None]:
+        return _extreme(b, x, (axis,), keepdim), None
+
+
+@handles("linalg_vector_norm")
+def vector_norm(
     b: Builder,
     x: Value,
+    ord: float = 2,
     axes: Sequence[int] | None = None,
     keepdim: bool = False,
-    dtype: torch.dtype | None = None,
+    dtype: object = None,
 ) -> Value:
-    return b.mean(x, axes or None, keepdim)
+    over = axes or range(x.rank)
+    if ord == 1:
+        return arithmetic.absolute_sum(b, x, over, keepdim)
+    if ord == 2:
+        return arithmetic.euclidean_norm(b, x, over, keepdim)
+    if ord == math.inf:
+        return arithmetic.largest_over(b, b.add(Abs(), x), over, keepdim)
+    raise Unsupported(f"the norm of order {ord}")
 
 
 @handles("cumsum")
@@ -205,13 +245,13 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value, None, None]:
-    centre, width = constant(mean, "mean").double(), constant(var, "variance").double()
-    factor = 1.0 / (width + eps).sqrt()
-    if weight is not None:
-        given = constant(weight, "weight").double()
-        factor = lossless(lossless(factor) * given, given)
-    offset = torch.zeros_like(factor) if bias is None else constant(bias, "bias").double()
-    per_channel = (-1, *([1] * (x.rank - 2)))
-    # In two steps, as bias - mean * factor may cancel: so every constant is right to a few ulps.
-    centred = b.scale(x, 1.0, -centre.reshape(per_channel))
-    return b.scale(centred, factor.reshape(per_channel), offset.reshape(per_channel)), None, None
+    y = attention.batch_norm(
+        b,
+        x,
+        optional(weight, "weight"),
+        optional(bias, "bias"),
+        constant(mean, "mean"),
+        constant(var, "variance"),
+        eps,
+    )
+    return y, None, None

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.graph import Builder, Operand, Unsupported, Value
-from frown.read.arithmetic import along
+from frown.graph import Builder, Operand, Unsupported, Value, Windows
+from frown.read import arithmetic
 from frown.read.torch.ops import H, Handler, constant, each, handles, operand
 from frown.relax import Max
 
@@ -87,8 +87,7 @@ def split(b: Builder, x: Value, sizes: int | Sequence[int], axis: int = 0) -> tu
         if isinstance(sizes, int)
         else list(sizes)
     )
-    ends = [sum(steps[: i + 1]) for i in range(len(steps))]
-    return tuple(b.slice(x, axis, e - n, e) for n, e in zip(steps, ends, strict=True))
+    return tuple(arithmetic.split(b, x, axis, steps))
 
 
 @handles("unbind")
@@ -173,11 +172,22 @@ def max_pool(
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
 ) -> Value:
+    windows = _windows(x, kernel, stride, padding, dilation, ceil_mode)
+    return b.add(Max(), b.windows(x, windows))
+
+
+def _windows(
+    x: Value,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ceil: bool,
+) -> Windows:
+    """Pooling windows from torch's arguments, of which one number may stand for all axes."""
     dims = len(kernel)
-    pads = [(p, p) for p in each(padding, dims)]
-    steps = each(stride or kernel, dims)
-    y = b.windows(x, kernel, steps, pads, each(dilation, dims), ceil_mode)
-    return b.add(Max(), y)
+    steps, pads = each(stride or kernel, dims), [(p, p) for p in each(padding, dims)]
+    return Windows(x.shape[-dims:], kernel, steps, pads, each(dilation, dims), ceil)
 
 
 @handles(
@@ -224,9 +234,8 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Value:
     dims = len(kernel)
-    steps, widths = each(stride or kernel, dims), each(padding, dims)
-    pads = [(p, p) for p in widths]
-    y = b.average_pool(x, kernel, steps, pads, [1] * dims, ceil_mode, count_include_pad)
+    windows = _windows(x, kernel, stride, padding, 1, ceil_mode)
+    y = b.average_pool(x, windows, count_include_pad)
     if divisor_override is None:
         return y
     # Both means of an input of ones have the same sum, so their ratio is count / divisor.
@@ -236,7 +245,15 @@ def avg_pool(
     else:
         pool = torch.nn.functional.avg_pool3d
     means = [
-        pool(ones, list(kernel), steps, widths, ceil_mode, count_include_pad, divisor)
+        pool(
+            ones,
+            list(kernel),
+            list(windows.stride),
+            each(padding, dims),
+            ceil_mode,
+            count_include_pad,
+            divisor,
+        )
         for divisor in (divisor_override, None)
     ]
     return b.scale(y, (means[0] / means[1])[0, 0])
@@ -282,7 +299,7 @@ def separable(b: Builder, run: Run, x: Value, dtype: torch.dtype, dims: int) -> 
         across[2 + axis] = slice(None)
         matrices.append(answer[tuple(across)].T)
     for axis, matrix in enumerate(matrices, x.rank - dims):
-        x = along(b, x, axis, matrix)
+        x = arithmetic.along(b, x, axis, matrix)
     return x
 
 
