@@ -58,6 +58,10 @@ class Part(ABC):
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
         """Slopes (rows, lanes, slots here) over the slots of the whole graph; NaN elsewhere."""
 
+    @abstractmethod
+    def slots_of(self, table: Tensor, sample: Tensor, place: Tensor) -> Tensor:
+        """(rows, slots here) of a table (N, slots of the whole graph)."""
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.plan.graph.nodes[self.target].shape
@@ -113,6 +117,9 @@ class Whole(Part):
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
         return alpha
 
+    def slots_of(self, table: Tensor, sample: Tensor, place: Tensor) -> Tensor:
+        return table[sample]
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -156,6 +163,9 @@ class Patch(Part):
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
         wide = alpha.new_full((*alpha.shape[:2], slots), torch.nan)
         return wide.scatter_(2, self.slots[place][:, None].expand_as(alpha), alpha)
+
+    def slots_of(self, table: Tensor, sample: Tensor, place: Tensor) -> Tensor:
+        return table[sample[:, None], self.slots[place]]
 
     def distinct(self, sample: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor | slice]:
         """Samples and places that differ, and which of them each row has."""

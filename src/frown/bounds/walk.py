@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.plan import Plan
-from frown.graph.box import Box
+from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.problem.region import Region
@@ -39,14 +39,33 @@ class Given:
 
     With `cuts` they narrow the region itself, as the sides of a branch do: where they contradict
     what follows from it, nothing of it is left. Without, a contradiction is rounding alone.
+    `marked` entries, as a rule those that were cut, are worth a multiplier: rows may then use
+    l <= z <= u itself, besides the lines over [l, u].
     """
 
     boxes: Boxes
     cuts: bool = False
+    marked: dict[int, Tensor] | None = None  # (N, *shape) masks, by source
 
     def rows(self, index: Tensor | slice) -> Given:
         """The boxes of these samples."""
-        return Given({i: box.rows(index) for i, box in self.boxes.items()}, self.cuts)
+        boxes = {i: box.rows(index) for i, box in self.boxes.items()}
+        marked = self.marked and {i: rows_of(mask, index) for i, mask in self.marked.items()}
+        return Given(boxes, self.cuts, marked)
+
+    def marks(self, plan: Plan, target: int) -> Tensor | None:
+        """(N, slots) masks of the neurons below a target that are marked; None: there are none."""
+        if not self.marked or not any(plan.sources[i] in self.marked for i in plan.below(target)):
+            return None
+        places, count = plan.slots(target)
+        samples = len(next(iter(self.marked.values())))
+        found = torch.zeros(samples, count, dtype=torch.bool, device=plan.graph.device)
+        for i, place in places.items():
+            mask = self.marked.get(plan.sources[i])
+            if mask is not None:
+                flow = mask.to(plan.graph.dtype)
+                found[:, place] = plan.carry(i, Box(flow, flow)).lower.flatten(1) > 0
+        return found
 
 
 class Arithmetic(ABC):
@@ -69,6 +88,10 @@ class Arithmetic(ABC):
     def nonlinear(self, node: int, box: Box) -> None:
         """Relax a nonlinearity over a box, and enclose its values there."""
 
+    def crossed(self, box: Box, other: Box) -> Tensor:
+        """(N,) whether no value lies in both boxes, for some entry."""
+        return box.misses(other)
+
     def narrow(self, source: int, box: Box, reader: int) -> None:
         """Take in a tighter box of a source, of which `reader` is the first to need it."""
         self.values[source] = box
@@ -90,7 +113,7 @@ def walk(arithmetic: Arithmetic, tighten: Tighten, given: Given | None = None) -
     def met(box: Box, other: Box) -> Box:
         nonlocal empty
         if given is not None and given.cuts:
-            empty = empty | box.misses(other)
+            empty = empty | arithmetic.crossed(box, other)
         return box.meet(other)
 
     def bounded(source: int) -> Box:

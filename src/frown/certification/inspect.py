@@ -220,7 +220,12 @@ class _Inside:
             slope = choice.slope(i, here).to(here)
             slopes[i] = slope = torch.where(slope.isnan(), usual, slope)
             intercept = op.line(slope, under, relaxed.anchors).intercept
-            return (here * intercept).flatten(1).sum(1), op.expand(here) * slope
+            gain, below = (here * intercept).flatten(1).sum(1), op.expand(here) * slope
+            m = None if choice.multiplier is None else choice.multiplier(i)
+            if m is None:
+                return gain, below
+            m, box = m.to(here), relaxed.box
+            return gain - (m * box.lower).maximum(m * box.upper).flatten(1).sum(1), below + m
 
         start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
         return form_of(self.plan, descend(self.plan, target, start, through)), slopes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from frown.bounds.forms import form_along
 from frown.bounds.plan import Plan, spread_box
@@ -17,6 +18,8 @@ from frown.graph.box import Box
 from frown.graph.op import Affine
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed
+
+ROUNDING = 64  # units in the last place by which boxes of one value may miss each other
 
 
 @dataclass
@@ -43,6 +46,12 @@ class Float(Arithmetic):
         if self.rule is not None:
             self.relaxed[node] = relax(op, box, self.rule, self.wide)
         self.values[node] = op.image(box)
+
+    def crossed(self, box: Box, other: Box) -> Tensor:
+        """Tell boxes apart only where rounding is not a likely reason."""
+        eps = ROUNDING * torch.finfo(box.lower.dtype).eps
+        low, high = box.lower.maximum(other.lower), box.upper.minimum(other.upper)
+        return (low - high > eps * (low.abs() + high.abs())).flatten(1).any(1)
 
 
 def without_rows(plan: Plan, region: Region, source: int, box: Box, work: Work) -> Box | None:

@@ -20,7 +20,15 @@ from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.first_layer import Entry
-from frown.bounds.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
+from frown.bounds.forms import (
+    Chosen,
+    LinearForm,
+    Through,
+    begin,
+    descend,
+    form_of,
+    push_forward,
+)
 from frown.bounds.plan import Plan
 from frown.bounds.stacks import stacks
 from frown.methods.frown.alpha import alpha_of
@@ -102,6 +110,7 @@ class RowBatch:
     group: Tensor | None  # (rows,)
     wide: bool = False
     entry: Entry | None = None  # stands for the region, where there is one
+    marked: Tensor | None = None  # (rows, slots) neurons with a multiplier, in a last lane
 
     @property
     def sides(self) -> int:
@@ -109,7 +118,7 @@ class RowBatch:
 
     @property
     def lanes(self) -> int:
-        return self.sides * (2 if self.wide else 1)
+        return self.sides * (2 if self.wide else 1) + (self.marked is not None)
 
 
 def optimise(
@@ -190,16 +199,26 @@ class _Search:
         count = rows.coef.shape[0]
         self.alphas = [alpha_of(stack, node, rows.group, count) for stack, node in every]
         self.at = {i: own for own in self.alphas for i in own.stack.nodes}
+        self.multipliers = None if rows.marked is None else Multipliers(plan, rows, rows.marked)
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
         """Move alpha by rate step / size, inside the search space."""
         sides = self.rows.sides
-        self.alpha = torch.addcdiv(self.alpha, step, size, value=rate)
+        if self.multipliers is not None:
+            # In units of their own, and free of any bound.
+            step = step.clone()
+            step[:, -1] *= self.multipliers.unit
+            moved = torch.addcdiv(self.alpha, step, size, value=rate)
+            self.alpha, moved = moved, moved[:, -1].clone()
+        else:
+            self.alpha = torch.addcdiv(self.alpha, step, size, value=rate)
         if self.rows.wide:
             self.alpha[:, :sides].clamp_(0, 1)
             self.alpha[:, sides:].clamp_(-1, 1)
         else:
             self.alpha.clamp_(0, 1)
+        if self.multipliers is not None:
+            self.alpha[:, -1] = moved
 
     def evaluate(self, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Every row's bound at its slopes, and the groups' ascent direction.
@@ -222,6 +241,9 @@ class _Search:
         # A coefficient without a number has no minimiser, and what a point gives there no meaning.
         bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
         direction = self._joined([own.uphill(arrived) for own in self.alphas], bound)
+        if self.multipliers is not None:
+            gain, uphill = self.multipliers.uphill(arrived)
+            bound, direction = bound + gain, torch.cat([direction, uphill[:, None]], 1)
         if self.rows.group is not None:
             direction = torch.zeros_like(self.alpha).index_add_(0, self.rows.group, direction)
         return bound, direction
@@ -231,8 +253,13 @@ class _Search:
         for own in self.alphas:
             own.prepare(self.alpha, self.fresh)
 
-        def through(i: int, here: Tensor) -> tuple[None, Tensor]:
+        def plain(i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
             return None, self.at[i].back(i, here)
+
+        through: Through = plain
+        if self.multipliers is not None:
+            self.multipliers.prepare(self.alpha)
+            through = self.multipliers.added(plain)
 
         entry = self.rows.entry
         end = descend(self.plan, self.rows.target, self.head, through, constants, entry)
@@ -242,7 +269,10 @@ class _Search:
         self.fresh = False
         if not constants:
             return form
-        return LinearForm(form.coef, sum((own.gain() for own in self.alphas), form.const))
+        const = sum((own.gain() for own in self.alphas), form.const)
+        if self.multipliers is not None:
+            const = const - self.multipliers.cost.sum(1)
+        return LinearForm(form.coef, const)
 
     def lines(self) -> dict[int, Chosen]:
         """The lines of every node that was passed."""
@@ -251,9 +281,73 @@ class _Search:
     def _joined(self, uphill: list[list[Tensor]], like: Tensor) -> Tensor:
         """(rows, lanes, slots) the derivatives of all stacks."""
         if not uphill:
-            return like.new_zeros(len(like), self.rows.lanes, 0)
+            return like.new_zeros(len(like), self.rows.lanes - (self.rows.marked is not None), 0)
         lanes = [torch.cat(t, 1) if len(t) > 1 else t[0] for t in zip(*uphill, strict=True)]
         return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
+
+
+class Multipliers:
+    """Multipliers m of rows at marked neurons: m z - max(m l, m u), which is never above 0 for z in
+    [l, u], is added to a row, for any m.
+
+    The derivative of a bound by m is z* - u where m > 0, z* - l where m < 0; at m = 0 only a z*
+    that has left [l, u] has one.
+    """
+
+    def __init__(self, plan: Plan, rows: RowBatch, marked: Tensor) -> None:
+        self.plan, self.rows, self.marked = plan, rows, marked
+        self.places, _ = plan.slots(rows.target)
+        count = len(rows.coef)
+        boxes = [node.box for node in rows.relaxed]
+        self.low, self.high = (
+            torch.cat([t.flatten(1).expand(count, -1) for t in side], 1)
+            for side in ([b.lower for b in boxes], [b.upper for b in boxes])
+        )
+        self.size: dict[int, Tensor] | None = {}  # the mean coefficient of rows at nodes
+        self.unit = rows.coef.new_ones(())  # (groups, slots) of steps
+
+    def prepare(self, alpha: Tensor) -> None:
+        """Begin a pass at the multipliers of the last lane."""
+        own = alpha[:, -1] if self.rows.group is None else alpha[self.rows.group, -1]
+        self.m = torch.where(self.marked, own.nan_to_num(nan=0.0), 0.0)
+        self.cost = torch.maximum(self.m * self.low, self.m * self.high)
+
+    def added(self, through: Through) -> Through:
+        """A way through nodes that adds the multipliers."""
+
+        def more(i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
+            gain, below = through(i, here)
+            if self.size is not None:
+                self.size[i] = below.abs().flatten(1).mean(1)
+            return gain, below + self.m[:, self.places[i]].view(below.shape)
+
+        return more
+
+    def uphill(self, arrived: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
+        """(rows,) what multipliers add where z arrives, and (rows, slots) how bounds grow with
+        them, in units of their steps."""
+        if self.size is not None:
+            self._measure(self.size)
+            self.size = None
+        z = torch.zeros_like(self.m)
+        for i, here in arrived.items():
+            z[:, self.places[i]] = here.flatten(1)
+        nearest = z.maximum(self.low).minimum(self.high)
+        end = torch.where(self.m > 0, self.high, torch.where(self.m < 0, self.low, nearest))
+        unit = self.unit if self.rows.group is None else self.unit[self.rows.group]
+        growth = torch.where(self.marked, (z - end) * unit, 0.0)
+        return (self.m * z - self.cost).sum(1), growth
+
+    def _measure(self, size: dict[int, Tensor]) -> None:
+        """Steps are as large as coefficients at the node are, in the mean."""
+        unit = torch.ones_like(self.m)
+        for i, mean in size.items():
+            unit[:, self.places[i]] = mean[:, None]
+        group = self.rows.group
+        if group is not None:
+            total = unit.new_zeros(int(group.max()) + 1, unit.shape[1]).index_add_(0, group, unit)
+            unit = total / torch.bincount(group)[:, None]
+        self.unit = unit
 
 
 def _group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:

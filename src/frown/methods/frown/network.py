@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
@@ -53,6 +53,8 @@ class Tables:
         if key not in self.alpha:
             shape = (self.samples * groups, lanes, slots)
             self.alpha[key] = like.new_full(shape, torch.nan)
+        elif self.alpha[key].shape[1] < lanes:  # multipliers have come in
+            self.alpha[key] = _padded(self.alpha[key], lanes)
         return self.alpha[key]
 
     def filled(self, alpha: Tensor, key: Key, rows: Tensor) -> Tensor:
@@ -63,7 +65,12 @@ class Tables:
         if self.tight is None or key not in self.tight.alpha:
             return alpha
         narrow = self.tight.alpha[key][rows]
-        start = torch.cat([narrow, torch.zeros_like(narrow)], 1)
+        sides = alpha.shape[1] // 2  # a lane of multipliers is one more
+        start = torch.cat([narrow[:, :sides], torch.zeros_like(narrow[:, :sides])], 1)
+        if alpha.shape[1] > 2 * sides:
+            more = narrow.shape[1] > sides
+            last = narrow[:, -1:] if more else torch.zeros_like(narrow[:, :1])
+            start = torch.cat([start, last], 1)
         return torch.where(torch.isnan(alpha), start, alpha)
 
     def take(self, index: Tensor, rounds: int = 0) -> Tables:
@@ -85,9 +92,12 @@ def joined(tables: Sequence[Tables]) -> Tables:
         known = next(one for one in tables if key in one.alpha)
         like = known.alpha[key]
         groups = len(like) // known.samples
-        blank = [like.new_full((n.samples * groups, *like.shape[1:]), torch.nan) for n in tables]
+        lanes = max(one.alpha[key].shape[1] for one in tables if key in one.alpha)
+        shape = (lanes, like.shape[2])
+        blank = [like.new_full((n.samples * groups, *shape), torch.nan) for n in tables]
         parts = zip(tables, blank, strict=True)
-        alpha[key] = torch.cat([one.alpha.get(key, nothing) for one, nothing in parts])
+        found = [one.alpha.get(key, nothing) for one, nothing in parts]
+        alpha[key] = torch.cat([_padded(one, lanes) for one in found])
     narrow = [one.tight for one in tables if one.tight is not None]
     tight = joined(narrow) if len(narrow) == len(tables) else None
     return Tables(sum(one.samples for one in tables), tables[0].rounds, alpha, tight)
@@ -251,7 +261,22 @@ class FrownProof(Proof):
             own = slopes(i, here).float().double()
             return own if len(own) == count else own.expand(count, *own.shape[1:])
 
-        return Choice(slope, whole)
+        return Choice(slope, whole, self._multiplier(plan, request.target, alpha, grouped))
+
+    def _multiplier(
+        self, plan: Plan, target: int, alpha: Tensor, grouped: bool
+    ) -> Callable[[int], Tensor | None] | None:
+        """The multipliers in the last of these lanes (rows, lanes, slots), where there are any."""
+        if alpha.shape[1] == (2 if grouped else 1) * (2 if self.wide else 1):
+            return None
+        m, (places, _) = alpha[:, -1].nan_to_num(nan=0.0).float().double(), plan.slots(target)
+
+        def multiplier(i: int) -> Tensor | None:
+            (source,) = plan.graph.nodes[i].inputs
+            own = m[:, places[i]]
+            return own.view(-1, *plan.graph.nodes[source].shape) if bool(own.any()) else None
+
+        return multiplier
 
     def ready(self, plan: Plan, source: int) -> Tensor | None:
         found = self._origin(plan)[source]
@@ -278,6 +303,8 @@ class FrownProof(Proof):
         """(rows, lanes, slots) where the ascents of these neurons' groups ended."""
         split = parts(self.plan, target, self.method.group)
         slots, found = self.plan.slots(target)[1], None
+        tables = (self.tables.alpha.get((target, k)) for k in range(len(split.parts)))
+        lanes = max((table.shape[1] for table in tables if table is not None), default=0)
         for k, part, index in split.split(request.rows.neuron):
             table = self.tables.alpha.get((target, k))
             if table is None:
@@ -287,9 +314,16 @@ class FrownProof(Proof):
             place, key = split.place[rows.neuron], self._own(rows.sample) * (2 * blocks) + slot
             alpha = part.spread(self.tables.filled(table[key], (target, k), key), place, slots)
             if found is None:
-                found = alpha.new_full((len(request.rows), *alpha.shape[1:]), torch.nan)
-            found[index] = alpha
+                found = alpha.new_full((len(request.rows), lanes, slots), torch.nan)
+            found[index] = _padded(alpha, lanes)
         return found
+
+
+def _padded(alpha: Tensor, lanes: int) -> Tensor:
+    """(rows, lanes, slots) with a lane of multipliers 0 where there was none."""
+    if alpha.shape[1] == lanes:
+        return alpha
+    return torch.cat([alpha, torch.zeros_like(alpha[:, :1])], 1)
 
 
 def _finite(relaxed: Relaxed) -> bool:
@@ -331,7 +365,7 @@ def frown(
     elif tables.rounds == 0:
         crown = crown_layers(plan, region, method.lines, work, given)
         base = Frowned(crown, crown_literals(plan, region, property, crown, work))
-    engine = _Engine(plan, region, method, tables, sample, work)
+    engine = _Engine(plan, region, method, tables, sample, work, given)
 
     lines = Float(plan, region, method.lines, method.wide)
 
@@ -371,6 +405,7 @@ def gather_rows(
     grouped: bool,
     wide: bool,
     entry: Entry | None = None,
+    marked: Tensor | None = None,
 ) -> tuple[RowBatch, Tensor]:
     """Rows of these samples and places with what they need, and their keys in order.
 
@@ -380,7 +415,7 @@ def gather_rows(
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     own = part.relaxed(relaxed, sample, place)
     ball = region if entry is not None else part.region(region, sample, place)
-    return RowBatch(part.target, coef, ball, own, group, wide, entry), keys
+    return RowBatch(part.target, coef, ball, own, group, wide, entry, marked), keys
 
 
 def tried(plan: Plan, source: int, tables: Tables, method: Frown, sample: Tensor) -> Tensor:
@@ -406,6 +441,7 @@ class _Engine:
     tables: Tables
     sample: Tensor
     work: Work
+    given: Given | None = None
 
     def begins_at_crown(self, source: int) -> bool:
         """True if rows without slopes to start from begin with CROWN's very lines.
@@ -504,8 +540,9 @@ class _Engine:
             coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
         entry, wide = part.entry(self.region, sample, place), self.method.wide
+        marked = self._marked(part, table, sample, place)
         rows, keys = gather_rows(
-            part, self.region, coef, sample, place, key, relaxed, grouped, wide, entry
+            part, self.region, coef, sample, place, key, relaxed, grouped, wide, entry, marked
         )
         width = part.plan.slots(part.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
@@ -522,6 +559,19 @@ class _Engine:
         if not grouped:
             flat.index_fill_(0, keys[bound < known], torch.nan)
         return bound
+
+    def _marked(self, part: Part, table: Key, sample: Tensor, place: Tensor) -> Tensor | None:
+        """(rows, slots) the neurons at which rows have multipliers; None: nowhere."""
+        known = self.tables.alpha.get(table)
+        sides = 1 if self.method.group == 1 or table[0] == self.plan.graph.output else 2
+        before = known is not None and known.shape[1] > sides * (2 if self.method.wide else 1)
+        if self.given is None and not before:
+            return None
+        marks = None if self.given is None else self.given.marks(self.plan, table[0])
+        if marks is not None:
+            return part.slots_of(marks, sample, place)
+        slots = part.plan.slots(part.target)[1]
+        return torch.zeros(len(sample), slots, dtype=torch.bool) if before else None
 
     def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:
         """Chunks under the memory budget that end where a group ends."""
