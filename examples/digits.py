@@ -1,4 +1,4 @@
-"""What the examples share: the digits that come with frown, a training loop, and a page."""
+"""Shared by the examples: the digits that come with frown, a training loop, and a page."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 A small ReLU network is trained on the digits that ship with frown. For a few images the
 exact distance of the nearest wrong answer is found by branch and bound (method milp), so that
 what each method proves, and what the attack finds, can be held against the truth.
-Needs the extra: pip install 'frown[lp]'
+Needs the extra `lp`: pip install '.[lp]' in a checkout (`make demo` has done it for .venv).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Train an LSTM on sequences, certify it, and find the frames on which its answers may hang.
+"""Train an LSTM on sequences, certify it, and find the frames on which its answers may depend.
 
     python examples/lstm.py
 
 An LSTM reads a digit row by row of pixels, eight frames of eight features, and names it after the
 last. First all frames may move together, sharing one budget of change; then each of them alone.
-A large radius proves that the answer does not hang on a frame. A small one may also be a loose
+A large radius proves that the answer does not depend much on a frame. A small one may also be a loose
 proof, of early frames above all, which pass through all later gates; the counterexamples tell
 the two apart. Writes frown-examples/lstm.html with a picture of the frames.
 """
@@ -66,7 +66,7 @@ def main() -> None:
         sys.exit("a counterexample lies within a proved radius")
     if (alone.radius < 0.97 * whole.radius[:, None]).any():
         sys.exit("what is proved of all frames together holds of each alone")
-    title = "Which rows of pixels does an LSTM hang on?"
+    title = "Which rows of pixels does an LSTM depend on?"
     page("lstm", title, model, {"crown": whole}, sequences, {"crown": alone})
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    p for folder in (".", "docs", "examples", "benchmarks") for p in (ROOT / folder).glob("*.md")
+)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

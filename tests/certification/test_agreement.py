@@ -205,7 +205,7 @@ def test_the_command_line_tells_and_fails(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "certificates" / "input-000000.frown").exists()
     written = CliRunner().invoke(app, ["report", str(out), "--out", str(page)])
     assert written.exit_code == 0
-    assert "The model is read otherwise than it runs" in page.read_text()
+    assert "The model was not read as it runs" in page.read_text()
 
 
 # -- no false alarms ------------------------------------------------------------------

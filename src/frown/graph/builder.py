@@ -183,7 +183,7 @@ class Builder:
         return x
 
     def constant(self, value: Tensor) -> Value:
-        """A constant as a node (it still hangs on the input, with coefficient 0)."""
+        """A constant as a node (it still depends on the input, with coefficient 0)."""
         first = Value(0, self.nodes[0].shape)
         one = self.slice(self.reshape(first, (output_size(first),)), 0, 0, 1)
         zero = self.add(Scale(value.new_zeros(1).double(), value.new_zeros(1).double()), one)

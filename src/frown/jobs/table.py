@@ -95,7 +95,7 @@ def all_wrong(rows: Sequence[Row]) -> list[str]:
         return []
     return [
         "no input is classified correctly: if the model is better than that, it may want other "
-        "units (--divide, --mean, --std), or its classes are counted otherwise than the labels"
+        "units (--divide, --mean, --std), or its classes are numbered differently from the labels"
     ]
 
 

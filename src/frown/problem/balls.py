@@ -47,7 +47,7 @@ def fill_power(gain: Tensor, cap: Tensor, p: float) -> tuple[Tensor, Tensor]:
     capped ones come first, and prefix sums give the c of every split. Powers are taken as
     logarithms, in double precision, or they would leave the range of floats.
 
-    The value never hangs on c being right. With nu = c^(1-p) it is the Lagrangian
+    The value never depends on c being right. With nu = c^(1-p) it is the Lagrangian
 
         sum g d + nu (1 - sum d^p) / p,  d_i = min(k_i, (g_i / nu)^(1/(p-1))),
 

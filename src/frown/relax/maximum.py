@@ -78,7 +78,7 @@ class Max(Joint):
         gain = (1 - slope) * own + slope * others
         best = gain.amax(-1, keepdim=True)
         intercept = best.squeeze(-1) - (slope * others).sum(-1)
-        # CROWN's plane touches at many corners at once; their mean does not hang on rounding.
+        # CROWN's plane touches at many corners at once; their mean does not depend on rounding.
         tie = 64 * torch.finfo(slope.dtype).eps * (best.abs() + gain.abs().amax(-1, keepdim=True))
         winner = (gain >= best - tie).to(slope)
         winner = winner / winner.sum(-1, keepdim=True)

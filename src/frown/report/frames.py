@@ -96,7 +96,7 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         f" alone: no change within it {markup(said.altering())}. Within a radius r,"
         f" {markup(said.allowed('r'))}. {markup(said.caveat())} {markup(said.asked())} The smaller"
         f" a radius is, the deeper its colour.{attack} A large radius is proof that the answer does"
-        f" not hang on a frame; a small one may only mean that no better proof was"
+        f" not depend much on a frame; a small one may only mean that no better proof was"
         f" found.{above}{kept}</p>"
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
@@ -137,7 +137,7 @@ def _opening(title: str, found: Sensitivity) -> str:
         " frown computed a <em>radius</em> and proved that no change of this frame within it,"
         f" while all others stay as they are, {markup(said.altering())}, as long as"
         f" {markup(said.allowed())}. Frames with a small"
-        " radius may be those that the answer hangs on; frames with a large one are not.</p>"
+        " radius may be those that the answer depends on; frames with a large one are not.</p>"
         f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
     )
 

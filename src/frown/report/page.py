@@ -116,7 +116,7 @@ def report_from_files(
     if results and (left_out := Comparison.of(results).left_out()):
         tell(left_out)
     commands = [command for directory in directories if (command := read_command(directory))]
-    title = f"How robust is {about}?" if whole else f"Which frames does {about} hang on?"
+    title = f"How robust is {about}?" if whole else f"Which frames does {about} depend on?"
     return write_report(
         results,
         read_images(whole[0][0], indices) if whole else None,
@@ -200,7 +200,7 @@ def _mismatches(comparison: Comparison) -> str:
         return ""
     where = ", ".join(str(i) for i in sorted({r.index for r in rows})[:20])
     return (
-        '<section class="mismatch"><h2>The model is read otherwise than it runs</h2><p>Nothing is'
+        '<section class="mismatch"><h2>The model was not read as it runs</h2><p>Nothing is'
         f" proved of inputs {where}{', ...' if len({r.index for r in rows}) > 20 else ''}, and the"
         " other radii deserve no trust before this is understood:"
         f" {markup(rows[0].remark)}.</p></section>"
