@@ -4,9 +4,9 @@
 
 An LSTM reads a digit row by row of pixels, eight frames of eight features, and names it after the
 last. First all frames may move together, sharing one budget of change; then each of them alone.
-A large radius proves that the answer does not depend much on a frame. A small one may also be a loose
-proof, of early frames above all, which pass through all later gates; the counterexamples tell
-the two apart. Writes frown-examples/lstm.html with a picture of the frames.
+A large radius proves that the answer does not depend much on a frame. A small one may also be a
+loose proof, of early frames above all, which pass through all later gates; the counterexamples
+tell the two apart. Writes frown-examples/lstm.html with a picture of the frames.
 """
 
 from __future__ import annotations
