@@ -1,0 +1,259 @@
+"""Linear pieces of ReLU networks: where all neurons keep their sides, the network is affine, and
+linear programs decide.
+
+On a leaf with nothing left to cut, the least value of a row is a linear program in the input. Its
+duals are the multipliers that prove the leaf, or its vertex is a counterexample. On the piece of a
+counterexample, another program finds the nearest one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.methods.branch.passes import Dense
+from frown.methods.lp.solvers import needed, quiet_highs
+from frown.problem.region import Region
+
+Array = NDArray[np.float64]
+NUDGE = 1e-6  # of a row's value at the centre: how far below 0 counterexamples are sought
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A network where its neurons keep their sides: z = slope x + shift, and the row."""
+
+    slope: Array  # (slots, features)
+    shift: Array  # (slots,)
+    row: Array  # (features,)
+    const: float
+    side: Array  # (slots,) 1 or -1
+    held: NDArray[np.bool_]  # (slots,) whether the side is demanded; elsewhere it follows
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A piece's least value, where it is, and the multipliers (slots,) >= 0 that prove it."""
+
+    value: float
+    point: Array  # (features,)
+    price: Array
+
+
+class Pieces:
+    """The layers of a dense network in double precision."""
+
+    def __init__(self, own: Dense) -> None:
+        self.parts = own.parts
+        self.weight = [w.double().numpy() for w in own.weight]
+        self.bias = [b[:, 0].double().numpy() for b in own.bias]
+
+    def at(self, side: Array, held: NDArray[np.bool_], coef: Array, const: float) -> Piece:
+        """The piece with these sides, and a row coef . outputs + const on it."""
+        slope, shift = self.weight[0], self.bias[0]
+        slopes, shifts = [slope], [shift]
+        for k, part in enumerate(self.parts):
+            on = (side[part] > 0)[:, None]
+            slope = self.weight[k + 1] @ (on * slope)
+            shift = self.weight[k + 1] @ (on[:, 0] * shift) + self.bias[k + 1]
+            slopes.append(slope)
+            shifts.append(shift)
+        row, base = coef @ slopes.pop(), float(coef @ shifts.pop())
+        return Piece(np.concatenate(slopes), np.concatenate(shifts), row, base + const, side, held)
+
+    def sides(self, x: Array) -> Array:
+        """The sides (slots,) of all neurons at an input."""
+        found, value = [], x
+        for k in range(len(self.parts)):
+            z = self.weight[k] @ value + self.bias[k]
+            found.append(np.where(z > 0, 1.0, -1.0))
+            value = np.maximum(z, 0)
+        return np.concatenate(found)
+
+    def outputs(self, x: Array) -> Array:
+        value = x
+        for w, b in zip(self.weight[:-1], self.bias[:-1], strict=True):
+            value = np.maximum(w @ value + b, 0)
+        found: Array = self.weight[-1] @ value + self.bias[-1]
+        return found
+
+
+@dataclass(frozen=True)
+class Ball:
+    """One input's region in double precision, for p = 1 or inf."""
+
+    centre: Array
+    scale: Array
+    down: Array  # how far features may fall and rise within the valid range
+    up: Array
+    p: float
+
+    @classmethod
+    def of(cls, region: Region) -> Ball:
+        """Of a region of one sample."""
+
+        def flat(t: Tensor) -> Array:
+            return t.double().expand(1, *region.centre.shape[1:]).reshape(-1).numpy()
+
+        centre = flat(region.centre)
+        scale = np.ones_like(centre) if region.scale is None else flat(region.scale)
+        down = np.full_like(centre, inf)
+        up = down.copy()
+        if region.lower is not None and region.upper is not None:
+            down, up = centre - flat(region.lower), flat(region.upper) - centre
+        return cls(centre, scale, down, up, region.p)
+
+    def reach(self, radius: float) -> tuple[Array, Array]:
+        """How far features may fall and rise at a radius."""
+        return np.minimum(self.down, radius * self.scale), np.minimum(self.up, radius * self.scale)
+
+
+def decide(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | None:
+    """The least value of a piece's row at a radius; None where the solver gives no answer, or the
+    piece is empty."""
+    down, up = ball.reach(radius)
+    low, high = _rows(piece, ball.centre)
+    found = _solve(piece, ball, low, high, piece.row, down, up, radius, seconds)
+    if found is None:
+        return None
+    step, duals, value = found
+    price = np.where(piece.held, np.maximum(duals * piece.side, 0), 0.0)
+    return Decided(value + float(piece.row @ ball.centre) + piece.const, ball.centre + step, price)
+
+
+def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | None:
+    """Multipliers that show a piece to have no point at a radius; None where there are none.
+
+    By how little some side must give way: min t with side z >= -t.
+    """
+    highspy = needed("highspy")
+    if ball.p != inf:
+        return None
+    down, up = ball.reach(radius)
+    size = np.maximum(np.abs(piece.slope) @ np.maximum(down, up), 1e-12)
+    model = _model(seconds)
+    lp = highspy.HighsLp()
+    count, features = piece.slope.shape
+    rows = piece.side[:, None] * piece.slope
+    low = -piece.side * (piece.shift + piece.slope @ ball.centre)
+    matrix = np.hstack([rows, size[:, None]])
+    least, most = np.append(-down, 0.0), np.append(up, 1.0)
+    low = np.where(piece.held, low, -inf)
+    _fill(lp, matrix, low, np.full(count, inf), least, most, np.append(np.zeros(features), 1.0))
+    model.passModel(lp)
+    model.run()
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    if model.getObjectiveValue() <= 1e-9:
+        return None
+    return np.maximum(np.asarray(model.getSolution().row_dual), 0)
+
+
+def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) -> Array | None:
+    """The nearest point (features,) of a piece where its row is at most 0, within radius `most`."""
+    highspy = needed("highspy")
+    features = len(ball.centre)
+    low, high = _rows(piece, ball.centre)
+    last = -NUDGE * unit - piece.const - float(piece.row @ ball.centre)
+    matrix = np.vstack([piece.slope, piece.row])
+    low, high = np.append(low, -inf), np.append(high, last)
+    down, up = ball.reach(most)
+    model, lp = _model(seconds), highspy.HighsLp()
+    if ball.p == inf:
+        # -t scale <= d <= t scale, with t the distance.
+        eye = np.eye(features)
+        ways = np.vstack(
+            [np.hstack([eye, -ball.scale[:, None]]), np.hstack([-eye, -ball.scale[:, None]])]
+        )
+        matrix = np.vstack([np.hstack([matrix, np.zeros((len(low), 1))]), ways])
+        low = np.append(low, np.full(2 * features, -inf))
+        high = np.append(high, np.zeros(2 * features))
+        cost = np.append(np.zeros(features), 1.0)
+        _fill(lp, matrix, low, high, np.append(-down, 0.0), np.append(up, most), cost)
+    else:
+        matrix = np.hstack([matrix, -matrix])
+        safe = np.where(ball.scale > 0, ball.scale, 1.0)
+        _fill(lp, matrix, low, high, np.zeros(2 * features), np.append(up, down), np.tile(1 / safe, 2))
+    model.passModel(lp)
+    model.run()
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    v = np.asarray(model.getSolution().col_value)
+    step = v[:features] if ball.p == inf else v[:features] - v[features:]
+    found: Array = ball.centre + step
+    return found
+
+
+def _rows(piece: Piece, centre: Array) -> tuple[Array, Array]:
+    """Bounds of slope d that keep the sides, d = x - centre."""
+    at = piece.shift + piece.slope @ centre
+    low = np.where(piece.held & (piece.side > 0), -at, -inf)
+    return low, np.where(piece.held & (piece.side < 0), -at, inf)
+
+
+def _solve(
+    piece: Piece,
+    ball: Ball,
+    low: Array,
+    high: Array,
+    cost: Array,
+    down: Array,
+    up: Array,
+    radius: float,
+    seconds: float,
+) -> tuple[Array, Array, float] | None:
+    highspy = needed("highspy")
+    model, lp = _model(seconds), highspy.HighsLp()
+    features = len(cost)
+    if ball.p == inf:
+        _fill(lp, piece.slope, low, high, -down, up, cost)
+    else:
+        safe = np.where(ball.scale > 0, ball.scale, 1.0)
+        matrix = np.vstack([np.hstack([piece.slope, -piece.slope]), np.tile(1 / safe, 2)[None]])
+        low, high = np.append(low, -inf), np.append(high, radius)
+        least = np.zeros(2 * features)
+        _fill(lp, matrix, low, high, least, np.append(up, down), np.append(cost, -cost))
+    model.passModel(lp)
+    model.run()
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    solution = model.getSolution()
+    v = np.asarray(solution.col_value)
+    step = v if ball.p == inf else v[:features] - v[features:]
+    duals = np.asarray(solution.row_dual)[: len(piece.side)]
+    return step, duals, float(model.getObjectiveValue())
+
+
+def _model(seconds: float) -> Any:
+    model = quiet_highs()
+    if seconds < inf:
+        model.setOptionValue("time_limit", max(seconds, 0.01))
+    for name in ("primal_feasibility", "dual_feasibility"):
+        model.setOptionValue(f"{name}_tolerance", 1e-9)
+    return model
+
+
+def _fill(
+    lp: Any, matrix: Array, low: Array, high: Array, least: Array, most: Array, cost: Array
+) -> None:
+    from scipy.sparse import csr_array
+
+    sparse = csr_array(matrix)
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, least, most
+    lp.row_lower_, lp.row_upper_ = low, high
+    lp.a_matrix_.format_ = needed("highspy").MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = sparse.indptr.astype(np.int32)
+    lp.a_matrix_.index_ = sparse.indices.astype(np.int32)
+    lp.a_matrix_.value_ = sparse.data
+
+
+def tensor(point: Array, like: Tensor) -> Tensor:
+    """An input as one of the network's tensors."""
+    return torch.from_numpy(point).to(like).view(like.shape)

@@ -1,0 +1,556 @@
+"""Branch and bound for ReLU networks: leaves of all inputs in one batch, over shared boxes.
+
+Every input has a radius that is being tried. Its boxes there, from the inner method, serve all of
+its leaves; each leaf has its own final row. When all leaves of an input are proved, its radius is,
+and a larger one is tried from the same leaves; a counterexample takes the radius below itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf, isfinite, log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frown.bounds.clock import OutOfTime
+from frown.bounds.method import Bounds, Ends, Method, Update
+from frown.bounds.plan import Plan
+from frown.bounds.proof import Proof
+from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
+from frown.bounds.work import Work
+from frown.methods.branch.ascent import Ascent, Bases, Leaves, Risen, ascend
+from frown.methods.branch.nodes import Nodes
+from frown.methods.branch.passes import Dense, Passes
+from frown.methods.branch.pieces import Ball, Pieces, decide, empty, nearest, tensor
+from frown.methods.frown.network import FrownState
+from frown.problem.property import Property
+from frown.problem.region import Region
+
+GROWTH = 3.0  # times as many leaves as before are what the next radius is to take
+FIRST = 0.35  # of a bracket: how far the first radius goes
+FEW = 300  # leaves are nothing: radii go further
+PROVED_TREE = 60_000  # nodes of the largest tree that is kept as a proof
+
+
+@dataclass
+class Problem:
+    """A clause of one input: it holds where one of its literals is proved."""
+
+    sample: int
+    literals: list[int]
+    root: int  # node
+    open: list[int] = field(default_factory=list)  # leaves yet to be bounded at this radius
+    closed: list[int] = field(default_factory=list)  # leaves that are proved
+
+
+@dataclass
+class Input:
+    """One input's bracket, and what is being tried."""
+
+    number: int
+    low: float
+    high: float  # of a counterexample; inf
+    limit: float
+    radius: float = 0.0  # being tried
+    failed: float = inf  # the least radius that no leaf's program could decide
+    problems: dict[int, Problem] = field(default_factory=dict)  # by clause
+    root: Proof | None = None  # of the boxes at this radius
+    rows: int = 0  # bounds computed at this radius
+    seen: list[tuple[float, int]] = field(default_factory=list)  # radii proved, leaves they took
+    waiting: bool = True  # for its boxes
+    done: bool = False
+    proved_at_root: Tensor | None = None
+
+    def top(self, gap: float) -> float:
+        """The largest radius worth trying."""
+        return min(self.limit, self.high / (1 + 0.5 * gap), self.failed * (1 - 1e-3))
+
+    def leaves(self) -> int:
+        return sum(len(p.closed) + len(p.open) for p in self.problems.values())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop."""
+
+    seconds: float  # of CPU, for each input
+    gap: float
+    single: bool  # one radius alone
+
+
+class ReluSearch:
+    """The search over all inputs of a batch."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        passes: Passes,
+        region: Region,
+        property: Property,
+        ends: Ends,
+        inner: Method,
+        limits: Limits,
+        work: Work,
+        ascent: Ascent,
+        batch: int = 512,
+    ) -> None:
+        self.plan, self.passes, self.region, self.property = plan, passes, region, property
+        self.inner, self.limits, self.work, self.ascent = inner, limits, work, ascent
+        self.count, self.literals = property.shape
+        self.places = passes.places(region)
+        self.state = inner.start(self.count)
+        coef = property.pick(slice(None))
+        self.head, const = passes.head(coef)
+        self.const = const + property.const.flatten()
+        self.nodes = Nodes(passes.slots, region.centre)
+        zeros = region.centre.new_zeros(passes.slots, self.count)
+        self.bases = Bases.of(zeros, zeros.clone())
+        self.problems: list[Problem] = []
+        self.clause = property.clause.tolist()
+        self.inputs = [
+            Input(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
+            for n in range(self.count)
+        ]
+        self.batch = batch
+        self.total = 0  # leaves bounded
+        self.turn = 0
+        self.pieces = Pieces(passes) if isinstance(passes, Dense) and region.p in (1, inf) else None
+        self.points: dict[int, Tensor] = {}
+        if limits.single:
+            for own in self.inputs:
+                own.done = own.high <= own.limit
+
+    # -- the loop -----------------------------------------------------------------
+
+    def run(self, points: Tensor) -> Iterator[Update]:
+        """Close brackets until time is up, from counterexamples `points` (N, *shape)."""
+        began = time.process_time()
+        deadline = began + self.limits.seconds * self.count
+        self.deadline = deadline
+        if self.pieces is not None and not self.limits.single:
+            for own in self.inputs:
+                if isfinite(own.high):
+                    yield from self._polished(own, points[own.number])
+        for own in self.inputs:
+            self._next(own)
+        try:
+            while time.process_time() < deadline and not self.work.clock.expired():
+                active = [own for own in self.inputs if not own.done]
+                if not active:
+                    break
+                waiting = [own for own in active if own.waiting]
+                if len(waiting) == len(active) or len(waiting) >= 16:
+                    yield from self._roots(waiting[:64])
+                    continue
+                chosen = self._choose([own for own in active if not own.waiting])
+                yield from self._step(chosen)
+                if self.nodes.bytes > self.work.memory // 2:
+                    break
+        except OutOfTime:
+            pass
+        for own in self.inputs:
+            if not own.done:
+                yield Update(own.number, own.low, complete=False, remark="branching ran out of time")
+
+    def _choose(self, active: list[Input]) -> list[int]:
+        """Leaves of all inputs, an equal number of each as far as they go; deepest first."""
+        chosen: list[int] = []
+        room, self.turn = self.batch, self.turn + 1
+        order = active[self.turn % len(active) :] + active[: self.turn % len(active)]
+        order.sort(key=lambda own: sum(len(p.open) for p in own.problems.values()))
+        for k, own in enumerate(order):
+            share = max(1, room // (len(order) - k))
+            for problem in own.problems.values():
+                take = min(share, len(problem.open))
+                if take:
+                    chosen += problem.open[-take:]
+                    del problem.open[-take:]
+                    share -= take
+                    room -= take
+            if room <= 0:
+                break
+        return chosen
+
+    def _roots(self, waiting: list[Input]) -> Iterator[Update]:
+        """Boxes at the radii of these inputs, and leaves to bound there."""
+        index = torch.tensor([own.number for own in waiting])
+        radius = torch.tensor([own.radius for own in waiting], dtype=self.region.radius.dtype)
+        ball, wanted = self.region.rows(index).with_radius(radius), self.property.rows(index)
+        found = self.inner.bound(self.plan, ball, wanted, self.state.at(index), None, self.work)
+        lower, upper = self._flat(found)
+        self.bases.put(index, Bases.of(lower, upper))
+        start = self._start(found, index)
+        margins = wanted.margins(found.literals)
+        for k, own in enumerate(waiting):
+            own.waiting, own.rows = False, 0
+            own.root = found.proof.take(torch.tensor([k]))
+            holds = (margins[k] > 0).tolist()
+            for c, good in enumerate(holds):
+                problem = own.problems.get(c)
+                if problem is None:
+                    if good:
+                        continue
+                    mine = [t for t, other in enumerate(self.clause) if other == c]
+                    best = max(mine, key=lambda t: float(found.literals[k, t]))
+                    problem = Problem(own.number, mine, -1)
+                    self.problems.append(problem)
+                    theta = start[k * self.literals + best][None]
+                    number = torch.tensor([len(self.problems) - 1])
+                    problem.root = int(self.nodes.plant(number, theta)[0])
+                    own.problems[c] = problem
+                    problem.open = [problem.root]
+                elif good:
+                    # The root's own row proves all of it here: its leaves stay as they are.
+                    problem.closed += problem.open
+                    problem.open = []
+                else:
+                    problem.open, problem.closed = problem.closed + problem.open, []
+            own.proved_at_root = margins[k] > 0
+            yield from self._settle(own)
+
+    def _flat(self, found: Bounds) -> tuple[Tensor, Tensor]:
+        boxes = [
+            self.plan.carry(i, found.layers.values[self.plan.sources[i]])
+            for i in self.plan.nonlinear
+        ]
+        lower = torch.cat([box.lower.flatten(1) for box in boxes], 1).T
+        return lower, torch.cat([box.upper.flatten(1) for box in boxes], 1).T
+
+    def _start(self, found: Bounds, index: Tensor) -> Tensor:
+        """(N * literals, slots) slopes below from which leaves start."""
+        slopes = [found.layers.relaxed[i].lines.slopes.lower.flatten(1) for i in self.plan.nonlinear]
+        rule = torch.cat(slopes, 1).repeat_interleave(self.literals, 0)
+        state = self.state
+        if isinstance(state, FrownState):
+            table = state.tables.alpha.get((self.plan.graph.output, 0))
+            if table is not None:
+                rows = index[:, None] * self.literals + torch.arange(self.literals)
+                own = table[rows.flatten(), 0]
+                return torch.where(torch.isnan(own), rule, own).clamp(0, 1)
+        return rule.clamp(0, 1)
+
+    def _step(self, chosen: list[int]) -> Iterator[Update]:
+        """Bound leaves; those that are not proved are cut."""
+        ids = torch.tensor(chosen)
+        self.total += len(ids)
+        nodes = self.nodes
+        which = nodes.problem[ids].tolist()
+        sample = torch.tensor([self.problems[p].sample for p in which])
+        many = [self.problems[p].literals for p in which]
+        column = torch.arange(len(ids))
+        if all(len(m) == 1 for m in many):
+            literal = torch.tensor([m[0] for m in many])
+        else:
+            column = column.repeat_interleave(torch.tensor([len(m) for m in many]))
+            literal = torch.tensor([t for m in many for t in m])
+            sample = sample[column]
+        row = nodes.row[ids][column]
+        radii = torch.tensor([own.radius for own in self.inputs], dtype=self.region.radius.dtype)
+        radius = radii[sample]
+        key = sample * self.literals + literal
+        leaves = Leaves(
+            self.passes,
+            self.bases,
+            sample,
+            nodes.cut[row],
+            nodes.theta[row],
+            self.head.index_select(1, key),
+            self.const[key],
+            self.places.of(sample, radius),
+        )
+        found = ascend(leaves, self.ascent)
+        broken = self._nearest(found, sample)
+        best = torch.arange(len(ids))
+        if len(column) > len(ids):
+            best = _best(found.bound, column, len(ids))
+        nodes.theta[nodes.row[ids]] = found.theta[best]
+        nodes.literal[ids] = literal[best]
+        proved = found.bound[best] > 0
+        touched = set()
+        for k, p, good in zip(chosen, which, proved.tolist(), strict=True):
+            own = self.problems[p]
+            touched.add(own.sample)
+            if good:
+                own.closed.append(k)
+        open_ = (~proved).nonzero().flatten()
+        stuck = open_[found.worth[best][open_] <= 0]
+        cuts = open_[found.worth[best][open_] > 0]
+        if len(cuts):
+            low, high = nodes.split(ids[cuts], found.slot[best][cuts])
+            for k, a, b in zip(cuts.tolist(), low.tolist(), high.tolist(), strict=True):
+                self.problems[which[k]].open += (a, b)
+        for k in stuck.tolist():
+            yield from self._program(chosen[k], which[k], int(literal[best][k]))
+        for n in {p: None for p in which}:
+            self.inputs[self.problems[n].sample].rows += 1
+        for n, point in broken.items():
+            yield from self._polished(self.inputs[n], point)
+        for n in touched:
+            yield from self._settle(self.inputs[n])
+
+    def _nearest(self, found: Risen, sample: Tensor) -> dict[int, Tensor]:
+        """By input the nearest of the counterexamples that leaves have met."""
+        nearest_: dict[int, tuple[float, Tensor]] = {}
+        for k, point in found.broken:
+            n = int(sample[k])
+            far = self._distance(n, point)
+            if far < self.inputs[n].high and far < nearest_.get(n, (inf, point))[0]:
+                nearest_[n] = far, point
+        return {n: point for n, (_, point) in nearest_.items()}
+
+    def _settle(self, own: Input) -> Iterator[Update]:
+        """What an input's leaves amount to by now."""
+        if own.done or own.waiting:
+            return
+        if own.high <= own.radius:
+            if self.limits.single:
+                own.done = True
+            else:
+                self._next(own)
+            return
+        if own.failed <= own.radius:
+            if self.limits.single:
+                own.done = True
+                yield Update(own.number, own.low, remark="rounding leaves a piece undecided")
+            else:
+                self._next(own)
+            return
+        if any(p.open for p in own.problems.values()):
+            return
+        own.low = max(own.low, own.radius)
+        own.seen.append((own.radius, max(1, own.leaves())))
+        yield Update(own.number, own.radius, self._proof(own))
+        if self.limits.single:
+            own.done = True
+        else:
+            self._next(own)
+
+    # -- radii --------------------------------------------------------------------
+
+    def _next(self, own: Input) -> None:
+        """The radius to try next, or none."""
+        for problem in own.problems.values():
+            problem.closed += problem.open
+            problem.open = []
+        own.waiting, gap = True, self.limits.gap
+        if self.limits.single:
+            own.radius = own.limit
+            return
+        top, low = own.top(gap), own.low
+        if low * (1 + gap) >= min(own.high, own.failed, own.limit) or top <= low:
+            own.done = True
+            return
+        if not isfinite(top) or top > 4 * low > 0:
+            own.radius = 1.3 * low if low > 0 else 0.01 * top
+            return
+        leaves = own.seen[-1][1] if own.seen else 1
+        if len(own.seen) < 2 or leaves < FEW:
+            part = FIRST if leaves < FEW else 0.2
+            radius = low + part * (top - low)
+            if leaves < 40 and own.seen:
+                radius = low + 0.6 * (top - low)
+        else:
+            (r0, n0), (r1, n1) = own.seen[-2:]
+            rate = max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
+            radius = low + log(GROWTH) / rate
+            radius = min(max(radius, low + 0.04 * (top - low)), low + 0.5 * (top - low))
+        if radius > top - 0.12 * (top - low) or top <= low * (1 + 2 * gap):
+            radius = top
+        own.radius = radius
+
+    # -- both ends ----------------------------------------------------------------
+
+    def _distance(self, n: int, point: Tensor) -> float:
+        one = self.region.rows(slice(n, n + 1))
+        return float(one.distance(point[None]))
+
+    def _polished(self, own: Input, point: Tensor) -> Iterator[Update]:
+        """A counterexample drawn nearer: along its linear piece, again and again."""
+        n = own.number
+        far = self._distance(n, point)
+        if far < own.high:
+            own.high = far
+            yield Update(n, own.low, point=point)
+        if self.pieces is None:
+            return
+        ball = Ball.of(self.region.rows(slice(n, n + 1)))
+        x = point.double().flatten().numpy()
+        moved = False
+        coef = self.property.rows(slice(n, n + 1)).pick(slice(None)).double().numpy()
+        const = self.property.const[n].double().numpy()
+        centre = coef @ self.pieces.outputs(ball.centre) + const
+        every = np.ones(self.passes.slots, bool)
+        for _ in range(12):
+            values = coef @ self.pieces.outputs(x) + const
+            t = int(np.argmin(values / np.maximum(np.abs(centre), 1e-9)))
+            if len(self.clause) != self.property.clauses:
+                return  # a clause of several literals: no single row says what violates it
+            piece = self.pieces.at(self.pieces.sides(x), every, coef[t], float(const[t]))
+            found = nearest(piece, ball, own.high, float(abs(centre[t])), 2.0)
+            if found is None:
+                break
+            y = tensor(found, point)
+            if (coef[t] @ self.pieces.outputs(found) + const[t]) > 0:
+                break
+            closer = self._distance(n, y)
+            if closer >= own.high * (1 - 1e-5):
+                break
+            own.high, x, point, moved = closer, found, y, True
+        if moved:
+            yield Update(n, own.low, point=point)
+
+    def _program(self, node: int, number: int, literal: int) -> Iterator[Update]:
+        """Decide a leaf with nothing left to cut."""
+        problem = self.problems[number]
+        own = self.inputs[problem.sample]
+        n, row = own.number, int(self.nodes.row[node])
+        if self.pieces is None or len(problem.literals) > 1:
+            yield from self._insist(node, number, literal)
+            return
+        cut = self.nodes.cut[row].double().numpy()
+        still = self.bases.still[:, n].double().numpy()
+        side = np.where(cut != 0, cut, np.where(still > 0, 1.0, -1.0))
+        key = n * self.literals + literal
+        coef = self.property.pick(torch.tensor([key]))[0].double().numpy()
+        const = float(self.property.const[n, literal])
+        piece = self.pieces.at(side, cut != 0, coef, const)
+        ball = Ball.of(self.region.rows(slice(n, n + 1)))
+        found = decide(piece, ball, own.radius, 5.0)
+        price = None
+        if found is None:
+            price = empty(piece, ball, own.radius, 5.0)
+            if price is not None:
+                price = np.where(cut != 0, price, 0.0) * 1e3
+        elif found.value > 0:
+            price = found.price
+        if price is not None:
+            self.nodes.theta[row] = torch.from_numpy(price).to(self.nodes.theta)
+            problem.closed.append(node)
+            return
+        if found is not None:
+            value = coef @ self.pieces.outputs(found.point) + const
+            if value <= 0:
+                point = tensor(found.point, self.region.centre[n])
+                yield from self._polished(own, point)
+                if own.high <= own.radius:
+                    problem.open.append(node)
+                    return
+        own.failed = min(own.failed, own.radius)
+        problem.open.append(node)
+
+    def _insist(self, node: int, number: int, literal: int) -> Iterator[Update]:
+        """Many more steps for a leaf with nothing left to cut, where no program is at hand."""
+        problem = self.problems[number]
+        own = self.inputs[problem.sample]
+        row = self.nodes.row[torch.tensor([node])]
+        sample = torch.tensor([own.number])
+        key = sample * self.literals + literal
+        leaves = Leaves(
+            self.passes,
+            self.bases,
+            sample,
+            self.nodes.cut[row],
+            self.nodes.theta[row],
+            self.head[:, key],
+            self.const[key],
+            self.places.of(sample, torch.tensor([own.radius], dtype=self.region.radius.dtype)),
+        )
+        found = ascend(leaves, Ascent(steps=150, decay=0.98, hope=inf))
+        self.nodes.theta[row] = found.theta
+        if bool(found.bound[0] > 0):
+            problem.closed.append(node)
+            return
+        for n, point in self._nearest(found, sample).items():
+            yield from self._polished(self.inputs[n], point)
+        if own.high > own.radius:
+            own.failed = min(own.failed, own.radius)
+        problem.open.append(node)
+
+    # -- proofs -------------------------------------------------------------------
+
+    def _proof(self, own: Input) -> Proof | None:
+        """The tree of an input whose leaves are all proved; None where it would be too large."""
+        assert own.root is not None and own.proved_at_root is not None
+        used = [p for c, p in own.problems.items() if not bool(own.proved_at_root[c])]
+        if not used:
+            return Branched(own.root, (None,))
+        size = 1
+        for problem in used:
+            size *= 2 * len(problem.closed)
+        if size > PROVED_TREE and len(used) > 1 or size > 50 * PROVED_TREE:
+            return None
+        tree = self._tree(used[0])
+        for problem in used[1:]:
+            tree = grafted(tree, self._tree(problem))
+        return Branched(own.root, (tree,))
+
+    def _tree(self, problem: Problem) -> Tree:
+        """The tree below a problem's root."""
+        nodes = self.nodes
+        left, right = nodes.below.tolist(), nodes.above.tolist()
+        order, waiting = [], [problem.root]
+        while waiting:
+            here = waiting.pop()
+            order.append(here)
+            if left[here] >= 0:
+                waiting += [right[here], left[here]]
+        index = torch.tensor(order)
+        slot = nodes.slot[index]
+        inner = slot >= 0
+        starts = torch.tensor([part.start for part in self.passes.parts])
+        site = torch.where(inner, torch.searchsorted(starts, slot.clamp(min=0), right=True) - 1, LEAF)
+        neuron = torch.where(inner, slot - starts[site.clamp(min=0)], 0)
+        ends = (~inner).nonzero().flatten()
+        row = nodes.row[index[ends]]
+        cut = nodes.cut[row].to(nodes.theta)
+        theta = nodes.theta[row]
+        free = self.bases.open[:, problem.sample].bool()[None] & (cut == 0)
+        slopes = torch.where(free, theta, torch.nan)
+        rows = Literals(ends, nodes.literal[index[ends]], slopes, Multipliers.of(-cut * theta))
+        point = torch.zeros(len(index), dtype=torch.float64)
+        return Tree(site, neuron, point, rows)
+
+
+def grafted(tree: Tree, other: Tree) -> Tree:
+    """A tree with another one in the place of each of its leaves: what either proves, it does."""
+    leaf = tree.site == LEAF
+    size = torch.where(leaf, len(other), 1)
+    start = size.cumsum(0) - size
+    total = int(size.sum())
+    source = torch.arange(len(tree)).repeat_interleave(size)
+    inside = torch.arange(total) - start[source]
+    grown = leaf[source]
+
+    def both(own: Tensor, grafts: Tensor) -> Tensor:
+        return torch.where(grown, grafts[inside], own[source])
+
+    mine, theirs, leaves = tree.literals, other.literals, leaf.nonzero().flatten()
+    copies, count = len(leaves), len(theirs.node)
+    again = (start[leaves][:, None] + theirs.node).flatten()
+    m, o = mine.multipliers, theirs.multipliers
+    shift = len(mine.node) + count * torch.arange(copies)
+    rows = Literals(
+        torch.cat([start[mine.node], again]),
+        torch.cat([mine.literal, theirs.literal.repeat(copies)]),
+        torch.cat([mine.slopes, theirs.slopes.repeat(copies, 1)]),
+        Multipliers(
+            torch.cat([m.row, (shift[:, None] + o.row).flatten()]),
+            torch.cat([m.slot, o.slot.repeat(copies)]),
+            torch.cat([m.value, o.value.repeat(copies)]),
+        ),
+    )
+    return Tree(
+        both(tree.site, other.site), both(tree.neuron, other.neuron), both(tree.point, other.point), rows
+    )
+
+
+def _best(bound: Tensor, column: Tensor, count: int) -> Tensor:
+    """(count,) the column with the greatest bound of each leaf."""
+    order = torch.argsort(bound, stable=True)
+    found = torch.zeros(count, dtype=torch.long)
+    found[column[order]] = order  # the last one written is the greatest
+    return found
