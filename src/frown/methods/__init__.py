@@ -7,6 +7,7 @@ from typing import Any
 
 from frown.bounds.method import Method
 from frown.errors import InvalidInput
+from frown.methods.branch.method import Branch
 from frown.methods.crown import Crown, CrownIbp, FastLin, Interval
 from frown.methods.exact.distance import Exact
 from frown.methods.frown.network import Frown
@@ -14,7 +15,7 @@ from frown.methods.lp.bounds import LP
 from frown.problem.options import options_of
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Interval, FastLin, CrownIbp, Crown, Frown, LP, Exact)
+    kind.name: kind for kind in (Interval, FastLin, CrownIbp, Crown, Frown, Branch, LP, Exact)
 }
 
 

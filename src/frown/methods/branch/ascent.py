@@ -66,7 +66,10 @@ class Bases:
             return torch.cat([t, t.new_zeros(len(t), count)], 1)
 
         return Bases(
-            *(more(t) for t in (self.lower, self.upper, self.open, self.still, self.high, self.rise))
+            *(
+                more(t)
+                for t in (self.lower, self.upper, self.open, self.still, self.high, self.rise)
+            )
         )
 
 
@@ -114,9 +117,7 @@ class Leaves:
         """(B,) the bounds at the present slopes and multipliers."""
         low = torch.addcmul(self.still, self.open, self.theta)
         tilt = torch.mul(self.cut, self.theta).neg_()
-        self.end = self.passes.back(
-            self.head, Lines(low, self.high, self.rise, tilt), self.coef
-        )
+        self.end = self.passes.back(self.head, Lines(low, self.high, self.rise, tilt), self.coef)
         self.first = self.where.lowest(self.end)
         above = (self.coef * -HUGE).clamp_(0, 1)
         slope = torch.addcmul(low, above, self.high - low)

@@ -22,18 +22,21 @@ class Nodes:
         self.problem = torch.zeros(0, dtype=torch.long)
         self.literal = torch.zeros(0, dtype=torch.long)  # whose row proves a leaf
         self.row = torch.zeros(0, dtype=torch.long)
+        self.bound = like.new_zeros(0)  # the last bound of a leaf
         self.theta = like.new_zeros(0, slots)
         self.cut = torch.zeros(0, slots, dtype=torch.int8)
 
     @property
     def bytes(self) -> int:
         """What all of it takes in memory."""
-        return self.theta.numel() * self.theta.element_size() + self.cut.numel() + 56 * len(self.row)
+        return (
+            self.theta.numel() * self.theta.element_size() + self.cut.numel() + 56 * len(self.row)
+        )
 
     def _room(self, nodes: int, rows: int) -> None:
         if self.count + nodes > len(self.parent):
             more = max(nodes, len(self.parent), 1024)
-            for name in ("parent", "slot", "below", "above", "problem", "literal", "row"):
+            for name in ("parent", "slot", "below", "above", "problem", "literal", "row", "bound"):
                 old = getattr(self, name)
                 setattr(self, name, torch.cat([old, old.new_full((more,), -1)]))
         if self.rows + rows > len(self.theta):

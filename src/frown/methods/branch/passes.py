@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -110,7 +110,8 @@ def _dense(plan: Plan) -> list[Linear] | None:
     for step in reversed(plan.route(plan.graph.output)):
         if isinstance(step.affine, Reshape):
             continue
-        flat = len(plan.graph.nodes[step.node].shape) == 1
+        shape = plan.graph.nodes[step.node].shape
+        flat = prod(shape) == shape[-1]
         if isinstance(step.affine, Linear) and not linear and flat:
             layers.append(step.affine)
             linear = True
@@ -266,9 +267,7 @@ class General(Passes):
     def __init__(self, plan: Plan) -> None:
         self.plan, self.output = plan, plan.graph.output
         self.where, self.slots = plan.slots(self.output)
-        self.shapes = {
-            i: plan.graph.nodes[plan.graph.nodes[i].inputs[0]].shape for i in self.where
-        }
+        self.shapes = {i: plan.graph.nodes[plan.graph.nodes[i].inputs[0]].shape for i in self.where}
         probe = torch.zeros(1, plan.graph.output_size, dtype=plan.graph.dtype)
         start = begin(plan, self.output, probe.view(1, *plan.graph.nodes[self.output].shape))
         self.begun = list(start.pending)
@@ -289,7 +288,7 @@ class General(Passes):
     def back(self, head: Tensor, lines: Lines, coef: Tensor) -> Tensor:
         rows = head.shape[1]
         pending = {}
-        for i, own in zip(self.begun, head.split(self.sizes), strict=True):
+        for i, own in zip(self.begun, head.split_with_sizes(self.sizes), strict=True):
             pending[i] = own.T.reshape(rows, *self.plan.graph.nodes[i].shape)
         lean = lines.low - lines.high
         coef.zero_()

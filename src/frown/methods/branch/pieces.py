@@ -9,7 +9,7 @@ counterexample, another program finds the nearest one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.methods.branch.passes import Dense
+from frown.bounds.plan import Plan
 from frown.methods.lp.solvers import needed, quiet_highs
 from frown.problem.region import Region
 
@@ -47,41 +47,49 @@ class Decided:
 
 
 class Pieces:
-    """The layers of a dense network in double precision."""
+    """The linear pieces of a ReLU network, in double precision."""
 
-    def __init__(self, own: Dense) -> None:
-        self.parts = own.parts
-        self.weight = [w.double().numpy() for w in own.weight]
-        self.bias = [b[:, 0].double().numpy() for b in own.bias]
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan.fact(("double", 0), lambda: Plan(plan.graph.to(torch.float64, "cpu")))
+        self.shape = plan.graph.input_shape
+        self.parts, self.slots = self.plan.slots(plan.graph.output)
 
     def at(self, side: Array, held: NDArray[np.bool_], coef: Array, const: float) -> Piece:
         """The piece with these sides, and a row coef . outputs + const on it."""
-        slope, shift = self.weight[0], self.bias[0]
-        slopes, shifts = [slope], [shift]
-        for k, part in enumerate(self.parts):
-            on = (side[part] > 0)[:, None]
-            slope = self.weight[k + 1] @ (on * slope)
-            shift = self.weight[k + 1] @ (on[:, 0] * shift) + self.bias[k + 1]
-            slopes.append(slope)
-            shifts.append(shift)
-        row, base = coef @ slopes.pop(), float(coef @ shifts.pop())
-        return Piece(np.concatenate(slopes), np.concatenate(shifts), row, base + const, side, held)
+        features = prod(self.shape)
+        # An affine function is known by its values at the origin and at unit vectors.
+        unit = torch.cat([torch.zeros(1, features), torch.eye(features)]).double()
+        on = torch.from_numpy(side > 0)
+        found = [self.run(x, on) for x in unit.split(256)]  # type: ignore[no-untyped-call]
+        z, y = (torch.cat(t).numpy() for t in zip(*found, strict=True))
+        row, base = coef @ (y[1:] - y[0]).T, float(coef @ y[0])
+        return Piece((z[1:] - z[0]).T, z[0], row, base + const, side, held)
 
     def sides(self, x: Array) -> Array:
         """The sides (slots,) of all neurons at an input."""
-        found, value = [], x
-        for k in range(len(self.parts)):
-            z = self.weight[k] @ value + self.bias[k]
-            found.append(np.where(z > 0, 1.0, -1.0))
-            value = np.maximum(z, 0)
-        return np.concatenate(found)
+        z, _ = self.run(torch.from_numpy(x)[None], None)
+        found: Array = np.where(z[0].numpy() > 0, 1.0, -1.0)
+        return found
 
     def outputs(self, x: Array) -> Array:
-        value = x
-        for w, b in zip(self.weight[:-1], self.bias[:-1], strict=True):
-            value = np.maximum(w @ value + b, 0)
-        found: Array = self.weight[-1] @ value + self.bias[-1]
+        """The network's answer."""
+        found: Array = self.run(torch.from_numpy(x)[None], None)[1][0].numpy()
         return found
+
+    def run(self, x: Tensor, on: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(points, slots) what arrives at neurons, and the outputs; with `on` (slots,) neurons
+        pass or stop whatever arrives."""
+        values = {0: x.view(-1, *self.shape)}
+        arrived = x.new_empty(len(x), self.slots)
+        for step in reversed(self.plan.route(self.plan.graph.output)):
+            if step.affine is not None:
+                values[step.node] = step.affine.apply(*[values[j] for j in step.inputs])
+                continue
+            z, part = values[step.inputs[0]], self.parts[step.node]
+            arrived[:, part] = z.flatten(1)
+            own = z.clamp(min=0) if on is None else z * on[part].view(z.shape[1:])
+            values[step.node] = own
+        return arrived, values[self.plan.graph.output].flatten(1)
 
 
 @dataclass(frozen=True)
@@ -133,26 +141,32 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
     By how little some side must give way: min t with side z >= -t.
     """
     highspy = needed("highspy")
-    if ball.p != inf:
-        return None
     down, up = ball.reach(radius)
-    size = np.maximum(np.abs(piece.slope) @ np.maximum(down, up), 1e-12)
-    model = _model(seconds)
-    lp = highspy.HighsLp()
-    count, features = piece.slope.shape
     rows = piece.side[:, None] * piece.slope
     low = -piece.side * (piece.shift + piece.slope @ ball.centre)
-    matrix = np.hstack([rows, size[:, None]])
-    least, most = np.append(-down, 0.0), np.append(up, 1.0)
     low = np.where(piece.held, low, -inf)
-    _fill(lp, matrix, low, np.full(count, inf), least, most, np.append(np.zeros(features), 1.0))
+    size = np.maximum(np.abs(piece.slope) @ np.maximum(down, up), 1e-12)
+    high = np.full(len(low), inf)
+    least, most = -down, up
+    if ball.p == 1:
+        rows, least, most = np.hstack([rows, -rows]), np.zeros(2 * len(up)), np.append(up, down)
+    matrix = np.hstack([rows, size[:, None]])
+    cost = np.append(np.zeros(rows.shape[1]), 1.0)
+    if ball.p == 1:
+        safe = np.where(ball.scale > 0, ball.scale, 1.0)
+        matrix = np.vstack([matrix, np.append(np.tile(1 / safe, 2), 0.0)])
+        low, high = np.append(low, -inf), np.append(high, radius)
+    model, lp = _model(seconds), highspy.HighsLp()
+    _fill(lp, matrix, low, high, np.append(least, 0.0), np.append(most, inf), cost)
     model.passModel(lp)
     model.run()
     if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     if model.getObjectiveValue() <= 1e-9:
         return None
-    return np.maximum(np.asarray(model.getSolution().row_dual), 0)
+    duals = np.asarray(model.getSolution().row_dual)[: len(piece.side)]
+    price: Array = np.maximum(duals, 0)
+    return price
 
 
 def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) -> Array | None:
@@ -179,7 +193,9 @@ def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) 
     else:
         matrix = np.hstack([matrix, -matrix])
         safe = np.where(ball.scale > 0, ball.scale, 1.0)
-        _fill(lp, matrix, low, high, np.zeros(2 * features), np.append(up, down), np.tile(1 / safe, 2))
+        _fill(
+            lp, matrix, low, high, np.zeros(2 * features), np.append(up, down), np.tile(1 / safe, 2)
+        )
     model.passModel(lp)
     model.run()
     if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:

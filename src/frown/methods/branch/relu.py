@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite, log
+from math import inf, isfinite, log, prod
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import Work
 from frown.methods.branch.ascent import Ascent, Bases, Leaves, Risen, ascend
 from frown.methods.branch.nodes import Nodes
-from frown.methods.branch.passes import Dense, Passes
+from frown.methods.branch.passes import Passes
 from frown.methods.branch.pieces import Ball, Pieces, decide, empty, nearest, tensor
 from frown.methods.frown.network import FrownState
 from frown.problem.property import Property
@@ -33,6 +33,7 @@ from frown.problem.region import Region
 GROWTH = 3.0  # times as many leaves as before are what the next radius is to take
 FIRST = 0.35  # of a bracket: how far the first radius goes
 FEW = 300  # leaves are nothing: radii go further
+WIDE = 4096  # features beyond which programs in the input take too long
 PROVED_TREE = 60_000  # nodes of the largest tree that is kept as a proof
 
 
@@ -118,7 +119,7 @@ class ReluSearch:
         self.batch = batch
         self.total = 0  # leaves bounded
         self.turn = 0
-        self.pieces = Pieces(passes) if isinstance(passes, Dense) and region.p in (1, inf) else None
+        self.pieces = Pieces(plan) if region.p in (1, inf) and region.split is None else None
         self.points: dict[int, Tensor] = {}
         if limits.single:
             for own in self.inputs:
@@ -154,7 +155,9 @@ class ReluSearch:
             pass
         for own in self.inputs:
             if not own.done:
-                yield Update(own.number, own.low, complete=False, remark="branching ran out of time")
+                yield Update(
+                    own.number, own.low, complete=False, remark="branching ran out of time"
+                )
 
     def _choose(self, active: list[Input]) -> list[int]:
         """Leaves of all inputs, an equal number of each as far as they go; deepest first."""
@@ -222,7 +225,9 @@ class ReluSearch:
 
     def _start(self, found: Bounds, index: Tensor) -> Tensor:
         """(N * literals, slots) slopes below from which leaves start."""
-        slopes = [found.layers.relaxed[i].lines.slopes.lower.flatten(1) for i in self.plan.nonlinear]
+        slopes = [
+            found.layers.relaxed[i].lines.slopes.lower.flatten(1) for i in self.plan.nonlinear
+        ]
         rule = torch.cat(slopes, 1).repeat_interleave(self.literals, 0)
         state = self.state
         if isinstance(state, FrownState):
@@ -268,7 +273,7 @@ class ReluSearch:
         if len(column) > len(ids):
             best = _best(found.bound, column, len(ids))
         nodes.theta[nodes.row[ids]] = found.theta[best]
-        nodes.literal[ids] = literal[best]
+        nodes.literal[ids], nodes.bound[ids] = literal[best], found.bound[best]
         proved = found.bound[best] > 0
         touched = set()
         for k, p, good in zip(chosen, which, proved.tolist(), strict=True):
@@ -285,7 +290,7 @@ class ReluSearch:
                 self.problems[which[k]].open += (a, b)
         for k in stuck.tolist():
             yield from self._program(chosen[k], which[k], int(literal[best][k]))
-        for n in {p: None for p in which}:
+        for n in dict.fromkeys(which):
             self.inputs[self.problems[n].sample].rows += 1
         for n, point in broken.items():
             yield from self._polished(self.inputs[n], point)
@@ -383,6 +388,8 @@ class ReluSearch:
         coef = self.property.rows(slice(n, n + 1)).pick(slice(None)).double().numpy()
         const = self.property.const[n].double().numpy()
         centre = coef @ self.pieces.outputs(ball.centre) + const
+        if prod(ball.centre.shape) > WIDE:
+            return
         every = np.ones(self.passes.slots, bool)
         for _ in range(12):
             values = coef @ self.pieces.outputs(x) + const
@@ -429,6 +436,7 @@ class ReluSearch:
             price = found.price
         if price is not None:
             self.nodes.theta[row] = torch.from_numpy(price).to(self.nodes.theta)
+            self.nodes.bound[node] = inf if found is None else found.value
             problem.closed.append(node)
             return
         if found is not None:
@@ -461,6 +469,7 @@ class ReluSearch:
         )
         found = ascend(leaves, Ascent(steps=150, decay=0.98, hope=inf))
         self.nodes.theta[row] = found.theta
+        self.nodes.bound[node] = found.bound[0]
         if bool(found.bound[0] > 0):
             problem.closed.append(node)
             return
@@ -469,6 +478,18 @@ class ReluSearch:
         if own.high > own.radius:
             own.failed = min(own.failed, own.radius)
         problem.open.append(node)
+
+    def margins(self, own: Input) -> dict[int, float]:
+        """By literal, lower bounds at the present radius of those that single-handed prove all
+        leaves of their clause."""
+        found = {}
+        for problem in own.problems.values():
+            if not problem.open and problem.closed:
+                index = torch.tensor(problem.closed)
+                literal = self.nodes.literal[index]
+                if bool((literal == literal[0]).all()):
+                    found[int(literal[0])] = float(self.nodes.bound[index].amin())
+        return found
 
     # -- proofs -------------------------------------------------------------------
 
@@ -481,7 +502,7 @@ class ReluSearch:
         size = 1
         for problem in used:
             size *= 2 * len(problem.closed)
-        if size > PROVED_TREE and len(used) > 1 or size > 50 * PROVED_TREE:
+        if (size > PROVED_TREE and len(used) > 1) or size > 50 * PROVED_TREE:
             return None
         tree = self._tree(used[0])
         for problem in used[1:]:
@@ -502,7 +523,9 @@ class ReluSearch:
         slot = nodes.slot[index]
         inner = slot >= 0
         starts = torch.tensor([part.start for part in self.passes.parts])
-        site = torch.where(inner, torch.searchsorted(starts, slot.clamp(min=0), right=True) - 1, LEAF)
+        site = torch.where(
+            inner, torch.searchsorted(starts, slot.clamp(min=0), right=True) - 1, LEAF
+        )
         neuron = torch.where(inner, slot - starts[site.clamp(min=0)], 0)
         ends = (~inner).nonzero().flatten()
         row = nodes.row[index[ends]]
@@ -544,7 +567,10 @@ def grafted(tree: Tree, other: Tree) -> Tree:
         ),
     )
     return Tree(
-        both(tree.site, other.site), both(tree.neuron, other.neuron), both(tree.point, other.point), rows
+        both(tree.site, other.site),
+        both(tree.neuron, other.neuron),
+        both(tree.point, other.point),
+        rows,
     )
 
 

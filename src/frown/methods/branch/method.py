@@ -1,0 +1,117 @@
+"""Branch and bound: where no lines suffice, neurons' intervals are cut in two.
+
+On the side of a cut lines are tighter, and the cut itself enters rows with a multiplier. What is
+proved of all leaves of a tree of cuts is proved of the region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Annotated, ClassVar
+
+import torch
+
+from frown.bounds.method import Bounds, Closing, Ends, Method, Update
+from frown.bounds.plan import Plan
+from frown.bounds.proof import State
+from frown.bounds.walk import Given
+from frown.bounds.work import Work
+from frown.errors import InvalidInput
+from frown.methods.branch.ascent import Ascent
+from frown.methods.branch.passes import passes
+from frown.methods.branch.relu import Limits, ReluSearch
+from frown.methods.frown.network import Frown
+from frown.problem.options import Option, check_options
+from frown.problem.property import Property
+from frown.problem.region import Region
+from frown.relax.piecewise import Relu
+
+
+@dataclass(frozen=True)
+class Branch(Closing):
+    """Branch and bound over another method's boxes; brackets close, given time.
+
+    Not for a first look: `inner` alone costs a fraction, and tells what there is to gain. Radii are
+    raised in stages, and counterexamples met on the way lower the other end. Nothing found is
+    replayed with rounding accounted for: rows are estimates.
+    """
+
+    name: ClassVar[str] = "branch"
+    estimates: ClassVar[bool] = True
+    inner: Annotated[
+        Method, Option("what bounds the network before it is cut", ("crown", "frown"))
+    ] = field(default_factory=Frown)
+    seconds: Annotated[float, Option("CPU seconds of branching, for each input", above=0)] = 10.0
+    gap: Annotated[float, Option("broken / proved - 1 that is enough", above=0, below=1)] = 0.01
+    ascent: Ascent = field(default_factory=Ascent)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def before(self) -> Method:
+        return self.inner
+
+    def refuse(self, plan: Plan, p: float) -> None:
+        self.inner.refuse(plan, p)
+        others = {type(plan.relaxation(i)).__name__ for i in plan.nonlinear}
+        others.discard(Relu.__name__)
+        if others:
+            raise InvalidInput(
+                f"the method branch cuts ReLU, and this network has {', '.join(sorted(others))}; "
+                "use frown or lp"
+            )
+
+    def close(
+        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+    ) -> Iterator[Update]:
+        search = self._search(plan, region, property, ends, work)
+        if search is not None:
+            yield from search.run(ends.point)
+
+    def bound(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        state: State | None = None,
+        given: Given | None = None,
+        work: Work = Work(),  # noqa: B008
+    ) -> Bounds:
+        """Bound literals at the region's own radii: by the inner method, and by branching where
+        that proves too little. A clause that different literals prove on different leaves is not
+        seen in the result, which has a bound for each literal."""
+        if given is not None:
+            raise InvalidInput("the method branch takes no boxes that are given")
+        base = self.inner.bound(plan, region, property, state, None, work)
+        left = (~property.holds(base.literals)).nonzero().flatten()
+        if not len(left):
+            return base
+        part = region.rows(left)
+        infinite = torch.full_like(part.radius, inf)
+        zero = torch.zeros_like(part.radius)
+        ends = Ends(zero, part.radius, infinite, part.centre, True)
+        search = self._search(plan, part, property.rows(left), ends, work)
+        if search is None:
+            return base
+        for _ in search.run(part.centre):
+            work.clock.check()
+        literals = base.literals.clone()
+        for k, n in enumerate(left.tolist()):
+            own = search.inputs[k]
+            if own.done and own.low >= float(part.radius[k]):
+                for t, value in search.margins(own).items():
+                    literals[n, t] = max(float(literals[n, t]), value)
+        return replace(base, literals=literals)
+
+    def _search(
+        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+    ) -> ReluSearch | None:
+        """A search over all samples; None where there is nothing to cut."""
+        own = passes(plan)
+        if own is None:
+            return None
+        limits = Limits(self.seconds, self.gap, ends.single)
+        return ReluSearch(plan, own, region, property, ends, self.inner, limits, work, self.ascent)

@@ -1,0 +1,280 @@
+"""Branch and bound, against sampling and mixed-integer programs."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from frown.bounds.method import Ends, Update
+from frown.bounds.plan import Plan
+from frown.bounds.tree import LEAF, Branched, Tree
+from frown.bounds.work import Work
+from frown.errors import InvalidInput
+from frown.graph.builder import Builder
+from frown.graph.graph import Graph
+from frown.methods import Branch, Crown, Exact, Frown
+from frown.methods.branch.ascent import Bases, Leaves, ascend
+from frown.methods.branch.passes import Dense, General, Passes, passes
+from frown.methods.branch.relu import grafted
+from frown.methods.exact.distance import exact
+from frown.problem.property import LabelWins, Linear, Property, other_classes
+from frown.problem.region import Region
+from frown.relax import Tanh
+from frown.relax.piecewise import Relu
+
+pytest.importorskip("highspy")
+
+
+def residual(seed: int) -> Graph:
+    """A network with a way around a layer."""
+    w = zoo.Weights.seeded(seed)
+    b = Builder()
+    x = b.input("x", (3,))
+    h = b.add(Relu(), b.linear(x, w(5, 3), w(5)))
+    g = b.add(Relu(), b.linear(h, w(5, 5), w(5)))
+    return b.graph(b.linear(b.combine(h, g, 1.0), w(3, 5), w(3)))
+
+
+def question(graph: Graph, seed: int, p: float, radius: float = 0.0) -> tuple[Region, LabelWins]:
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.randn(1, *graph.input_shape, generator=generator, dtype=graph.dtype)
+    label = graph.apply(centre).argmax(1)
+    wins = LabelWins(label, other_classes(label, graph.output_size), graph.output_size, graph.dtype)
+    return Region(centre, torch.full((1,), radius, dtype=graph.dtype), p), wins
+
+
+def closed(graph: Graph, region: Region, wanted: Property, limit: float = 3.0, **options: object):
+    """Both ends, and the last update that moved the lower one."""
+    method = Branch(**options)  # type: ignore[arg-type]
+    one = torch.ones_like(region.radius)
+    ends = Ends(0 * one, limit * one, inf * one.double(), region.centre, False)
+    low, high, last = 0.0, inf, None
+    with torch.inference_mode():
+        for update in method.close(Plan(graph), region, wanted, ends, Work()):
+            if update.proved > low:
+                low, last = update.proved, update
+            if update.point is not None:
+                assert bool(
+                    (wanted.margins(wanted.literals(graph.apply(update.point[None]))) <= 1e-6).any()
+                )
+                high = min(high, float(region.distance(update.point[None])))
+    return low, high, last
+
+
+def boxes(plan: Plan, region: Region, wanted: Property) -> tuple[Tensor, Tensor]:
+    found = Frown().bound(plan, region, wanted)
+    every = [found.layers.values[plan.sources[i]] for i in plan.nonlinear]
+    lower = torch.cat([b.lower.flatten(1) for b in every], 1).T
+    return lower, torch.cat([b.upper.flatten(1) for b in every], 1).T
+
+
+def arriving(plan: Plan, x: Tensor) -> Tensor:
+    """(points, slots) what arrives at all nonlinear nodes."""
+    values = {0: x}
+    for step in reversed(plan.route(plan.graph.output)):
+        op = step.affine if step.affine is not None else step.relaxation
+        assert op is not None
+        values[step.node] = op.apply(*[values[j] for j in step.inputs])
+    return torch.cat([values[plan.graph.nodes[i].inputs[0]].flatten(1) for i in plan.nonlinear], 1)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, inf])
+@pytest.mark.parametrize("kind", ["dense", "general", "residual"])
+@pytest.mark.parametrize("form", ["plain", "clipped", "scaled"])
+def test_true_points_on_random_paths_violate_no_bound(kind: str, p: float, form: str) -> None:
+    for seed in range(4):
+        graph = residual(seed) if kind == "residual" else zoo.mlp(Relu(), (4, 6, 6, 3), seed)
+        plan = Plan(graph)
+        own: Passes | None = General(plan) if kind == "general" else passes(plan)
+        assert own is not None
+        region, wanted = question(graph, seed, p, 0.7)
+        if form == "clipped":
+            region = Region(
+                region.centre, region.radius, p, None, region.centre - 0.3, region.centre + 0.5
+            )
+        elif form == "scaled":
+            scale = torch.linspace(0.2, 1.5, region.centre.numel(), dtype=graph.dtype)
+            region = Region(region.centre, region.radius, p, scale.view_as(region.centre))
+        generator = torch.Generator().manual_seed(seed)
+        shape = (400, *graph.input_shape)
+        noise = torch.randn(shape, generator=generator, dtype=graph.dtype)
+        x = region.rows(torch.zeros(400, dtype=torch.long)).project(region.centre + noise)
+        side = torch.where(arriving(plan, x) > 0, 1, -1)
+        values = wanted.rows(torch.zeros(400, dtype=torch.long)).literals(graph.apply(x).flatten(1))
+        bases = Bases.of(*boxes(plan, region, wanted))
+        # Each leaf is a random part of the cuts that some point satisfies.
+        chance = torch.rand(50, own.slots, generator=generator)
+        cut = torch.where(chance < 0.4, side[:50], 0).to(torch.int8)
+        theta = torch.rand(50, own.slots, generator=generator, dtype=graph.dtype)
+        head, const = own.head(wanted.pick(slice(None)))
+        zero = torch.zeros(50, dtype=torch.long)
+        for t in range(wanted.shape[1]):
+            where = own.places(region).of(zero, region.radius.expand(50))
+            heads, consts = head[:, t : t + 1].expand(-1, 50).contiguous(), const[t].expand(50)
+            leaves = Leaves(own, bases, zero, cut, theta, heads, consts.clone(), where)
+            first = leaves.bound()
+            found = ascend(leaves, Branch().ascent)
+            assert bool((found.bound >= first - 1e-9).all())
+            for k in range(50):
+                inside = ((cut[k] == 0) | (cut[k] == side)).all(1)
+                assert inside[k]
+                true = values[inside, t].amin()
+                assert found.bound[k] <= true + 1e-9
+
+
+@pytest.mark.parametrize("p", [1, inf])
+@pytest.mark.parametrize("seed", range(12))
+def test_brackets_close_on_the_exact_distance(seed: int, p: float) -> None:
+    graph = zoo.mlp(Relu(), (3, 8, 8, 3), seed)
+    region, wanted = question(graph, seed, p)
+    low, high, _ = closed(graph, region, wanted, gap=0.002, seconds=20)
+    truth = exact(Plan(graph), region, wanted, Exact(), 3.0, 0.0, Work().clock, broken=False)
+    assert low <= truth.broken * (1 + 1e-6)
+    assert high >= truth.proved * (1 - 1e-6)
+    assert high <= low * 1.0021 or low >= 3.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_graphs_with_ways_around_are_branched_on(seed: int) -> None:
+    graph = residual(seed)
+    region, wanted = question(graph, seed, inf)
+    low, high, _ = closed(graph, region, wanted, seconds=20)
+    truth = exact(Plan(graph), region, wanted, Exact(), 3.0, 0.0, Work().clock, broken=False)
+    assert low <= truth.broken * (1 + 1e-6)
+    frown_alone = Frown().bound(Plan(graph), region.with_radius(region.radius + low), wanted)
+    assert low >= 0.97 * truth.proved or bool((frown_alone.literals > 0).all())
+    assert high >= truth.proved * (1 - 1e-6)
+
+
+def replayed(plan: Plan, region: Region, wanted: Property, tree: Tree) -> Tensor:
+    """The least bound that each row of a tree gives, by arithmetic of its own: (rows,)."""
+    lower, upper = boxes(plan, region, wanted)
+    layers = [plan.graph.nodes[i].op for i in plan.ancestors(plan.graph.output)]
+    linear = [op for op in layers if hasattr(op, "weight")]
+    sizes = [len(op.weight) for op in linear[:-1]]
+    found = []
+    rows, dense = (
+        tree.literals,
+        tree.literals.multipliers.dense(len(tree.literals.node), tree.literals.slopes.shape[1]),
+    )
+    for r, node in enumerate(rows.node.tolist()):
+        low, high = lower[:, 0].clone(), upper[:, 0].clone()
+        here = node
+        while tree.parent[here] >= 0:
+            up, side = int(tree.parent[here]), int(tree.side[here])
+            slot = sum(sizes[: int(tree.site[up])]) + int(tree.neuron[up])
+            if side == 0:
+                high[slot] = high[slot].clamp(max=tree.point[up])
+            else:
+                low[slot] = low[slot].clamp(min=tree.point[up])
+            here = up
+        if bool((low > high).any()):
+            found.append(torch.tensor(inf))
+            continue
+        coef = wanted.pick(slice(None))[rows.literal[r]].double()
+        total = wanted.const[0, rows.literal[r]].double()
+        end = sum(sizes)
+        for k in range(len(linear) - 1, -1, -1):
+            total = total + coef @ linear[k].bias
+            coef = coef @ linear[k].weight
+            if k == 0:
+                break
+            part = slice(end - sizes[k - 1], end)
+            end -= sizes[k - 1]
+            lo, hi = low[part], high[part]
+            s = rows.slopes[r, part].double()
+            s = torch.where(torch.isnan(s), (lo >= 0).double(), s)
+            chord = torch.where((lo < 0) & (hi > 0), hi / (hi - lo), s)
+            slope = torch.where(coef >= 0, s, chord)
+            rise = torch.where((coef < 0) & (lo < 0) & (hi > 0), -lo * chord, torch.zeros_like(lo))
+            m = dense[r, part]
+            total = total + (coef * rise).sum() - torch.maximum(m * lo, m * hi).sum()
+            coef = coef * slope + m
+        found.append(total + region.least(coef[None])[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trees_prove_what_was_found(seed: int) -> None:
+    graph = zoo.mlp(Relu(), (3, 8, 8, 3), seed)
+    plan = Plan(graph)
+    region, wanted = question(graph, seed, inf)
+    low, _, last = closed(graph, region, wanted, seconds=20)
+    assert isinstance(last, Update) and isinstance(last.proof, Branched)
+    (tree,) = last.proof.trees
+    if tree is None:
+        return
+    tree.check(plan)
+    ball = region.with_radius(torch.full_like(region.radius, low * 0.999))
+    bounds = replayed(plan, ball, wanted, tree)
+    root = Frown().bound(plan, ball, wanted).literals[0] > 0
+    leaves = set(tree.leaves.tolist())
+    for t in range(wanted.shape[1]):
+        good = {
+            node
+            for node, literal, bound in zip(
+                tree.literals.node.tolist(), tree.literals.literal.tolist(), bounds, strict=True
+            )
+            if literal == t and bound > 0
+        }
+        for leaf in leaves:
+            here = leaf
+            while here >= 0 and here not in good:
+                here = int(tree.parent[here])
+            assert here >= 0 or bool(root[t])
+
+
+def test_grafted_trees_have_the_rows_of_both() -> None:
+    graph = zoo.mlp(Relu(), (3, 8, 8, 3), 1)
+    region, wanted = question(graph, 1, inf)
+    _, _, last = closed(graph, region, wanted, seconds=20)
+    assert last is not None and isinstance(last.proof, Branched)
+    (tree,) = last.proof.trees
+    assert tree is not None
+    both = grafted(tree, tree)
+    leaves = int((tree.site == LEAF).sum())
+    assert len(both.leaves) == leaves**2
+    assert len(both.literals.node) == len(tree.literals.node) * (1 + leaves)
+
+
+def test_clauses_need_one_literal_on_each_leaf() -> None:
+    """max of two outputs above a third: neither literal holds everywhere."""
+    graph = zoo.mlp(Relu(), (2, 8, 3), 3)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, *graph.input_shape, generator=generator, dtype=graph.dtype)
+    shift = graph.apply(x).flatten()
+    coef = torch.tensor([[[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]]], dtype=graph.dtype)
+    const = (0.3 - (shift[:2] - shift[2]))[None]
+    wanted = Linear(coef, const, torch.tensor([0, 0]))
+    region = Region(x, torch.zeros(1, dtype=graph.dtype), inf)
+    low, _, _ = closed(graph, region, wanted, seconds=10)
+    crown = Crown().bound(Plan(graph), region.with_radius(region.radius + low), wanted)
+    noise = torch.rand(20_000, *graph.input_shape, generator=generator, dtype=graph.dtype)
+    points = x + low * (2 * noise - 1)
+    many = wanted.rows(torch.zeros(len(points), dtype=torch.long))
+    assert bool((many.margins(many.literals(graph.apply(points).flatten(1))) > 0).all())
+    assert low > 0 and crown.literals.shape == (1, 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_radius_is_decided(seed: int) -> None:
+    graph = zoo.mlp(Relu(), (3, 8, 8, 3), seed)
+    region, wanted = question(graph, seed, inf)
+    truth = exact(Plan(graph), region, wanted, Exact(), 3.0, 0.0, Work().clock, broken=False)
+    below = region.with_radius(torch.full_like(region.radius, 0.99 * truth.proved))
+    above = region.with_radius(torch.full_like(region.radius, min(1.01 * truth.broken, 3.0)))
+    with torch.inference_mode():
+        assert bool(wanted.holds(Branch().bound(Plan(graph), below, wanted).literals).all())
+        if truth.broken < 3:
+            assert not bool(wanted.holds(Branch().bound(Plan(graph), above, wanted).literals).any())
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    plan = Plan(zoo.mlp(Tanh(), (2, 4, 2), 0))
+    with pytest.raises(InvalidInput, match="Tanh"):
+        Branch().refuse(plan, inf)
+    assert isinstance(passes(Plan(zoo.mlp(Relu(), (2, 4, 2), 0))), Dense)
