@@ -278,3 +278,23 @@ def test_archives_of_a_version_to_come(tmp_path: Path) -> None:
     path.write_bytes(bytes(content))
     with pytest.raises(InvalidInput):
         read_data(path)
+
+
+RANGES = {"nothing": "", "no start": "- c c", "one end": "c c", "no number": "c e c"}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_without_their_ends_are_refused(name: str, tmp_path: Path) -> None:
+    nodes = [node("Range", RANGES[name], "r"), node("Add", "x r")]
+    known = {"c": integers(1)[0], "e": integers()}
+    path = saved(model(nodes, ("N", 1), known), tmp_path)
+    with pytest.raises((UnsupportedModel, InvalidModel)):
+        frown.load(path)
+
+
+def test_of_a_last_sigmoid_the_fuzzer_judges_the_order_alone() -> None:
+    """The checker proves what a last increasing function reads, whose margins are larger."""
+    w = np.array([[3.0, -3.0], [2.0, 1.0]], np.float32)
+    nodes = [node("MatMul", "x w", "z"), node("Sigmoid", "z")]
+    TARGETS["checker-onnx"].run(model(nodes, ("N", 2), {"w": w}).SerializeToString())
+    TARGETS["checker-onnx"].run(model(nodes, ("N", 2), {"w": 50 * w}).SerializeToString())

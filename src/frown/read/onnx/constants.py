@@ -226,10 +226,14 @@ def _computed(node: OnnxNode, opset: int, given: Mapping[str, Constant]) -> list
 
 def _entries(node: OnnxNode, opset: int, given: Mapping[str, Constant]) -> list[int]:
     """The number of entries of each output, from the standard's inference of shapes."""
-    _require_sizes(node, given)
     helper = onnx.helper
     try:
         schema = onnx.defs.get_schema(node.op, opset, "")
+    except onnx.defs.SchemaError as error:
+        raise Unsupported(f"an operator that opset {opset} does not have") from error
+    _require_inputs(node, schema)
+    _require_sizes(node, given)
+    try:
         kinds = {
             name: helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
             for name, x in given.items()
@@ -268,10 +272,23 @@ def _known(kind: onnx.TypeProto) -> Shape | None:
     return sizes if min(sizes, default=0) >= 0 else None
 
 
+def _require_inputs(node: OnnxNode, schema: onnx.defs.OpSchema) -> None:
+    """Raise Unsupported where a node lacks an input, or has one too many."""
+    count = len(node.inputs)
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    missing = [p.name for p, i in zip(schema.inputs, node.inputs) if p.option == single and not i]
+    if missing or not schema.min_input <= count <= schema.max_input:
+        without = f", without {', '.join(missing)}" if missing else ""
+        raise Unsupported(f"a node of {count} inputs{without}")
+
+
 def _require_sizes(node: OnnxNode, given: Mapping[str, Constant]) -> None:
     """Raise Unsupported for numbers so large that the inference of sizes would overflow."""
     if node.op == "Range":
-        start, limit, step = (float(given[i].reshape(-1)[0]) for i in node.inputs)
+        ends = [given[i].reshape(-1).astype(np.float64) for i in node.inputs]
+        if any(x.size != 1 for x in ends):
+            raise Unsupported("a range whose ends are not single numbers")
+        start, limit, step = (float(x[0]) for x in ends)
         count = abs(limit - start) / abs(step) if step else 0.0
         if not count <= MOST_ENTRIES:
             raise Unsupported(f"a constant of {count:,.0f} numbers; at most {MOST_ENTRIES:,}")
