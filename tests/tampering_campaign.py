@@ -4,7 +4,9 @@
 
 Valid certificates of small networks (tests/tamper/bases.py) are changed so that they state what is
 false, go with another model, or are damaged; tests/tamper/trial.py says what may be accepted.
-Prints counts as it goes, and every failure; the exit code is 1 if there is one.
+With `--trees`, false claims with trees that are as good as can be are spoilt in every way instead
+(tests/tamper/trees.py). Prints counts as it goes, and every failure; the exit code is 1 if there is
+one.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
 
+import numpy as np
 import torch
 
 from tamper.bases import Base, bases
+from tamper.trees import spoilt, tree_bases
 from tamper.trial import attempt
 
 FRESH = 2500  # trials before new networks and certificates are made
@@ -30,6 +34,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the certificates of failures")
     parser.add_argument("--reasons", action="store_true", help="count the reasons of refusals")
+    parser.add_argument("--trees", action="store_true", help="false claims with trees, instead")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     counts: Counter[tuple[str, str]] = Counter()
@@ -37,10 +42,15 @@ def main() -> int:
     failures, began, valid = 0, process_time(), list[Base]()
     with TemporaryDirectory() as folder:
         for trial in range(asked.trials):
-            if trial % FRESH == 0:
-                place = Path(folder) / str(trial)
-                valid = list(bases(place, asked.seed * 1000 + trial // FRESH))
-            found = attempt(valid, place, [asked.seed, trial])
+            if trial % (FRESH // 5 if asked.trees else FRESH) == 0:
+                place, seed = Path(folder) / str(trial), asked.seed * 1000 + trial // FRESH
+                valid = [] if asked.trees else list(bases(place, seed))
+                false = tree_bases(place, asked.seed * 100_000 + trial, 12) if asked.trees else []
+            if asked.trees:
+                rng = np.random.default_rng([asked.seed, trial])
+                found = spoilt(false[int(rng.integers(len(false)))], rng)
+            else:
+                found = attempt(valid, place, [asked.seed, trial])
             failures += found.failed
             counts[found.kind, "FAILED" if found.failed else found.verdict] += 1
             reasons[found.reason.split(":")[0][:60]] += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
@@ -21,43 +22,60 @@ BROKEN = "the checker cannot follow it"  # a fault of the checker's own, and no 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """output[label] > output[o] for every o in `others` and every x with lower <= x <= upper and,
-    for every ball b, ||((x - centre) / scale)_b||_norm <= radius; arrays in the input's shape."""
+    """output[label] > output[o] for every o in `others`, or one literal coef . outputs + const > 0
+    of every clause, for every x with lower <= x <= upper and, unless the region is that box
+    alone, for every ball b: ||((x - centre) / scale)_b||_norm <= radius; arrays in the input's
+    shape."""
 
     digest: str
     external: tuple[tuple[str, str], ...]  # digests of files beside the model
-    label: int
+    label: int | None  # None: see the literals
     others: tuple[int, ...]
     norm: float
-    radius: float
-    centre: Array
+    radius: float  # NaN: the region is the box from lower to upper alone
+    centre: Array  # of a box its middle, rounded
     scale: Array  # 0: the feature is fixed
     ball: Index  # features of one number form one ball
     lower: Array | None  # the valid range
     upper: Array | None
     mean: Array | None  # the network is applied to (x - mean) / std
     std: Array | None
+    coef: Array | None = None  # (literals, outputs)
+    const: Array | None = None  # (literals,)
+    clause: Index | None = None  # (literals,)
 
     @staticmethod
     def of(certificate: Certificate) -> Claim:
-        region = certificate.region
+        region, literals = certificate.region, certificate.literals
         mean, std = certificate.normalisation or (None, None)
+        centre, scale = region.centre, region.scale
+        if region.exact:
+            low, high = region.box
+            centre, scale = low / 2 + high / 2, (low < high).astype(np.float64)
 
         def shaped(field: Array | None) -> Array | None:
             return None if field is None else field.reshape(certificate.shape)
 
-        return Claim(
+        claim = Claim(
             certificate.digest,
             tuple(sorted(certificate.external.items())),
             certificate.label,
             certificate.others,
             region.p,
-            region.radius,
-            region.centre.reshape(certificate.shape),
-            region.scale.reshape(certificate.shape),
+            nan if region.exact else region.radius,
+            centre.reshape(certificate.shape),
+            scale.reshape(certificate.shape),
             region.ball.reshape(certificate.shape),
-            *map(shaped, (region.lower, region.upper, mean, std)),
+            *(shaped(region.lower), shaped(region.upper), shaped(mean), shaped(std)),
         )
+        if literals is None:
+            return claim
+        return replace(claim, coef=literals.coef, const=literals.const, clause=literals.clause)
+
+    @property
+    def box(self) -> bool:
+        """Whether the region is a box of given ends, and no ball."""
+        return isnan(self.radius)
 
     @property
     def clipped(self) -> bool:
@@ -67,7 +85,12 @@ class Claim:
     @property
     def scaled(self) -> bool:
         """Whether features move by different amounts, or in several balls."""
-        return bool((self.scale != 1).any() or (self.ball != 0).any())
+        return self.box or bool((self.scale != 1).any() or (self.ball != 0).any())
+
+    @property
+    def clauses(self) -> int:
+        """How many clauses are claimed."""
+        return len(self.others) if self.clause is None else int(self.clause[-1]) + 1
 
     @property
     def normalised(self) -> bool:
@@ -82,8 +105,11 @@ class Claim:
     def statement(self) -> str:
         """SHA-256 of everything that is claimed: another statement has another one."""
         arrays = (self.centre, self.scale, self.ball, self.lower, self.upper, self.mean, self.std)
-        given = [field for field in arrays if field is not None]
-        there = (self.centre.shape, self.clipped, self.normalised)
+        given = [*(field for field in arrays if field is not None)]
+        there: tuple[object, ...] = (self.centre.shape, self.clipped, self.normalised)
+        if self.coef is not None and self.const is not None and self.clause is not None:
+            given += [self.coef, self.const, self.clause]
+            there = (*there, self.coef.shape)
         claim = (self.digest, self.external, self.label, self.others)
         numbers = (float(self.norm).hex(), self.radius.hex())
         digest = hashlib.sha256(repr((claim, numbers, there)).encode())
@@ -95,12 +121,13 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`reason` is empty if accepted; `margin` is the least of the margins proved, if it came to
-    that; `claim` is None where the file could not be read."""
+    that; `claim` is None where the file could not be read; `leaves` are the cases of its tree."""
 
     accepted: bool
     reason: str
     claim: Claim | None = None
     margin: float | None = None
+    leaves: int = 1
 
 
 def check(
@@ -121,10 +148,13 @@ def check(
                 certificate = content(Path(certificate), MOST_FILE)
             found = read(certificate, most_payload)
             claim = Claim.of(found)
-            network = load(Path(model), found.digest, found.external, found.normalisation)
+            ordered = found.label is not None  # the claim compares outputs, and no more
+            files = (found.digest, found.external)
+            network = load(Path(model), *files, found.normalisation, ordered)
             if network.shape != found.shape:
                 raise Refused(f"the input has shape {network.shape}, not {found.shape}")
-            margins = Replay(network, found, progress).margins()
+            replay = Replay(network, found, progress)
+            margins, leaves = replay.margins(), replay.leaves
     except Refused as reason:
         return Verdict(False, str(reason), claim)
     except MemoryError:
@@ -134,7 +164,13 @@ def check(
     proved = np.isfinite(margins) & (margins > 0)
     worst = float(np.min(margins))
     if proved.all():
-        return Verdict(True, "", claim, worst)
-    other = claim.others[int(np.argmin(proved))]
-    bound = f"its lower bound is {margins[~proved][0]:.6g}"
-    return Verdict(False, f"the margin over class {other} is not proved: {bound}", claim, worst)
+        return Verdict(True, "", claim, worst, leaves)
+    first = int(np.argmin(proved))
+    what = (
+        f"clause {first} is"
+        if claim.label is None
+        else f"the margin over class {claim.others[first]} is"
+    )
+    bound = f"its lower bound is {margins[first]:.6g}"
+    where = f" at every one of {leaves} leaves" if leaves > 1 else ""
+    return Verdict(False, f"{what} not proved{where}: {bound}", claim, worst, leaves)

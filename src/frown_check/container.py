@@ -21,15 +21,20 @@ from frown_check.balls import Array, Index
 from frown_check.errors import Refused, refuse_if
 from frown_check.region import MOST_FEATURES, Region
 
-MAGIC = b"FROWNC01"
+MAGIC = {b"FROWNC01": 1, b"FROWNC02": 2}  # which format follows
 MOST_HEADER = 16 * 2**20
 MOST_PAYLOAD = 2**30
-MOST_ROWS = 2**24  # of all steps
+MOST_ROWS = 2**24  # of all steps, of all cases that repeat them, and of a tree
+MOST_NODES = 2**22  # of a tree
+MOST_LITERALS = 2**20
+LEAF, INPUT = -2, -1  # sites of a tree's nodes
 OVERLAP = 8  # how often the payload may be read in all, by arrays that share parts of it
 NO_TABLE = 0xFFFFFFFF
+NO_PASS = 0xFFFFFFFF
 
-TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "i4": "<i4", "u4": "<u4", "u1": "|u1"}
+TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "i4": "<i4", "u4": "<u4", "u2": "<u2", "u1": "|u1"}
 SLOPES = ("f8", "f4", "f2")
+WHOLE = ("u4", "u2", "u1")
 Floats = NDArray[np.floating[Any]]
 
 
@@ -41,15 +46,48 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Multipliers:
+    """Those that are not 0: row r has the entries from start[r] up to start[r + 1]."""
+
+    start: Index  # (rows + 1,)
+    slot: Index
+    value: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Rows to bound: what they bound, over which sites they bring slopes, and which."""
 
-    site: int | None  # None: the final rows
+    site: int | None  # None: literals
     over: tuple[int, ...]
-    neuron: Index
+    neuron: Index  # or literals
     side: Index
     table: Index  # NO_TABLE where a row has none
-    slopes: Floats | None  # (tables, lanes, slots)
+    slopes: NDArray[Any] | None  # (tables, lanes, slots)
+    levels: int = 0  # slopes are codes from 1 to this, 0: none; or 0: they are numbers
+    multipliers: Multipliers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """Every clause has a literal coef . outputs + const > 0."""
+
+    coef: Array  # (literals, outputs)
+    const: Array  # (literals,)
+    clause: Index  # (literals,) from 0 in rising order
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Cases, in preorder: a node, its subtree where z <= point, its subtree where z >= point."""
+
+    site: Index  # (nodes,) LEAF, INPUT, or the site that reads z
+    neuron: Index  # (nodes,)
+    point: Array  # (nodes,)
+    passes: tuple[tuple[Rows, ...], ...]  # lists of steps
+    own: Index  # (nodes,) which of them a node has, -1: none
+    node: Index  # (rows,) in rising order, at which nodes `rows` hang
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +98,30 @@ class Certificate:
     shape: tuple[int, ...]
     normalisation: tuple[Array, Array] | None
     region: Region
-    label: int
+    label: int | None  # it wins over the others; None: see `literals`
     others: tuple[int, ...]
+    literals: Literals | None
     sites: tuple[Site, ...]
     shared: tuple[Floats | None, ...]
     steps: tuple[Rows, ...]
     final: Rows
+    tree: Tree | None
 
 
 def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
     """The certificate in a file's bytes; Refused where they are none."""
     try:
-        header, payload = _parts(content, most_payload)
-        return _Reader(payload).certificate(header)
+        version, header, payload = _parts(content, most_payload)
+        return _Reader(payload, version).certificate(header)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(error).__name__
         raise Refused(f"not a valid certificate: {kind}: {error}") from None
 
 
-def _parts(content: bytes, most_payload: int) -> tuple[dict[str, Any], bytes]:
+def _parts(content: bytes, most_payload: int) -> tuple[int, dict[str, Any], bytes]:
     refuse_if(not content, "the file is empty")
-    refuse_if(content[:6] != MAGIC[:6], "not a certificate")
-    refuse_if(content[:8] != MAGIC, "not a certificate of version 1, which this checker reads")
+    refuse_if(content[:6] != b"FROWNC", "not a certificate")
+    refuse_if(content[:8] not in MAGIC, "not a certificate of version 1 or 2, which are read here")
     refuse_if(len(content) < 20, "the certificate is cut off")
     (length,) = struct.unpack_from("<I", content, 8)
     if length > MOST_HEADER or 12 + length + 8 > len(content):
@@ -100,7 +140,7 @@ def _parts(content: bytes, most_payload: int) -> tuple[dict[str, Any], bytes]:
         raise Refused(f"the payload is damaged: {error}") from None
     if len(payload) != inflated or not stream.eof or stream.unused_data:
         raise Refused("the payload has another length than its header says")
-    return header, payload
+    return MAGIC[content[:8]], header, payload
 
 
 def _no_constant(name: str) -> Any:
@@ -163,32 +203,27 @@ def _norm(value: Any) -> float:
 @dataclass(slots=True)
 class _Reader:
     payload: bytes
+    version: int
     seen: set[tuple[str, tuple[int, ...], int]] = field(default_factory=set)  # arrays so far
     taken: int = 0  # bytes of all these, parts that they share several times
     rows: int = 0  # of the steps so far
 
     def certificate(self, header: dict[str, Any]) -> Certificate:
         names = "format producer model normalisation input region claim sites shared steps final"
-        version, producer, model, norm, shape, region, claim, sites, shared, steps, final = _fields(
-            header, names, "the header"
+        version, producer, model, norm, shape, region, claim, sites, shared, steps, final, *more = (
+            _fields(header, names if self.version == 1 else f"{names} tree", "the header")
         )
-        _whole(version, 1, 1, "the format")
+        _whole(version, self.version, self.version, "the format")
         digest, external = _fields(model, "sha256 external", "model")
         refuse_if(type(external) is not dict, "model.external is not an object")
         sizes = tuple(_whole(n, 1, MOST_FEATURES, "an axis") for n in _list(shape, "input"))
         features = prod(sizes)
         _whole(features, 1, MOST_FEATURES, "the number of features")
-        label, others = _fields(claim, "label others", "claim")
-        label = _whole(label, 0, 2**31, "the label")
-        rivals = tuple(_whole(o, 0, 2**31, "a class") for o in _list(others, "others"))
-        if not rivals or label in rivals or len(set(rivals)) != len(rivals):
-            raise Refused("the other classes must be some, each once, without the label")
+        label, rivals, literals = self._claim(claim)
+        count = len(rivals) if literals is None else len(literals.const)
         places = tuple(self._site(site) for site in _list(sites, "sites"))
         if len(_list(shared, "shared")) != len(places):
             raise Refused("shared must have one entry for each site")
-        ends = [self._step(step, places) for step in _list(steps, "steps")]
-        order = [rows.site for rows in ends if rows.site is not None]
-        refuse_if(order != sorted(order), "steps are not in the order of their sites")
         return Certificate(
             _text(digest, "model.sha256"),
             {_text(k, "a file"): _text(v, "its digest") for k, v in external.items()},
@@ -198,11 +233,34 @@ class _Reader:
             self._region(region, features),
             label,
             rivals,
+            literals,
             places,
             tuple(self._shared(ref, site) for ref, site in zip(shared, places, strict=True)),
-            tuple(ends),
-            self._final(final, places, len(rivals)),
+            self._steps(steps, places),
+            self._final(final, places, count),
+            self._tree(more[0], places, features, count) if more and more[0] else None,
         )
+
+    def _claim(self, claim: Any) -> tuple[int | None, tuple[int, ...], Literals | None]:
+        """The label and the classes it beats, or literals."""
+        if self.version > 1 and type(claim) is dict and "coef" in claim:
+            coef, const, clause = _fields(claim, "coef const clause", "claim")
+            matrix = self.array(coef, ("f8",), "coef")
+            refuse_if(matrix.ndim != 2, "coef is not (literals, outputs)")
+            count = _whole(len(matrix), 1, MOST_LITERALS, "the number of literals")
+            _whole(matrix.shape[1], 1, MOST_FEATURES, "the number of outputs")
+            values = self._floats(coef, matrix.size, "coef").reshape(matrix.shape)
+            number = self.array(clause, WHOLE, "clause").astype(np.int64)
+            steps = np.diff(number)
+            if number.shape != (count,) or number[0] or ((steps < 0) | (steps > 1)).any():
+                raise Refused("clause is not one number per literal, from 0 in rising order")
+            return None, (), Literals(values, self._floats(const, count, "const"), number)
+        label, others = _fields(claim, "label others", "claim")
+        rivals = tuple(_whole(o, 0, 2**31, "a class") for o in _list(others, "others"))
+        label = _whole(label, 0, 2**31, "the label")
+        if not rivals or label in rivals or len(set(rivals)) != len(rivals):
+            raise Refused("the other classes must be some, each once, without the label")
+        return label, rivals, None
 
     def array(self, ref: Any, types: tuple[str, ...], what: str) -> NDArray[Any]:
         """An array of the payload; a view, so nothing is allocated."""
@@ -243,6 +301,11 @@ class _Reader:
         return values[0], values[1]
 
     def _region(self, region: Any, n: int) -> Region:
+        if self.version > 1 and type(region) is dict and set(region) == {"lower", "upper"}:
+            left, right = (self._floats(region[end], n, end) for end in ("lower", "upper"))
+            refuse_if(not (left <= right).all(), "the box has ends in the wrong order")
+            none = np.zeros(n)
+            return Region(inf, 0.0, none, none, none.astype(np.int64), left, right, exact=True)
         norm, radius, centre, scale, ball, lower, upper = _fields(
             region, "norm radius centre scale ball lower upper", "region"
         )
@@ -277,10 +340,15 @@ class _Reader:
             raise Refused(f"shared slopes of {site.name} are not (2, {site.size})")
         return found
 
+    def _steps(self, steps: Any, sites: tuple[Site, ...]) -> tuple[Rows, ...]:
+        found = tuple(self._step(step, sites) for step in _list(steps, "steps"))
+        order = [rows.site for rows in found if rows.site is not None]
+        refuse_if(order != sorted(order), "steps are not in the order of their sites")
+        return found
+
     def _step(self, step: Any, sites: tuple[Site, ...]) -> Rows:
-        site, over, neuron, side, table, slopes = _fields(
-            step, "site over neuron side table slopes", "a step"
-        )
+        names = "site over neuron side table slopes" + " multipliers" * (self.version > 1)
+        site, over, neuron, side, table, slopes, *more = _fields(step, names, "a step")
         at = _whole(site, 0, len(sites) - 1, "a step's site")
         given, given_sides = (
             self.array(neuron, ("u4",), "neuron"),
@@ -288,12 +356,15 @@ class _Reader:
         )
         if given.ndim != 1 or given_sides.shape != given.shape:
             raise Refused("neuron and side of a step differ in shape")
-        self.rows += len(given)
-        refuse_if(self.rows > MOST_ROWS, f"the steps have more than {MOST_ROWS} rows")
+        self._count(len(given))
         neurons, sides = given.astype(np.int64), given_sides.astype(np.int64)
         if len(neurons) and (neurons.max() >= sites[at].size or sides.max() > 1):
             raise Refused(f"a row of {sites[at].name} has no such neuron or side")
-        return self._rows(at, over, neurons, sides, table, slopes, sites[:at])
+        return self._rows(at, over, neurons, sides, table, slopes, sites[:at], *more)
+
+    def _count(self, rows: int) -> None:
+        self.rows += rows
+        refuse_if(self.rows > MOST_ROWS, f"the steps have more than {MOST_ROWS} rows")
 
     def _final(self, final: Any, sites: tuple[Site, ...], count: int) -> Rows:
         over, table, slopes = _fields(final, "over table slopes", "final")
@@ -309,21 +380,106 @@ class _Reader:
         table: Any,
         slopes: Any,
         earlier: tuple[Site, ...],
+        multipliers: Any = None,
     ) -> Rows:
-        places = tuple(_whole(k, 0, len(earlier) - 1, "over") for k in _list(over, "over"))
-        if list(places) != sorted(set(places)):
-            raise Refused("over must name earlier sites, in order, each once")
+        places, width = self._over(over, earlier)
         given = self.array(table, ("u4",), "table")
         refuse_if(given.shape != neurons.shape, "table must have one number per row")
         tables = given.astype(np.int64)
+        lifts = self._multipliers(multipliers, len(neurons), width)
         if slopes is None:
             if (tables != NO_TABLE).any():
                 raise Refused("a row names a table of slopes, but there are none")
-            return Rows(at, places, neurons, sides, tables, None)
+            return Rows(at, places, neurons, sides, tables, None, 0, lifts)
         found = self.array(slopes, SLOPES, "slopes")
-        width = sum(earlier[k].size for k in places)
         if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
             raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
         if ((tables >= found.shape[0]) & (tables != NO_TABLE)).any():
             raise Refused("a row names a table of slopes that is not there")
-        return Rows(at, places, neurons, sides, tables, found)
+        return Rows(at, places, neurons, sides, tables, found, 0, lifts)
+
+    def _over(self, over: Any, earlier: tuple[Site, ...]) -> tuple[tuple[int, ...], int]:
+        """Sites at which rows bring slopes, and the number of their entries."""
+        places = tuple(_whole(k, 0, len(earlier) - 1, "over") for k in _list(over, "over"))
+        if list(places) != sorted(set(places)):
+            raise Refused("over must name earlier sites, in order, each once")
+        return places, sum(earlier[k].size for k in places)
+
+    # -- trees ------------------------------------------------------------------------------
+
+    def _tree(self, tree: Any, sites: tuple[Site, ...], features: int, literals: int) -> Tree:
+        names = "site neuron point passes pass rows literal over levels slopes multipliers"
+        site, neuron, point, passes, own, rows, literal, over, levels, slopes, lifts = _fields(
+            tree, names, "the tree"
+        )
+        kinds = self.array(site, WHOLE, "the tree's sites")
+        nodes = _whole(kinds.size, 1, MOST_NODES, "the number of a tree's nodes")
+        refuse_if(kinds.shape != (nodes,), "the tree's sites are no list")
+        places = kinds.astype(np.int64) + LEAF
+        refuse_if(places.max() >= len(sites), "a cut is at a site that is not there")
+        inner = places != LEAF
+        # In preorder: after every node but the last, some subtree is still to come.
+        left = 1 + np.where(inner, 1, -1).cumsum()
+        refuse_if((left[:-1] < 1).any() or left[-1] != 0, "the tree is cut off or goes on too long")
+        count = int(inner.sum())
+        entry, numbers = np.zeros(nodes, dtype=np.int64), np.zeros(nodes)
+        given = self.array(neuron, WHOLE, "the tree's neurons")
+        cuts = self.array(point, ("f8", "f4"), "the tree's points")
+        if given.shape != (count,) or cuts.shape != (count,) or not np.isfinite(cuts).all():
+            raise Refused(f"neurons and points of a tree are not {count} finite numbers each")
+        entry[inner], numbers[inner] = given, cuts
+        sizes = np.array([*(s.size for s in sites), features])
+        refuse_if((entry[inner] >= sizes[places[inner]]).any(), "a cut is at an entry out of range")
+        lists = tuple(self._steps(steps, sites) for steps in _list(passes, "passes"))
+        which = np.full(nodes, -1)
+        if own is not None:
+            named = self.array(own, ("u4",), "the tree's passes").astype(np.int64)
+            refuse_if(named.shape != (nodes,), "the tree's passes are not one for each node")
+            which = np.where(named == NO_PASS, -1, named)
+            refuse_if(which.max() >= len(lists), "a node has a pass that is not there")
+        for k, steps in enumerate(lists):
+            self._count(sum(len(s.neuron) for s in steps) * int((which == k).sum()))
+        each = self.array(rows, WHOLE, "the tree's rows").astype(np.int64)
+        refuse_if(each.shape != (nodes,), "the tree's rows are not a count for each node")
+        total = _whole(int(each.sum()), 0, MOST_ROWS, "the number of a tree's rows")
+        wanted = self.array(literal, WHOLE, "the tree's literals").astype(np.int64)
+        if wanted.shape != (total,) or (total and wanted.max() >= literals):
+            raise Refused("the tree's literals are not one for each row")
+        reads, width = self._over(over, sites)
+        most = _whole(levels, 0, 255, "levels")
+        found = self.array(slopes, ("u1",) if most else SLOPES, "the tree's slopes")
+        refuse_if(found.shape != (total, width), f"a tree's slopes are not ({total}, {width})")
+        refuse_if(bool(most and total * width and found.max() > most), "a code is above the levels")
+        return Tree(
+            places,
+            entry,
+            numbers,
+            lists,
+            which,
+            np.repeat(np.arange(nodes), each),
+            Rows(
+                None,
+                reads,
+                wanted,
+                np.zeros_like(wanted),
+                np.arange(total),
+                found[:, None],
+                most,
+                self._multipliers(lifts, total, width),
+            ),
+        )
+
+    def _multipliers(self, given: Any, rows: int, width: int) -> Multipliers | None:
+        if given is None:
+            return None
+        count, slot, value = _fields(given, "count slot value", "multipliers")
+        each = self.array(count, WHOLE, "counts of multipliers").astype(np.int64)
+        places = self.array(slot, WHOLE, "slots of multipliers").astype(np.int64)
+        numbers = self.array(value, SLOPES, "multipliers")
+        total = _whole(int(each.sum()), 0, 2**40, "the number of multipliers")
+        if each.shape != (rows,) or places.shape != (total,) or numbers.shape != (total,):
+            raise Refused("multipliers, their slots and counts differ in number")
+        refuse_if(total > 0 and places.max() >= width, "a multiplier is at no slot")
+        refuse_if(not np.isfinite(numbers).all(), "a multiplier is not finite")
+        start = np.concatenate([[0], np.cumsum(each)])
+        return Multipliers(start, places, numbers.astype(np.float64))

@@ -27,17 +27,17 @@ def chords(kind: str, low: Array, high: Array, at_low: Array, at_high: Array) ->
 def maximum_slopes(low: Array, high: Array) -> list[Array]:
     """Below the entry with the highest middle, above a constant (or that entry if no other can be
     larger)."""
-    best = (low / 2 + high / 2).argmax(-1)[:, None]
+    best = (low / 2 + high / 2).argmax(-1)[..., None]
     pick = np.zeros_like(low)
     np.put_along_axis(pick, best, 1.0, -1)
     rival = np.where(pick > 0, -np.inf, high).max(-1)
     settled = (pick * low).sum(-1) >= rival
-    return [pick, np.where(settled[:, None], pick, 0.0)]
+    return [pick, np.where(settled[..., None], pick, 0.0)]
 
 
 def product_slopes(low: Array, high: Array) -> list[Array]:
     """Two of McCormick's planes."""
-    (x, y), top = low.T, high[:, 1]
+    x, y, top = low[..., 0], low[..., 1], high[..., 1]
     return [np.stack([y, x], -1), np.stack([top, x], -1)]
 
 

@@ -25,17 +25,18 @@ from dataclasses import dataclass
 import numpy as np
 
 import frown_check.guesses as guesses
-from frown_check.balls import Array, Ball, U, above, down, up
+from frown_check.balls import Array, Ball, Index, U, above, down, up
 from frown_check.functions import Function, Piece
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Frame(ABC):
-    """A site with n outputs, each of K entries, over its boxes; slopes are (..., n, K)."""
+    """A site with n outputs, each of K entries, over its boxes (cases, n, K), or (n, K); slopes
+    are (rows, n, K), with a case for each row or one for all."""
 
     def __init__(self, low: Array, high: Array) -> None:
-        self.low, self.high = low, high  # (n, K)
+        self.low, self.high = low, high
 
     @abstractmethod
     def intercepts(self, slope: Array, below: Mask) -> Array:
@@ -45,16 +46,24 @@ class Frame(ABC):
     def rule(self) -> list[Array]:
         """Slopes below and above where a certificate brings none: any are valid."""
 
+    @abstractmethod
+    def ends(self) -> list[Array]:
+        """Slopes between which codes are places: any are valid."""
+
+    def take(self, case: Index) -> Frame:
+        """The frames of these cases, one for each row."""
+        return type(self)(self.low[case], self.high[case])
+
     def image(self) -> tuple[Array, Array]:
         """Bounds of the site's outputs: its lines of slope 0."""
         flat = np.zeros_like(self.low)
-        every = np.ones(self.low.shape[:1], dtype=bool)
+        every = np.ones(self.low.shape[:-1], dtype=bool)
         return self.intercepts(flat, every), self.intercepts(flat, ~every)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A piece cut to the boxes: [p, q] where `active`, and f at both ends."""
+    """A piece cut to the boxes: [p, q] where `active`, f at both ends, and its slopes there."""
 
     piece: Piece
     p: Array
@@ -62,6 +71,15 @@ class _Cut:
     active: Mask
     at_p: Ball
     at_q: Ball
+    slopes: tuple[Array, Array]
+
+    def take(self, case: Index) -> _Cut:
+        def pick(x: Array) -> Array:
+            return x[case]
+
+        ends = (self.at_p.map(pick), self.at_q.map(pick))
+        slopes = (pick(self.slopes[0]), pick(self.slopes[1]))
+        return _Cut(self.piece, pick(self.p), pick(self.q), self.active[case], *ends, slopes)
 
 
 class Elementwise(Frame):
@@ -70,15 +88,22 @@ class Elementwise(Frame):
     def __init__(self, function: Function, low: Array, high: Array) -> None:
         super().__init__(low, high)
         self.function = function
-        self.cuts = []
+        self.cuts: list[_Cut] = []
         for piece in function.pieces:
-            p, q = np.maximum(low[:, 0], piece.low), np.minimum(high[:, 0], piece.high)
+            p, q = np.maximum(low[..., 0], piece.low), np.minimum(high[..., 0], piece.high)
             active = p <= q
             if active.any():
                 inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
                 p, q = np.where(active, p, inner), np.where(active, q, inner)
-                ends = (piece.curve.enclose(z)[0] for z in (p, q))
-                self.cuts.append(_Cut(piece, p, q, active, *ends))
+                at_p, at_q = (piece.curve.enclose(z) for z in (p, q))
+                slopes = (at_p[1].mid, at_q[1].mid)
+                self.cuts.append(_Cut(piece, p, q, active, at_p[0], at_q[0], slopes))
+
+    def take(self, case: Index) -> Elementwise:
+        found = Elementwise.__new__(Elementwise)
+        Frame.__init__(found, self.low[case], self.high[case])
+        found.function, found.cuts = self.function, [cut.take(case) for cut in self.cuts]
+        return found
 
     def intercepts(self, slope: Array, below: Mask) -> Array:
         slope, sign = slope[..., 0], np.where(below, 1.0, -1.0)
@@ -111,10 +136,20 @@ class Elementwise(Frame):
     def rule(self) -> list[Array]:
         at_low, at_high = np.zeros_like(self.low), np.zeros_like(self.high)
         for cut in self.cuts:
-            first = cut.active & (cut.p == self.low[:, 0])
-            last = cut.active & (cut.q == self.high[:, 0])
+            first = cut.active & (cut.p == self.low[..., 0])
+            last = cut.active & (cut.q == self.high[..., 0])
             at_low[first, 0], at_high[last, 0] = cut.at_p.mid[first], cut.at_q.mid[last]
         return guesses.chords(self.function.kind, self.low, self.high, at_low, at_high)
+
+    def ends(self) -> list[Array]:
+        least: Array = np.full(self.low.shape[:-1], np.inf)
+        most = -least
+        for cut in self.cuts:
+            for slope in cut.slopes if cut.piece.bend is not None else ():
+                here = cut.active & np.isfinite(slope)
+                least = np.where(here, np.minimum(least, slope), least)
+                most = np.where(here, np.maximum(most, slope), most)
+        return [least[..., None], most[..., None]]
 
 
 def _value(f: Ball, slope: Array, z: Array, sign: Array) -> Array:
@@ -178,6 +213,9 @@ class Maximum(Frame):
     def rule(self) -> list[Array]:
         return guesses.maximum_slopes(self.low, self.high)
 
+    def ends(self) -> list[Array]:
+        return [np.zeros_like(self.low), np.ones_like(self.low)]
+
 
 class Product(Frame):
     """x y over a last axis of two."""
@@ -185,8 +223,8 @@ class Product(Frame):
     def intercepts(self, slope: Array, below: Mask) -> Array:
         p, q = slope[..., 0], slope[..., 1]
         least, most = [], []
-        for x in (self.low[:, 0], self.high[:, 0]):
-            for y in (self.low[:, 1], self.high[:, 1]):
+        for x in (self.low[..., 0], self.high[..., 0]):
+            for y in (self.low[..., 1], self.high[..., 1]):
                 value = x * y - p * x - q * y
                 size = np.abs(x * y) + np.abs(p * x) + np.abs(q * y)
                 error = up(8 * U * size, 6)
@@ -198,3 +236,6 @@ class Product(Frame):
 
     def rule(self) -> list[Array]:
         return guesses.product_slopes(self.low, self.high)
+
+    def ends(self) -> list[Array]:
+        return [self.low[..., ::-1], self.high[..., ::-1]]

@@ -9,6 +9,8 @@ proves
 
 with 1/p + 1/q = 1 (Hölder) and the box [l, u] around the region. Without a valid range a = w is
 exact; for p = inf, b = w is. With one, floats guess the a at which nothing is lost (`guesses`).
+The same holds of any part of the region and a box around that part, be the centre in it or not:
+that is how cases of a tree are bounded. A region may be a box alone, of any ends (`exact`).
 """
 
 from __future__ import annotations
@@ -49,10 +51,13 @@ class Region:
     ball: Index
     lower: Array | None
     upper: Array | None
+    exact: bool = False  # it is the box from lower to upper; the other fields are not used
 
     @cached_property
     def box(self) -> tuple[Array, Array]:
         """The smallest box around the region, rounded outwards."""
+        if self.exact and self.lower is not None and self.upper is not None:
+            return self.lower, self.upper
         reach = np.where(self.scale > 0, above(self.radius * self.scale), 0.0)
         low = np.where(reach > 0, down(self.centre - reach), self.centre)
         high = np.where(reach > 0, above(self.centre + reach), self.centre)
@@ -69,21 +74,22 @@ class Region:
         cuts = np.flatnonzero(np.diff(self.ball[order])) + 1
         return [part for part in np.split(order, cuts) if len(part)]
 
-    def minimum(self, w: Array) -> Ball:
-        """Rows w (R, n) to balls whose lower ends bound w . x below."""
+    def minimum(self, w: Array, box: tuple[Array, Array] | None = None) -> Ball:
+        """Rows w (R, n) to balls whose lower ends bound w . x below over the part of the region
+        that lies in a box (n,), or (R, n) for rows with boxes of their own; None: all of it."""
         n = w.shape[1]
-        low, high = self.box
+        low, high = self.box if box is None else box
         if self.p == np.inf or self.radius == 0:
-            return total(_least(Ball(w), low, high), n)
+            return total(least_products(Ball(w), low, high), n)
         held = w.copy()
-        if self.lower is not None:
+        if self.lower is not None or box is not None:
             for ball in self.balls:
                 part, centre = w[:, ball], self.centre[ball]
-                towards = np.where(part > 0, centre - low[ball], high[ball] - centre)
+                towards = np.where(part > 0, centre - low[..., ball], high[..., ball] - centre)
                 held[:, ball] = guesses.held(part, self.scale[ball], towards, self.radius, self.p)
         rest = add(Ball(w), Ball(-held))  # exactly 0 where held is w
         rest = Ball(rest.mid, np.where(held == w, 0.0, rest.radius))
-        least = total(_least(rest, low, high), n)
+        least = total(least_products(rest, low, high), n)
         least = add(least, total(multiply(Ball(held), Ball(self.centre)), n))
         for ball in self.balls:
             gains = multiply(Ball(held[:, ball]), Ball(self.scale[ball]))
@@ -111,7 +117,7 @@ class Region:
         return up(enclosed(roots, sums.shape).ends()[1] * largest, 2)
 
 
-def _least(w: Ball, low: Array, high: Array) -> Ball:
+def least_products(w: Ball, low: Array, high: Array) -> Ball:
     """min(w x) over [low, high], entry by entry."""
     at_low, at_high = multiply(w, Ball(low)), multiply(w, Ball(high))
     first = at_low.mid <= at_high.mid

@@ -1,32 +1,54 @@
-"""The proof, replayed: bounds of every site's input, then of the claim.
+"""The proof, replayed: bounds of every site's input, then of the claim, case by case.
 
-Proved, by induction over the nodes: `boxes[i]` contains node i's vector for every x of the region.
-For affine nodes it is interval arithmetic. A site's box is that of what it reads, cut by the
-certificate's rows; its outputs lie in its image.
+Proved, by induction over the nodes: in every case, `boxes[i]` contains node i's vector for every x
+of the region that belongs to the case; to the root, every x does. For affine nodes it is interval
+arithmetic. A site's box is that of what it reads, cut by the certificate's rows; its outputs lie
+in its image. A case below another (`tree`) has its boxes, which still hold, and of the entries
+that are cut on the way the part on the right side of the cut; where that leaves nothing of a box,
+no x belongs to the case, and everything holds of it.
 
 A row bounds c . y below, y the vector of a node. Going back through the nodes, c . y is rewritten
 exactly (balls contain what rounding moves) until a site is met. There, coefficients are replaced
-by their midpoints a, at the price of their radius times the largest |f|; then for any slope s
-a f(z) >= a (s z + t) with the intercept t of `lines`, and (a s) rounded is taken for a s, at the
-price of the rounding times the largest |z|. At the input the region's minimum ends it.
+by their midpoints a, at the price of their radius times the largest |f|; then for any slope s and
+any multiplier m
+
+    a f(z) >= a (s z + t) + m z - max(m l, m u)
+
+with the intercept t of `lines` and the box [l, u] of z, and (a s + m) rounded is taken for a s + m,
+at the price of the rounding times the largest |z|. At the input the region's minimum ends it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from frown_check.balls import Array, Ball, Index, U, add, between, down, rounding, total, up
-from frown_check.container import NO_TABLE, Certificate, Floats, Rows
+from frown_check.container import INPUT, NO_TABLE, Certificate, Floats, Rows, Tree
 from frown_check.errors import Refused, refuse_if
 from frown_check.graph import Affine, Apply, Edge, Network
 from frown_check.lines import Frame, Mask
-from frown_check.region import Region
+from frown_check.region import Region, least_products
+from frown_check.tree import Cuts, Grouped, Shape, split
 
 CHUNK = 2**21  # entries of one array of coefficients
+MOST_MARGINS = 2**26  # nodes of a tree times clauses
 
 Progress = Callable[[float], None]
+Box = tuple[Array, Array]  # (cases, width), or (1, width) for all
+
+
+@dataclass(slots=True)
+class Cases:
+    """What is known in some cases; arrays have a row for each, or one for all."""
+
+    empty: Mask  # (cases,) no x belongs to it
+    boxes: dict[int, Box]  # of nodes' vectors
+    frames: dict[int, Frame] = field(default_factory=dict)
+    rule: dict[int, tuple[Array, ...]] = field(default_factory=dict)  # slopes and intercepts
+    reach: dict[int, tuple[Array, Array]] = field(default_factory=dict)  # largest |f|, |z|
 
 
 class Replay:
@@ -38,133 +60,277 @@ class Replay:
         nodes, wanted = self.graph.nodes, self.graph.needed(network.output.node)
         self.order = sorted(wanted - {0})  # all but the input
         self.sites = [i for i in self.order if isinstance(nodes[i].op, Apply)]
-        self.boxes: dict[int, tuple[Array, Array]] = {}  # of nodes' vectors
-        self.frames: dict[int, Frame] = {}
-        self.shared: dict[int, tuple[Array, Array]] = {}  # slopes and intercepts (2, ...)
-        self.reach: dict[int, tuple[Array, Array]] = {}  # the largest |f| and |z| of a site
         edges = [network.output, *(e for i in self.order for e in nodes[i].edges)]
         self.widest = max(max(e.width, len(e.index)) for e in edges)
-        self.rows = sum(len(s.neuron) for s in certificate.steps) + len(certificate.others)
-        self.done = 0
+        self.entries = sum(nodes[i].size for i in wanted)
+        self.rows, self.done = _count(certificate), 0
+        self.leaves = 1
+        low, high = self.region.box
+        self.root = Cases(np.zeros(1, dtype=bool), {0: (low[None], high[None])})
         self._compare()
 
     def _compare(self) -> None:
         """The certificate's sites are the network's, one by one."""
-        given = self.certificate.sites
-        if len(given) != len(self.sites):
+        sites = self.certificate.sites
+        if len(sites) != len(self.sites):
             raise Refused(
-                f"the certificate has {len(given)} sites, the checker finds {len(self.sites)}"
+                f"the certificate has {len(sites)} sites, the checker finds {len(self.sites)}"
             )
-        for i, site in zip(self.sites, given):
+        for i, site in zip(self.sites, sites):
             op, size = self._site(i)[0], len(self._site(i)[1].index)
             if (op.name, op.kind, size) != (site.name, site.kind, site.size):
                 raise Refused(
                     f"the certificate has a site {site.kind} of {site.size} entries at {site.name}"
                     f" where the checker finds {op.kind} of {size} entries at {op.name}"
                 )
-        size = len(self.output.index)
-        if max(self.certificate.label, *self.certificate.others) >= size:
+        size, given = len(self.output.index), self.certificate
+        classes = () if given.label is None else (given.label, *given.others)
+        if any(c >= size for c in classes):
             raise Refused(f"the claim is about classes that the network's {size} outputs lack")
+        if given.literals is not None and given.literals.coef.shape[1] != size:
+            raise Refused(f"the claim's literals are not about the network's {size} outputs")
 
     def _site(self, node: int) -> tuple[Apply, Edge]:
         op = self.graph.nodes[node].op
         assert isinstance(op, Apply)
         return op, self.graph.nodes[node].edges[0]
 
-    # -- forward ----------------------------------------------------------------------------
+    # -- the claim --------------------------------------------------------------------------
 
     def margins(self) -> Array:
-        """Lower bounds of output[label] - output[other] over the region."""
-        self.boxes[0] = self.region.box
-        waiting = list(self.certificate.steps)
+        """(clauses,) lower bounds over the region of the greatest literal of each clause."""
+        root = self.root
+        self._forward(root, self.certificate.steps, at_root=True)
+        rows = self.certificate.final
+        bounds = np.concatenate(
+            [self._literals(root, rows, chunk) for chunk in self._chunks(len(rows.neuron))]
+        )
+        given = self.certificate.literals
+        clause = np.arange(len(bounds)) if given is None else given.clause
+        margins = np.full(clause[-1] + 1, -np.inf)
+        known = np.isfinite(bounds)
+        np.maximum.at(margins, clause[known], bounds[known])
+        if self.certificate.tree is not None:
+            margins = self._cases(self.certificate.tree, root, margins, clause)
+        return margins
+
+    def _claimed(self, literal: Index) -> tuple[Array, Array]:
+        """Coefficients of the outputs, and constants, of some literals."""
+        given = self.certificate
+        if given.literals is not None:
+            return given.literals.coef[literal], given.literals.const[literal]
+        coef, every = np.zeros((len(literal), len(self.output.index))), np.arange(len(literal))
+        coef[:, given.label] = 1.0
+        coef[every, np.array(given.others)[literal]] = -1.0
+        return coef, np.zeros(len(literal))
+
+    def _literals(self, cases: Cases, rows: Rows, chunk: Index) -> Array:
+        """Lower bounds of literals, one row in each case or all in one; by the outputs' boxes
+        where that is better."""
+        coef, const = self._claimed(rows.neuron[chunk])
+        start, output = self.output.node, self.output
+        bound = self._bound(start, output.send_back(Ball(coef)), rows, chunk, cases, None)
+        low, high = (output.read(end) for end in cases.boxes[start])
+        plain = total(least_products(Ball(coef), low, high), coef.shape[1])
+        best = np.fmax(plain.ends()[0], bound)
+        return np.where(const == 0, best, down(best + const))
+
+    def _cases(self, tree: Tree, root: Cases, margins: Array, clause: Index) -> Array:
+        """The margins again, those that were not proved so far leaf by leaf.
+
+        Groups of cases with one pass go together, and those below them before the next."""
+        shape, wanted = Shape(tree), np.flatnonzero(~(margins > 0))
+        self.leaves = len(shape.leaves)
+        if not len(wanted):
+            return margins
+        nodes, column = len(tree.site), np.full(len(margins), -1)
+        column[wanted] = np.arange(len(wanted))
+        refuse_if(nodes * len(wanted) > MOST_MARGINS, "the tree has too many nodes for its clauses")
+        found = np.full((nodes, len(wanted)), -np.inf)
+        empty = np.zeros(nodes, dtype=bool)
+        # What hangs at the cases of each base: rows, leaves without rows, and other bases.
+        useful = np.flatnonzero(column[clause[tree.rows.neuron]] >= 0)
+        self.done += len(tree.node) - len(useful)
+        bare = np.setdiff1d(shape.leaves, tree.node[useful])
+        rows_of = Grouped(useful, shape.base[tree.node[useful]])
+        bare_of = Grouped(bare, shape.base[bare])
+        bases_of = Grouped(shape.bases, shape.above(shape.bases))
+        size = self._size(int(shape.depth.max()))
+        first = np.zeros(1, dtype=np.int64)
+        waiting: list[tuple[Cases, Index, Index]] = [(root, first, first)]
+        while waiting:
+            above, case, bases = waiting.pop()  # the cases of those above, and the nodes
+            here = above
+            if bases[0] > 0:
+                here = self._narrowed(above, case, shape.cuts(bases, shape.above(bases)), tree)
+                self._forward(here, tree.passes[tree.own[bases[0]]])
+                empty[bases] = here.empty
+            alive = np.flatnonzero(~here.empty)
+            for rows, place in rows_of.below(bases, alive, size):
+                at = tree.node[rows]
+                part = self._narrowed(here, place, shape.cuts(at, shape.base[at]), tree)
+                self._settle_all(part)
+                bound = self._literals(part, tree.rows, rows)
+                empty[at] |= part.empty
+                known = np.isfinite(bound)
+                which = column[clause[tree.rows.neuron[rows]]]
+                np.maximum.at(found, (at[known], which[known]), bound[known])
+            for at, place in bare_of.below(bases, alive, size):
+                cuts = shape.cuts(at, shape.base[at])
+                empty[at] = self._narrowed(here, place, cuts, tree).empty
+            for group, place in bases_of.below(bases, alive, self._size(self.entries)):
+                for own in np.unique(tree.own[group]):
+                    same = tree.own[group] == own
+                    waiting.append((here, place[same], group[same]))
+        refuse_if(bool(empty[shape.leaves].all()), "the cases of the tree contradict each other")
+        margins[wanted] = shape.least(found, empty)
+        return margins
+
+    # -- forward ----------------------------------------------------------------------------
+
+    def _forward(self, cases: Cases, steps: tuple[Rows, ...], at_root: bool = False) -> None:
+        """Bound all nodes in order; boxes that are known already stay where they are tighter."""
+        waiting = list(steps)
         for i in self.order:
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
                 number = self.sites.index(i)
                 while waiting and waiting[0].site == number:
-                    self._tighten(i, waiting.pop(0))
-                self._settle(i, number)
+                    self._tighten(cases, i, waiting.pop(0), at_root)
+                self._settle(cases, i, self.certificate.shared[number] if at_root else None)
+                self._meet(cases, i, *cases.frames[i].image())
+                largest = _largest(*cases.boxes[i])
+                cases.reach[i] = largest, cases.reach[i][1]
                 continue
             assert isinstance(node.op, Affine)
-            xs = [between(*(e.read(end[None]) for end in self.boxes[e.node])) for e in node.edges]
-            low, high = node.op.forward(xs).ends()
-            self.boxes[i] = _numbers(low[0], high[0])
-        return self._final()
+            many = max(len(cases.boxes[e.node][0]) for e in node.edges)
+            xs = [
+                between(*(np.repeat(e.read(x), many // len(x), 0) for x in cases.boxes[e.node]))
+                for e in node.edges
+            ]
+            self._meet(cases, i, *node.op.forward(xs).ends())
 
-    def _tighten(self, i: int, rows: Rows) -> None:
-        """Intersect what a site reads with the rows of one step."""
+    def _meet(self, cases: Cases, i: int, low: Array, high: Array) -> None:
+        """Cut the box of a node with another that holds as well."""
+        low, high = _numbers(low, high)
+        known = cases.boxes.get(i)
+        if known is not None:
+            low, high = np.maximum(low, known[0]), np.minimum(high, known[1])
+            crossed = low > high
+            cases.empty |= crossed.any(1)
+            low, high = np.where(crossed, known[0], low), np.where(crossed, known[1], high)
+        cases.boxes[i] = low, high
+
+    def _tighten(self, cases: Cases, i: int, rows: Rows, at_root: bool) -> None:
+        """Intersect what a site reads with the rows of one step, in every case."""
         edge = self._site(i)[1]
         place = edge.index[rows.neuron]
         refuse_if((place < 0).any(), f"a row bounds padding of site {self._site(i)[0].name}")
-        low, high = (end.copy() for end in self.boxes[edge.node])
-        for chunk in self._chunks(len(place)):
-            at, side = place[chunk], rows.side[chunk]
+        count, many = len(place), len(cases.empty)
+        low, high = (np.repeat(end, many // len(end), 0) for end in cases.boxes[edge.node])
+        for chunk in self._chunks(count * many):
+            case, row = chunk // count, chunk % count
+            at, side = place[row], rows.side[row]
             coef = np.zeros((len(at), edge.width))
             coef[np.arange(len(at)), at] = np.where(side == 0, 1.0, -1.0)
-            bound = self._bound(edge.node, Ball(coef), rows, chunk)
+            bound = self._bound(edge.node, Ball(coef), rows, row, cases, case)
             proved = np.isfinite(bound)
             for side_of, end, best in ((0, low, np.maximum), (1, high, np.minimum)):
                 use = proved & (side == side_of)
-                best.at(end, at[use], bound[use] if side_of == 0 else -bound[use])
-        if (low > high).any():
+                best.at(end, (case[use], at[use]), bound[use] if side_of == 0 else -bound[use])
+        if at_root and (low > high).any():
             raise Refused(f"the bounds of site {self._site(i)[0].name} contradict each other")
-        self.boxes[edge.node] = low, high
+        self._meet(cases, edge.node, low, high)
 
-    def _settle(self, i: int, number: int) -> None:
-        """A site's frame, its image, and the lines of rows that bring none."""
+    def _settle(self, cases: Cases, i: int, given: Floats | None) -> None:
+        """A site's frame, and the lines of rows that bring none."""
         op, edge = self._site(i)
-        low, high = (edge.read(end[None]).reshape(-1, op.count) for end in self.boxes[edge.node])
+        low, high = (edge.read(end) for end in cases.boxes[edge.node])
+        low, high = (end.reshape(len(end), -1, op.count) for end in (low, high))
         if not (np.isfinite(low) & np.isfinite(high)).all():
             raise Refused(f"the bounds of site {op.name} ({op.kind}) are not finite")
         frame = op.frame(low, high)
-        self.frames[i] = frame
-        self.boxes[i] = _numbers(*frame.image())
-        rule, given = np.stack(frame.rule()), self.certificate.shared[number]
+        rule = frame.rule()
         if given is not None:
-            chosen = given.reshape(rule.shape)
-            rule = np.where(np.isnan(chosen), rule, chosen)
-        below = np.zeros(rule.shape[:2], dtype=bool)
-        below[0] = True
-        self.shared[i] = rule, frame.intercepts(rule, below)
-        self.reach[i] = _largest(*self.boxes[i]), _largest(low, high)
+            chosen = given.reshape(2, *rule[0].shape)
+            rule = [np.where(np.isnan(c), r, c) for c, r in zip(chosen, rule)]
+        below = np.ones(low.shape[:2], dtype=bool)
+        cases.frames[i] = frame
+        cases.rule[i] = (*rule, frame.intercepts(rule[0], below), frame.intercepts(rule[1], ~below))
+        cases.reach[i] = _largest(*cases.boxes.get(i, (low, high))), _largest(low, high)
 
-    def _final(self) -> Array:
-        """The rows of the claim or, where it is better, the difference of the outputs' boxes."""
-        rows, output = self.certificate.final, self.output
-        label = self.certificate.label
-        low, high = (output.read(end[None])[0] for end in self.boxes[output.node])
-        margins = []
-        for chunk in self._chunks(len(rows.neuron)):
-            others = np.array(self.certificate.others)[chunk]
-            claim = np.zeros((len(others), len(output.index)))
-            claim[:, label] = 1.0
-            claim[np.arange(len(others)), others] = -1.0
-            bound = self._bound(output.node, output.send_back(Ball(claim)), rows, chunk)
-            margins.append(np.fmax(down(low[label] - high[others]), bound))
-        return np.concatenate(margins)
+    def _settle_all(self, cases: Cases) -> None:
+        """Frames of all sites that have none, over boxes that are known."""
+        for i in self.sites:
+            if i not in cases.frames:
+                self._settle(cases, i, None)
+
+    def _narrowed(self, cases: Cases, case: Index, cuts: Cuts, tree: Tree) -> Cases:
+        """Boxes of some of the cases, one for each entry of `case`, with cuts of their own. Frames
+        of sites that are not concerned stay, and are left out where they change."""
+        one = len(cases.empty) == 1
+        boxes = {
+            i: (low, high) if len(low) == 1 else (low[case], high[case])
+            for i, (low, high) in cases.boxes.items()
+        }
+        found = Cases(np.zeros(len(case), dtype=bool), boxes)
+        changed = set()
+        site = tree.site[cuts.node]
+        for k in np.unique(site).tolist():
+            edge = None if k == INPUT else self._site(self.sites[k])[1]
+            where = 0 if edge is None else edge.node
+            here = site == k
+            row, side = cuts.place[here], cuts.side[here]
+            entry, point = tree.neuron[cuts.node[here]], tree.point[cuts.node[here]]
+            if edge is not None:
+                entry = edge.index[entry]
+                refuse_if((entry < 0).any(), "a cut is at padding")
+            known = boxes[where]
+            low, high = (np.repeat(end, len(case) // len(end), 0) for end in known)
+            np.maximum.at(low, (row[side == 1], entry[side == 1]), point[side == 1])
+            np.minimum.at(high, (row[side == 0], entry[side == 0]), point[side == 0])
+            crossed = low > high
+            found.empty |= crossed.any(1)
+            low, high = np.where(crossed, known[0], low), np.where(crossed, known[1], high)
+            boxes[where] = low, high
+            changed.add(where)
+        for i in self.sites if one else ():
+            if self._site(i)[1].node not in changed:
+                found.frames[i], found.rule[i], found.reach[i] = (
+                    cases.frames[i],
+                    cases.rule[i],
+                    cases.reach[i],
+                )
+        return found
 
     # -- backward ---------------------------------------------------------------------------
 
-    def _chunks(self, count: int) -> list[slice]:
-        size = max(1, CHUNK // self.widest)
-        return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+    def _size(self, least: int = 1) -> int:
+        """How many rows go together."""
+        return max(1, CHUNK // max(self.widest, least))
 
-    def _bound(self, start: int, coef: Ball, rows: Rows, chunk: slice) -> Array:
-        """Lower bounds of coef . (vector of node `start`) over the region."""
-        tables = rows.table[chunk]
+    def _chunks(self, count: int) -> list[Index]:
+        return split(np.arange(count), self._size())
+
+    def _bound(
+        self, start: int, coef: Ball, rows: Rows, chunk: Index, cases: Cases, case: Index | None
+    ) -> Array:
+        """Lower bounds of coef . (vector of node `start`), with the slopes and multipliers of the
+        rows in `chunk`, each in its `case` (None: a case for each row, or one for all)."""
         slots = self._slots(rows)
         pending = {start: coef}
-        constant = Ball(np.zeros(len(tables)))
+        constant = Ball(np.zeros(len(chunk)))
         for i in reversed(self.order):
             form = pending.pop(i, None)
             if form is None:
                 continue
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
-                own = None
-                if i in slots and rows.slopes is not None:
-                    own = _own(rows.slopes, tables, slots[i], form.mid >= 0, node.op.count)
-                parts, shift = self._lines(i, form, own)
+                own = m = None
+                if i in slots:
+                    own = _own(rows, chunk, slots[i], form.mid >= 0, cases.frames[i], case)
+                    m = _dense(rows, chunk, slots[i])
+                parts, shift = self._lines(cases, case, i, form, own, m)
             else:
                 assert isinstance(node.op, Affine)
                 parts, shift = node.op.backward(form)
@@ -174,13 +340,14 @@ class Replay:
                 earlier = pending.get(edge.node)
                 pending[edge.node] = back if earlier is None else add(earlier, back)
         if 0 in pending:
-            form = pending[0]
-            size = _largest(*self.region.box)
-            loss = total(Ball(form.radius * size), len(size))
-            constant = add(constant, Ball(np.zeros(len(tables)), up(loss.reach, 2)))
-            constant = add(constant, self.region.minimum(form.mid))
-        self.done += len(tables)
-        self.progress(self.done / self.rows)
+            form, box = pending[0], cases.boxes[0]
+            low, high = _of(box[0], case), _of(box[1], case)
+            loss = total(Ball(form.radius * _largest(low, high)), low.shape[1])
+            constant = add(constant, Ball(np.zeros(len(chunk)), up(loss.reach, 2)))
+            part_of = None if len(low) == 1 else (low, high)
+            constant = add(constant, self.region.minimum(form.mid, part_of))
+        self.done += len(chunk)
+        self.progress(min(1.0, self.done / self.rows))
         return down(constant.mid - constant.radius)
 
     def _slots(self, rows: Rows) -> dict[int, slice]:
@@ -192,47 +359,112 @@ class Replay:
             start = end
         return places
 
-    def _lines(self, i: int, form: Ball, own: Array | None) -> tuple[list[Ball], Ball | None]:
+    def _lines(
+        self,
+        cases: Cases,
+        case: Index | None,
+        i: int,
+        form: Ball,
+        own: Array | None,
+        m: Array | None,
+    ) -> tuple[list[Ball], Ball | None]:
         """Replace a site's outputs by lines: coefficients of its inputs, and constants."""
         a, below = form.mid, form.mid >= 0
-        rule, intercepts = self.shared[i]
-        slope = np.where(below[..., None], rule[0], rule[1])
-        t = np.where(below, intercepts[0], intercepts[1])
+        lower, upper, at_lower, at_upper = (_of(x, case) for x in cases.rule[i])
+        slope = np.where(below[..., None], lower, upper)
+        t = np.where(below, at_lower, at_upper)
         if own is not None:
             given = ~np.isnan(own)
             slope = np.where(given, own, slope)
             changed = given.any(-1)
             if changed.any():
-                t = np.where(changed, self.frames[i].intercepts(slope, below), t)
+                t = np.where(changed, _frame(cases.frames[i], case).intercepts(slope, below), t)
         coef = a[..., None] * slope
-        largest, reach = self.reach[i]
+        largest, reach = (_of(x, case) for x in cases.reach[i])
         terms = a * t
         # A coefficient of 0 has no line, however large the intercept.
         terms = np.where(a == 0, 0.0, terms)
         n = a.shape[1]
+        size = np.abs(coef)  # of what is rounded, besides the terms
+        if m is not None:
+            frame = cases.frames[i]
+            low, high = _of(frame.low, case), _of(frame.high, case)
+            lift = m.reshape(coef.shape)
+            cost = np.maximum(lift * low, lift * high)
+            coef = coef + lift
+            size = size + np.abs(coef)
+            terms = np.concatenate([terms, -cost.reshape(len(a), -1)], 1)
+            n = terms.shape[1]
         constant = total(Ball(terms), n)
         loss = (form.radius * largest).sum(1)
-        moved = (np.abs(coef) * (2 * U) * reach).reshape(len(a), -1).sum(1)
-        under = float(np.sum(reach)) * 2.0**-1000  # coefficients that underflow
-        price = up(loss + moved + under, reach.size + 8)
+        moved = (size * (2 * U) * reach).reshape(len(a), -1).sum(1)
+        under = np.sum(reach, axis=(1, 2)) * 2.0**-1000  # coefficients that underflow
+        price = up(loss + moved + under, reach[0].size + 8)
         # `terms` are rounded products.
         price = price + up(rounding(1) * np.abs(terms).sum(1), n + 4)
         flat = Ball(coef.reshape(len(a), -1))
         return [flat], add(constant, Ball(np.zeros(len(a)), up(price, 2)))
 
 
-def _own(slopes: Floats, tables: Index, slots: slice, below: Mask, count: int) -> Array | None:
+def _of(x: Array, case: Index | None) -> Array:
+    """Each row's case; where there is one for all, it stays as it is."""
+    return x if case is None or len(x) == 1 else x[case]
+
+
+def _frame(frame: Frame, case: Index | None) -> Frame:
+    return frame if case is None or len(frame.low) == 1 else frame.take(case)
+
+
+def _own(
+    rows: Rows, chunk: Index, slots: slice, below: Mask, frame: Frame, case: Index | None
+) -> Array | None:
     """The rows' slopes at one site, NaN where they have none; None where no row has any."""
+    tables = rows.table[chunk]
     has = tables != NO_TABLE
-    if not has.any():
+    if rows.slopes is None or not has.any():
         return None
-    picked = slopes[np.where(has, tables, 0), :, slots].astype(np.float64)  # (rows, lanes, size)
-    lanes = picked.reshape(*picked.shape[:2], -1, count)  # (rows, lanes, outputs, count)
+    picked = rows.slopes[np.where(has, tables, 0), :, slots].astype(
+        np.float64
+    )  # (rows, lanes, size)
+    lanes = picked.reshape(*picked.shape[:2], *frame.low.shape[1:])  # (rows, lanes, outputs, count)
+    if rows.levels:
+        # Places between the ends; any slopes are valid.
+        first, last = (_of(end, case)[:, None] for end in frame.ends())
+        share = (lanes - 1) / max(1, rows.levels - 1)
+        lanes = np.where(lanes > 0, first + (last - first) * share, np.nan)
     own = np.where(below[..., None], lanes[:, 0], lanes[:, -1])
     return np.where(has[:, None, None], own, np.nan)
 
 
-def _numbers(low: Array, high: Array) -> tuple[Array, Array]:
+def _dense(rows: Rows, chunk: Index, slots: slice) -> Array | None:
+    """The rows' multipliers at one site; None where no row has any."""
+    given = rows.multipliers
+    if given is None:
+        return None
+    start, end = given.start[chunk], given.start[chunk + 1]
+    row = np.repeat(np.arange(len(chunk)), end - start)
+    entry = np.arange(len(row)) - np.repeat(np.cumsum(end - start) - (end - start), end - start)
+    entry = entry + np.repeat(start, end - start)
+    slot = given.slot[entry]
+    here = (slot >= slots.start) & (slot < slots.stop)
+    if not here.any():
+        return None
+    found = np.zeros((len(chunk), slots.stop - slots.start))
+    np.add.at(found, (row[here], slot[here] - slots.start), given.value[entry[here]])
+    return found
+
+
+def _count(certificate: Certificate) -> int:
+    """How many rows there are to bound."""
+    tree = certificate.tree
+    count = sum(len(s.neuron) for s in certificate.steps) + len(certificate.final.neuron)
+    if tree is not None:
+        each = np.array([sum(len(s.neuron) for s in steps) for steps in tree.passes] + [0])
+        count += len(tree.node) + int(each[tree.own].sum())
+    return max(1, count)
+
+
+def _numbers(low: Array, high: Array) -> Box:
     """Bounds that are NaN are none."""
     return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -17,6 +18,7 @@ from frown_check.checker import Claim, Verdict
 from frown_check.data import Data
 
 MOST_ROWS = 10  # of the data, named
+MOST_LITERALS = 12  # of a claim, written out
 NAMED = re.compile(r"input-(\d+)(?:-frame-\d+)?\.frown")
 
 
@@ -46,6 +48,8 @@ def exact(number: float) -> str:
 def mismatch(path: Path, claim: Claim, data: Data) -> str:
     """Why the certificate is about no row of the data, or about another than its name says;
     empty where all is well."""
+    if claim.box:
+        return "it is about a box, not about an input"
     rows = data.rows(claim.centre)
     if not rows:
         return f"its input x0 is no row of {data.name}"
@@ -62,12 +66,39 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
         return f"{name_of(path)}: REFUSED: {plain(verdict.reason)}"
     found = _numbers(claim)
     others = ", ".join(map(str, claim.others))
+    what = f"class {claim.label} beats {others}"
+    if claim.coef is not None:
+        what = f"{_counted(claim.clauses, 'clause')} of {_counted(len(claim.coef), 'literal')}"
+        what += " about the outputs hold" + "s" * (claim.clauses == 1)
+    cases = f"{verdict.leaves} leaves; " if verdict.leaves > 1 else ""
     # Never "accepted" where the certificate is not about what was asked.
     word = f"ANOTHER INPUT: {plain(other)}; it proves" if other else "accepted"
     lines = [
-        f"{name_of(path)}: {word}: class {claim.label} beats {others} for all x of the region; "
-        f"margins > {_below(verdict.margin)}; {seconds:.2f} s"
+        f"{name_of(path)}: {word}: {what} for all x of the region; "
+        f"margins > {_below(verdict.margin)}; {cases}{seconds:.2f} s"
     ]
+    told = _box_text(claim, found) if claim.box else _ball_text(claim, found)
+    if claim.normalised:
+        told["network"] = "is given (x - mean) / std, "
+        told["network"] += f"mean {_ends(found['mean'])}, std {_ends(found['std'])}"
+    if not claim.box:
+        told["x0"] = f"from {_ends(found['centre'])}, sha256 {claim.input[:12]}"
+    if claim.coef is not None:
+        told["claim"] = _clauses(claim)
+    told["statement"] = claim.statement[:12]
+    told["model"] = plain(claim.digest)
+    if data is not None and not claim.box:
+        told["data"] = plain(_row_text(claim, data))
+    return "\n".join([*lines, *(f"  {name:9} {line}" for name, line in told.items())])
+
+
+def _box_text(claim: Claim, found: dict[str, Any]) -> dict[str, str]:
+    ends = f"x from {_ends(found['lower'])}, up to {_ends(found['upper'])}"
+    moves = f"{found['moving']} of {claim.centre.size} features"
+    return {"region": f"the box of {ends}", "moves": moves, "box": f"sha256 {_box(claim)[:12]}"}
+
+
+def _ball_text(claim: Claim, found: dict[str, Any]) -> dict[str, str]:
     scale = found["scale"]
     step = "x - x0" if scale["least"] == scale["largest"] == 1 else "(x - x0) / scale"
     balls = f" in each of {found['balls']} balls" if found["balls"] > 1 else ""
@@ -82,15 +113,37 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     told["range"] = "not limited"
     if claim.clipped:
         told["range"] = f"x from {_ends(found['lower'])}, up to {_ends(found['upper'])}"
-    if claim.normalised:
-        told["network"] = "is given (x - mean) / std, "
-        told["network"] += f"mean {_ends(found['mean'])}, std {_ends(found['std'])}"
-    told["x0"] = f"from {_ends(found['centre'])}, sha256 {claim.input[:12]}"
-    told["statement"] = claim.statement[:12]
-    told["model"] = plain(claim.digest)
-    if data is not None:
-        told["data"] = plain(_row_text(claim, data))
-    return "\n".join([*lines, *(f"  {name:9} {line}" for name, line in told.items())])
+    return told
+
+
+def _box(claim: Claim) -> str:
+    """SHA-256 of a box's lower and upper ends as little-endian doubles."""
+    assert claim.lower is not None and claim.upper is not None
+    ends = (end.astype("<f8").tobytes() for end in (claim.lower, claim.upper))
+    return hashlib.sha256(b"".join(ends)).hexdigest()
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _clauses(claim: Claim) -> str:
+    """What is claimed of the outputs y, written out where it is short."""
+    assert claim.coef is not None and claim.const is not None and claim.clause is not None
+    clauses: list[list[str]] = [[] for _ in range(claim.clauses)]
+    if len(claim.coef) > MOST_LITERALS:
+        return f"see --json; sha256 {_literals(claim)[:12]}"
+    for coef, const, clause in zip(claim.coef, claim.const, claim.clause, strict=True):
+        terms = [f"{exact(c)} y[{k}]" for k, c in enumerate(coef) if c]
+        terms += [exact(const)] if const or not terms else []
+        clauses[clause].append(" + ".join(terms) + " > 0")
+    return "; ".join(" or ".join(literals) for literals in clauses)
+
+
+def _literals(claim: Claim) -> str:
+    """SHA-256 of coef, const and clause as little-endian doubles."""
+    parts = (claim.coef, claim.const, claim.clause)
+    return hashlib.sha256(b"".join(np.asarray(p, "<f8").tobytes() for p in parts)).hexdigest()
 
 
 def as_json(path: Path, verdict: Verdict, seconds: float, data: Data | None, other: str) -> str:
@@ -99,8 +152,13 @@ def as_json(path: Path, verdict: Verdict, seconds: float, data: Data | None, oth
     if claim is not None:
         norm = "inf" if claim.norm == float("inf") else claim.norm
         about = {"model": claim.digest, "norm": norm, "others": list(claim.others)}
+        if claim.coef is not None and claim.const is not None and claim.clause is not None:
+            literals = {"coef": claim.coef, "const": claim.const, "clause": claim.clause}
+            about["literals"] = {name: values.tolist() for name, values in literals.items()}
+        if claim.box:
+            about["box"] = _box(claim)
         for name in ["label", "radius", "input", "statement", "clipped", "scaled", "normalised"]:
-            about[name] = getattr(claim, name)
+            about[name] = None if claim.box and name == "radius" else getattr(claim, name)
         about |= _numbers(claim)
     found = {
         "certificate": str(path),
@@ -108,6 +166,7 @@ def as_json(path: Path, verdict: Verdict, seconds: float, data: Data | None, oth
         "reason": verdict.reason,
         "claim": about,
         "margin": verdict.margin if isfinite(verdict.margin or 0.0) else None,
+        "leaves": verdict.leaves,
         "seconds": round(seconds, 3),
     }
     if data is not None and claim is not None:
@@ -122,8 +181,12 @@ def _numbers(claim: Claim) -> dict[str, Any]:
     that may move. Reach is rounded up: no feature moves further."""
     free = claim.scale > 0
     scale = claim.scale[free] if free.any() else np.zeros(1)
+    radius = claim.radius
+    if claim.box and claim.lower is not None and claim.upper is not None:
+        half = above(claim.upper - claim.lower)[free] / 2
+        radius, scale = 1.0, half if len(half) else np.zeros(1)
     with np.errstate(over="ignore"):
-        reach = np.where(scale == 1, claim.radius, above(claim.radius * scale))
+        reach = np.where(scale == 1, radius, above(radius * scale))
     arrays = {"centre": claim.centre, "lower": claim.lower, "upper": claim.upper}
     arrays |= {"mean": claim.mean, "std": claim.std}
     return {
@@ -167,7 +230,9 @@ def _row_text(claim: Claim, data: Data) -> str:
     rows = data.rows(claim.centre)
     if not rows:
         return f"x0 is no row of {data.name}"
-    labels = {float(data.y[i]) for i in rows} if data.y is not None else {float(claim.label)}
+    if claim.label is None or data.y is None:
+        return f"x0 is row {_some(rows)} of {data.name}, from 0"
+    labels = {float(data.y[i]) for i in rows}
     said = "" if labels == {float(claim.label)} else f"; labelled {_some(sorted(labels))} there"
     return f"x0 is row {_some(rows)} of {data.name}, from 0{said}"
 

@@ -22,7 +22,8 @@ ROOT = Path(frown_check.__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checker.md"
 # A module may import those before it; what decides a verdict is the proof.
 PROOF = ["errors", "files", "balls", "guesses", "curves", "functions", "lines", "graph", "region"]
-ORDER = [*PROOF, "container", "model", "replay", "checker", "data", "shown", "__init__", "__main__"]
+VERDICT = ["tree", "replay", "checker"]
+ORDER = [*PROOF, "container", "model", *VERDICT, "data", "shown", "__init__", "__main__"]
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| (\d+) \|", re.M)
 
 
@@ -54,7 +55,7 @@ def test_a_module_imports_only_what_stands_before_it(name: str) -> None:
     path = files()[name]
     here = name.split("/")[0].removesuffix(".py")
     before = set(ORDER[: ORDER.index(here) + (here == "model")])
-    if here == "replay":
+    if here in ("tree", "replay"):
         before.discard("model")  # the verdict alone calls the reader
     if here == "__main__":
         before = {"checker", "data", "errors", "shown"}
@@ -96,12 +97,12 @@ def test_the_page_counts_the_lines_as_they_are() -> None:
         assert abs(said[name] - lines(path)) <= max(3, lines(path) // 10), (name, lines(path))
 
 
-def test_what_decides_is_about_a_thousand_lines() -> None:
+def test_what_decides_is_little_more_than_a_thousand_lines() -> None:
     free = {"guesses.py", "curves.py", "functions.py"}  # choices, and tables of enclosures
-    core = {f"{name}.py" for name in [*PROOF, "replay", "checker"]} - free
-    assert sum(lines(files()[name]) for name in core) <= 1000
+    core = {f"{name}.py" for name in [*PROOF, *VERDICT]} - free
+    assert sum(lines(files()[name]) for name in core) <= 1350
     printed = {"data.py", "shown.py"}  # after the verdict
-    assert sum(lines(p) for name, p in files().items() if name not in printed) <= 3200
+    assert sum(lines(p) for name, p in files().items() if name not in printed) <= 3700
 
 
 def test_the_page_names_tests_that_exist() -> None:

@@ -96,7 +96,7 @@ def assert_same(found: Model, path: Path) -> None:
     x = np.abs(np.random.default_rng(0).normal(size=found.input_shape)).astype(np.float32) + 0.1
     replay = replayed(path, sites, x)
     index = replay.output.index
-    low, high = (np.append(end, 0.0)[index] for end in replay.boxes[replay.output.node])
+    low, high = (np.append(end, 0.0)[index] for end in replay.root.boxes[replay.output.node])
     wanted = found.ranking.apply(torch.tensor(x.astype(np.float64))[None]).numpy().ravel()
     assert low.shape == wanted.shape
     slack = 1e-6 * (1 + np.abs(wanted))  # constants that frown takes for the usual ones
@@ -194,7 +194,7 @@ def test_written_out_constants_are_the_files_own(tmp_path: Path) -> None:
     ctx.prec = 100
     for entry, x in enumerate((1.0, -0.5)):
         exact = arb(x) * (1 + (arb(float(np.float32(0.7071064))) * x).erf()) / 2
-        low, high = (end[entry] for end in replay.boxes[replay.output.node])
+        low, high = (end[0, entry] for end in replay.root.boxes[replay.output.node])
         assert arb(low) < exact < arb(high)
         assert high - low < 1e-14
 
@@ -207,7 +207,7 @@ def test_batch_norm_is_the_exact_real_function(tmp_path: Path) -> None:
     path = saved(model([node("BatchNormalization", "x s b m v")], (1, 3, 2), known), tmp_path)
     x = np.array([[0.25, -1.5]] * 3)
     replay = replayed(path, [], x)
-    low, high = replay.boxes[replay.output.node]
+    low, high = (end[0] for end in replay.root.boxes[replay.output.node])
     for i in range(6):
         s, b, m, v = (Fraction(float(known[k][i // 2])) for k in "sbmv")
         scaled = Fraction(float(x[i // 2, i % 2])) - m  # y = b + s scaled / sqrt(v + e)

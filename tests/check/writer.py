@@ -40,12 +40,13 @@ class Draft:
     payload: Payload
 
     def file(self) -> bytes:
-        return seal(json.dumps(self.header).encode(), bytes(self.payload.data))
+        version = 2 if self.header.get("format") == 2 else 1
+        return seal(json.dumps(self.header).encode(), bytes(self.payload.data), version)
 
 
-def seal(header: bytes, payload: bytes) -> bytes:
+def seal(header: bytes, payload: bytes, version: int = 1) -> bytes:
     packed = struct.pack("<I", len(header)) + header + struct.pack("<Q", len(payload))
-    return b"FROWNC01" + packed + zlib.compress(payload)
+    return b"FROWNC0%d" % version + packed + zlib.compress(payload)
 
 
 def draft(

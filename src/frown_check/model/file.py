@@ -41,8 +41,10 @@ def load(
     digest: str,
     external: Mapping[str, str],
     normalisation: tuple[Any, Any] | None,
+    ordered: bool = True,
 ) -> Network:
-    """The network in a file of this digest, behind (x - mean) / std."""
+    """The network in a file of this digest, behind (x - mean) / std; if nothing matters but the
+    order of its outputs, without last operators that keep it."""
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(_certified(path, digest))
@@ -69,7 +71,8 @@ def load(
     except ValueError as error:
         raise Refused(f"an attribute cannot be read: {error}") from None
     _in_order(nodes, {name, *constants})
-    return _import(nodes, constants, output, name, shape, normalisation, int(opsets[0]))
+    about = name, shape, normalisation, int(opsets[0])
+    return _import(nodes, constants, output, *about, ordered)
 
 
 # -- the file ---------------------------------------------------------------------------------
@@ -239,6 +242,7 @@ def _import(
     shape: tuple[int, ...],
     normalisation: tuple[Any, Any] | None,
     opset: int,
+    ordered: bool,
 ) -> Network:
     graph = Graph(prod(shape))
     first = View(0, np.arange(prod(shape)).reshape(shape))
@@ -254,7 +258,8 @@ def _import(
             continue
         _run(node, graph, opset, known)
     plain = {k: v for k, v in known.items() if not isinstance(v, View)}
-    for node in ending(needed(fused(rest, plain, output), output), output):
+    rest = needed(fused(rest, plain, output), output)
+    for node in ending(rest, output) if ordered else rest:
         _run(node, graph, opset, known)
     result = known.get(output)
     if not isinstance(result, View):
