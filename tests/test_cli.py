@@ -87,6 +87,12 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
+@pytest.mark.parametrize("option", ["--threads", "--workers"])
+def test_more_threads_than_any_machine_has_are_refused(net: Path, data: Path, option: str):
+    """A system that refuses to start them would end the process inside of a library."""
+    assert "1024" in frown("certify", net, data, option, 100_000, code=2).stderr
+
+
 # -- certify ---------------------------------------------------------------------------
 
 

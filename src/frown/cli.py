@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+MOST = 1024  # threads or processes: where systems refuse more, libraries end the process
 INTERRUPTED = 130
 UNEXPECTED = 70
 
@@ -217,13 +218,16 @@ def certify(
         int | None,
         typer.Option(
             min=1,
+            max=MOST,
             help="CPU threads (default: one for small networks, else all cores).",
             rich_help_panel=_MACHINE,
         ),
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(min=1, help="lp: processes that share programs.", rich_help_panel=_MACHINE),
+        typer.Option(
+            min=1, max=MOST, help="lp: processes that share programs.", rich_help_panel=_MACHINE
+        ),
     ] = 1,
     hot: Annotated[
         bool,
