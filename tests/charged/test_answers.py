@@ -123,6 +123,16 @@ def test_numbers_too_large_for_single_precision_prove_nothing(tmp_path: Path) ->
     assert not np.isfinite(proved(loaded, large, 0.1)).any()
 
 
+def test_a_product_that_overflows_before_alpha_proves_nothing(tmp_path: Path) -> None:
+    """alpha (x 1e30) with alpha = 1e-30: onnxruntime answers infinity at x = 1e10."""
+    known = {"w": np.array([[0, 1e30]], np.float32), "b": np.array([2e10, 0], np.float32)}
+    proto = model([node("Gemm", "x w b", alpha=1e-30)], ("N", 1), known)
+    loaded = frown.load(saved(proto, tmp_path))
+    assert loaded.run(np.array([[1e10]]))[0, 1] == np.inf
+    assert proved(loaded, np.array([1.0]), 1e3)[0] > 0
+    assert not np.isfinite(proved(loaded, np.array([1.0]), 1e10)).any()
+
+
 def test_merged_weights_that_overflow_prove_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

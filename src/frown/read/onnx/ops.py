@@ -78,18 +78,15 @@ def gemm(call: Call) -> Operand:
         left = build.constant(left.double())  # whose product with the other is charged as any
     if bias is not None and broadcast(target, tuple(bias.shape)) != target:
         raise Unsupported(f"a bias of shape {tuple(bias.shape)} for a product of {target}")
-    if isinstance(left, Value) and isinstance(right, Tensor):
-        right = right.double().T
-        weight = lossless(alpha * right, right, torch.tensor(alpha))
+    if alpha == 1 and isinstance(left, Value) and isinstance(right, Tensor):
         if bias is None:
-            return build.linear(left, weight)
+            return build.linear(left, right.T)
         if isinstance(bias, Tensor) and bias.numel() in (1, bias.shape[-1] if bias.dim() else 1):
             bias = bias.double().flatten()
-            return build.linear(left, weight, lossless(beta * bias, bias))
-        product: Operand = build.linear(left, weight)
-    else:
-        product = matrices.matmul(build, left, right)
-        product = build.multiply(product, torch.tensor(alpha)) if alpha != 1 else product
+            return build.linear(left, right.T, lossless(beta * bias, bias))
+    # alpha apart: executed, a product may overflow before alpha makes it small.
+    product = matrices.matmul(build, left, right)
+    product = build.multiply(product, torch.tensor(alpha)) if alpha != 1 else product
     return product if bias is None else build.combine(product, bias, beta)
 
 
