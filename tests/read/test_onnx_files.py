@@ -275,8 +275,8 @@ def test_all_operators_without_bounds_are_listed_at_once(tmp_path):
     ]
     proto = model(nodes, ["N", 6], DENSE)
     proto.opset_import.append(helper.make_opsetid("custom", 1))
-    *listing, supported = refused(proto, tmp_path).splitlines()
-    assert listing == [
+    listing, supported = refused(proto, tmp_path).split("\nsupported: ")
+    assert listing.splitlines() == [
         "cannot certify model.onnx: 5 operators have no bounds yet",
         "  Sinh         at /act/Sinh       (1, 4)",
         "  Pow          at /up/Pow         (1, 4)         "
@@ -285,7 +285,8 @@ def test_all_operators_without_bounds_are_listed_at_once(tmp_path):
         "  Cast         at /cast           (1, 4)         attribute to=7",
         "  Softsign     at /last/Softsign  unknown shape",
     ]
-    assert supported.startswith("supported: Abs, Add, ")
+    supported = " ".join(supported.split())
+    assert supported.startswith("Abs, Add, ")
     assert supported.endswith("; to add one, see docs/extending.md")
 
 

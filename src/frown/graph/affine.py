@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -13,6 +14,16 @@ from torch import Tensor
 from frown.graph.op import Affine, Shape, inner
 
 FEW = 8  # channels; transposed convolutions to so few are slow with a stride
+
+Axes = Iterable[tuple[int, int, int, int]]
+
+# By the number of spatial axes.
+_CONVOLUTION: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,34 +84,24 @@ class Conv(Affine):
         if max(self.stride) > 1 and max(self.dilation) == 1:
             single = max(self.weight.shape[2:]) == 1 and not any(self.padding)
             if single or self.weight.shape[1] <= FEW:
-                flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
-                back = self._singles(flat) if single else self._phases(flat)
-                return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
-        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+                return (_on_images(self._singles if single else self._phases, coef, dims),)
         lost = tuple(
             n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
-            for n, m, s, p, d, k in zip(
-                self.source,
-                coef.shape[-dims:],
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.weight.shape[2:],
-                strict=True,
+            for n, m, (s, p, d, k) in zip(
+                self.source, coef.shape[-dims:], self._axes(), strict=True
             )
         )
-        flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
-        back = backward(
-            flat, self.weight, None, self.stride, self.padding, lost, self.groups, self.dilation
-        )
-        return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
+
+        def back(flat: Tensor) -> Tensor:
+            return _TRANSPOSED[dims](
+                flat, self.weight, None, self.stride, self.padding, lost, self.groups, self.dilation
+            )
+
+        return (_on_images(back, coef, dims),)
 
     def _singles(self, coef: Tensor) -> Tensor:
         """Adjoint of a convolution with a kernel of one entry: it reads every stride-th entry."""
-        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[
-            len(self.source) - 1
-        ]
-        taken = backward(coef, self.weight, None, groups=self.groups)
+        taken = _TRANSPOSED[len(self.source)](coef, self.weight, None, groups=self.groups)
         back = taken.new_zeros(*taken.shape[:2], *self.source)
         steps = tuple(slice(None, None, s) for s in self.stride)
         back[(slice(None), slice(None), *steps)] = taken
@@ -126,8 +127,7 @@ class Conv(Affine):
         outer, inner_axes = range(2, 2 + 2 * dims, 2), range(3, 3 + 2 * dims, 2)
         weight = weight.reshape(*weight.shape[:2], *fold).permute(0, 1, *inner_axes, *outer)
         weight = weight.reshape(len(weight), -1, *taps)
-        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
-        coarse = backward(coef, weight, None, 1, 0, 0, self.groups)
+        coarse = _TRANSPOSED[dims](coef, weight, None, 1, 0, 0, self.groups)
         widths = []
         for axis, (p, f, s, n) in enumerate(
             zip(self.padding, front, stride, self.source, strict=True)
@@ -153,22 +153,17 @@ class Conv(Affine):
     def _reach(self) -> tuple[int, ...]:
         return tuple(
             (n + 2 * p - d * (k - 1) - 1) // s + 1
-            for n, p, d, k, s in zip(
-                self.source,
-                self.padding,
-                self.dilation,
-                self.weight.shape[2:],
-                self.stride,
-                strict=True,
-            )
+            for n, (s, p, d, k) in zip(self.source, self._axes(), strict=True)
         )
+
+    def _axes(self) -> Axes:
+        """Stride, padding, dilation and kernel size along each axis."""
+        return zip(self.stride, self.padding, self.dilation, self.weight.shape[2:], strict=True)
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         dims = len(self.source)
-        forward = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-        flat = x.reshape(-1, *x.shape[-dims - 1 :])
-        y = forward(flat, weight, bias, self.stride, self.padding, self.dilation, self.groups)
-        return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
+        rest = (self.stride, self.padding, self.dilation, self.groups)
+        return _on_images(lambda flat: _CONVOLUTION[dims](flat, weight, bias, *rest), x, dims)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,18 +215,8 @@ class ConvTranspose(Affine):
 
     def shape(self, *inputs: Shape) -> Shape:
         dims = len(self.stride)
-        reach = tuple(
-            (n - 1) * s - 2 * p + d * (k - 1) + o + 1
-            for n, s, p, d, k, o in zip(
-                inputs[0][-dims:],
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.weight.shape[2:],
-                self.output_padding,
-                strict=True,
-            )
-        )
+        axes = zip(inputs[0][-dims:], self._axes(), self.output_padding, strict=True)
+        reach = ((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, (s, p, d, k), o in axes)
         return (*inputs[0][: -dims - 1], self.weight.shape[1] * self.groups, *reach)
 
     def apply(self, *xs: Tensor) -> Tensor:
@@ -239,26 +224,13 @@ class ConvTranspose(Affine):
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         dims = len(self.stride)
-        forward = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-        flat = coef.reshape(-1, *coef.shape[-dims - 1 :])
-        back = forward(
-            flat, self.weight, None, self.stride, self.padding, self.dilation, self.groups
-        )
+        rest = (self.stride, self.padding, self.dilation, self.groups)
+        back = _on_images(lambda c: _CONVOLUTION[dims](c, self.weight, None, *rest), coef, dims)
         # A stride can leave room for one entry too many at the far end.
-        for axis, (m, s, p, d, k, o) in enumerate(
-            zip(
-                coef.shape[-dims:],
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.weight.shape[2:],
-                self.output_padding,
-                strict=True,
-            )
-        ):
-            size = (m + 2 * p - d * (k - 1) - 1 - o) // s + 1
-            back = back.narrow(2 + axis, 0, size)
-        return (back.reshape(*coef.shape[: -dims - 1], *back.shape[1:]),)
+        axes = zip(coef.shape[-dims:], self._axes(), self.output_padding, strict=True)
+        for axis, (m, (s, p, d, k), o) in enumerate(axes, -dims):
+            back = back.narrow(axis, 0, (m + 2 * p - d * (k - 1) - 1 - o) // s + 1)
+        return (back,)
 
     def shift(self, coef: Tensor) -> Tensor | None:
         return _channels(coef, self.bias, len(self.stride))
@@ -266,21 +238,14 @@ class ConvTranspose(Affine):
     def spread(self, *radii: Tensor) -> Tensor:
         return self._convolve(radii[0], self.weight.abs(), None)
 
+    def _axes(self) -> Axes:
+        """Stride, padding, dilation and kernel size along each axis."""
+        return zip(self.stride, self.padding, self.dilation, self.weight.shape[2:], strict=True)
+
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         dims = len(self.stride)
-        backward = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
-        flat = x.reshape(-1, *x.shape[-dims - 1 :])
-        y = backward(
-            flat,
-            weight,
-            bias,
-            self.stride,
-            self.padding,
-            self.output_padding,
-            self.groups,
-            self.dilation,
-        )
-        return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
+        rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return _on_images(lambda flat: _TRANSPOSED[dims](flat, weight, bias, *rest), x, dims)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,6 +313,12 @@ class Sum(Affine):
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self.apply(*radii)
+
+
+def _on_images(function: Callable[[Tensor], Tensor], x: Tensor, dims: int) -> Tensor:
+    """A function of (images, channels, *spatial axes), whatever axes x has before those."""
+    y = function(x.reshape(-1, *x.shape[-dims - 1 :]))
+    return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
 
 
 def _channels(coef: Tensor, bias: Tensor, dims: int) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.op import Affine, Nonlinear, Op, Shape, cast
+from frown.graph.op import Nonlinear, Op, Shape, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,6 @@ class Graph:
             if i in needed:
                 needed.update(self.nodes[i].inputs)
         return tuple(sorted(needed))
-
-    def is_affine(self, target: int) -> bool:
-        """True if `target` depends on the input through affine operators alone."""
-        return all(isinstance(self.nodes[i].op, Affine | Input) for i in self.ancestors(target))
 
     def summary(self) -> dict[str, int]:
         """The number of times that each operator occurs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -171,8 +170,3 @@ class Pad(Affine):
 
     def _flat(self) -> list[int]:
         return [width for pair in reversed(self.widths) for width in pair]
-
-
-def flat(shape: Shape) -> Reshape:
-    """The reshape of `shape` to one axis."""
-    return Reshape(shape, (prod(shape),))

@@ -32,56 +32,21 @@ Constants = dict[str, Constant]
 _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 MOST_PRODUCTS = 2**33  # that one constant is a sum of
 
-RANDOM = {
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+RANDOM |= {"RandomUniformLike"}
 
 # How many entries they have depends on the numbers that they read, but is not above theirs.
 _FEWER = {"Compress", "NonZero", "Unique"}
 
 # Operators that copy entries, and whose results in float16 or bfloat16 are therefore no matter of
 # rounding. Of a chain of others runtimes round some results and keep others in float32.
-_COPYING = {
-    "Concat",
-    "Constant",
-    "ConstantOfShape",
-    "Dropout",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-    "Where",
-}
+_COPYING = {"Concat", "Constant", "ConstantOfShape", "Dropout", "Expand", "Flatten", "Gather"}
+_COPYING |= {"Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"}
+_COPYING |= {"Unsqueeze", "Where"}
 
 # Integers that these read are sizes; beyond this one sums and products of sizes overflow.
-_SIZED = {
-    "AffineGrid",
-    "CenterCropPad",
-    "Col2Im",
-    "ConstantOfShape",
-    "DFT",
-    "Expand",
-    "MaxUnpool",
-    "OneHot",
-    "Pad",
-    "Resize",
-    "STFT",
-    "Tile",
-    "TopK",
-    "Upsample",
-}
+_SIZED = {"AffineGrid", "CenterCropPad", "Col2Im", "ConstantOfShape", "DFT", "Expand"}
+_SIZED |= {"MaxUnpool", "OneHot", "Pad", "Resize", "STFT", "Tile", "TopK", "Upsample"}
 _LARGEST_SIZE = 2**31
 
 

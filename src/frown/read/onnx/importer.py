@@ -20,6 +20,7 @@ from frown.read.ending import finished
 from frown.read.onnx.call import HANDLERS, Call
 from frown.read.onnx.constants import Constant, Evaluator, widened
 from frown.read.onnx.nodes import OnnxNode
+from frown.read.refusals import Refusal, listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,6 @@ class _Hole(Nonlinear):
 @dataclass(frozen=True, slots=True)
 class _Unknown:
     """A tensor whose shape is not known either."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    op: str
-    place: str
-    shape: Shape | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class _Importer:
     task: Task
     build: Builder = field(default_factory=Builder)
     known: dict[str, Value | Constant | _Unknown] = field(default_factory=dict)
-    problems: list[_Problem] = field(default_factory=list)
+    problems: list[Refusal] = field(default_factory=list)
     shapes: Mapping[str, Shape] | None = None  # inferred at the first problem
 
     def graphs(self) -> tuple[Graph, Graph | None]:
@@ -88,7 +81,7 @@ class _Importer:
         for node in task.nodes:
             self._node(node, read)
         if self.problems:
-            raise UnsupportedModel(_listing(task.model, self.problems))
+            raise UnsupportedModel(listing(task.model, self.problems, HANDLERS))
         output = self.known.get(task.output)
         if not isinstance(output, Value):
             raise InvalidModel(
@@ -150,7 +143,7 @@ class _Importer:
 
     def _report(self, node: OnnxNode, reason: str, constant: bool) -> None:
         shape = self._inferred().get(node.outputs[0]) if node.outputs else None
-        self.problems.append(_Problem(node.op, node.name, shape, reason))
+        self.problems.append(Refusal(node.op, node.name, shape, reason))
         for name in node.outputs:
             # A constant's readers would be told off for reading something computed.
             self.known[name] = _Unknown() if constant else self._placeholder(name)
@@ -177,23 +170,3 @@ def _operand(x: Value | Constant | _Unknown | None) -> Operand | None:
         except TypeError:
             raise Unsupported(f"a constant of type {x.dtype}") from None
     return x if isinstance(x, Value) else None
-
-
-def _listing(model: str, problems: Sequence[_Problem]) -> str:
-    count = len(problems)
-    are = "1 operator has" if count == 1 else f"{count} operators have"
-    ops = max(len(p.op) for p in problems)
-    places = max(len(p.place) for p in problems)
-    shapes = [str(p.shape) if p.shape is not None else "unknown shape" for p in problems]
-    wide = max(len(s) for s in shapes)
-    rows = [
-        f"  {p.op:<{ops}}  at {p.place:<{places}}  {shape:<{wide}}  {p.reason}".rstrip()
-        for p, shape in zip(problems, shapes, strict=True)
-    ]
-    return "\n".join(
-        [
-            f"cannot certify {model}: {are} no bounds yet",
-            *rows,
-            f"supported: {', '.join(sorted(HANDLERS))}; to add one, see docs/extending.md",
-        ]
-    )

@@ -6,7 +6,6 @@ import hashlib
 import io
 import logging
 import operator
-import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -26,9 +25,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.rnn import PackedSequence
 
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.graph import Builder, Graph, Shape, Unsupported, Value
+from frown.graph import Builder, Graph, Unsupported, Value
 from frown.read.ending import finished
 from frown.read.model import Array, Model, require_finite
+from frown.read.refusals import Refusal, listing
 from frown.read.torch import activations, attention  # noqa: F401  (fill HANDLERS)
 from frown.read.torch.ops import HANDLERS
 from frown.read.torch.runtime import Runtime, first_line
@@ -74,14 +74,8 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
 
 
 # Operators whose result is memory as it is found.
-_UNFILLED = {
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-}
+_UNFILLED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
+_UNFILLED |= {"new_empty_strided"}
 
 
 # -- export -----------------------------------------------------------------------
@@ -168,7 +162,7 @@ class _Importer:
     label: str
     builder: Builder = field(default_factory=Builder)
     values: dict[Node, Any] = field(default_factory=dict)
-    refused: list[tuple[str, str, Shape, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
 
     def read(self, program: ExportedProgram) -> tuple[Graph, Graph | None]:
         output = self._output(program)
@@ -179,7 +173,8 @@ class _Importer:
                 self.builder.scope = _name(node)
                 self.values[node] = self._value(node)
         if self.refused:
-            raise UnsupportedModel(self._report())
+            known = {key.split(".")[0] for key in (*HANDLERS, *PROBED)}
+            raise UnsupportedModel(listing(self.label, self.refused, known))
         result = self.values[output]
         if isinstance(result, Tensor):
             self.builder.scope = "output"
@@ -218,7 +213,7 @@ class _Importer:
         except Unsupported as reason:
             shape = _shapes(node.meta.get("val"))
             first = shape[0] if isinstance(shape, list) else shape
-            self.refused.append((_title(node), _name(node), first, str(reason)))
+            self.refused.append(Refusal(_title(node), _name(node), first, str(reason)))
             # What follows is read as if this had worked, so that all faults show at once.
             return pytree.tree_map(
                 lambda s: Value(0, s), shape, is_leaf=lambda s: isinstance(s, tuple)
@@ -280,20 +275,6 @@ class _Importer:
         if isinstance(result, Value) and declared.dtype not in (torch.float32, torch.float64):
             raise Unsupported(f"a computed tensor of type {declared.dtype}")
         return result if isinstance(result, Value) else result.to(declared.dtype)
-
-    def _report(self) -> str:
-        count = len(self.refused)
-        what = "1 operator has" if count == 1 else f"{count} operators have"
-        wide = [max(len(row[i]) for row in self.refused) for i in (0, 1)]
-        rows = [
-            f"  {title:<{wide[0]}}  at {name:<{wide[1]}}  {shape}" + (f"  {why}" if why else "")
-            for title, name, shape, why in self.refused
-        ]
-        names = sorted({key.split(".")[0] for key in (*HANDLERS, *PROBED)})
-        known = textwrap.fill(
-            f"supported: {', '.join(names)}; to add one, see docs/extending.md", 100
-        )
-        return f"cannot certify {self.label}: {what} no bounds yet\n" + "\n".join([*rows, known])
 
 
 def _run(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> Tensor:

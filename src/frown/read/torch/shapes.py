@@ -190,11 +190,7 @@ def _windows(
     return Windows(x.shape[-dims:], kernel, steps, pads, each(dilation, dims), ceil)
 
 
-@handles(
-    "max_pool1d_with_indices",
-    "max_pool2d_with_indices",
-    "max_pool3d_with_indices",
-)
+@handles("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool_with_indices(b: Builder, x: Value, *window: Any) -> tuple[Value, None]:
     return max_pool(b, x, *window), None
 
@@ -303,28 +299,13 @@ def separable(b: Builder, run: Run, x: Value, dtype: torch.dtype, dims: int) -> 
     return x
 
 
-@probes(
-    "channel_shuffle",
-    "diagonal",
-    "flip",
-    "gather",
-    "im2col",
-    "index",
-    "index_select",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "repeat",
-    "roll",
-    "rot90",
-    "take",
-    "tile",
-    "tril",
-    "triu",
-    "unfold",
-    "upsample_nearest1d",
-    "upsample_nearest2d",
-    "upsample_nearest3d",
-)
+_MOVERS = {"channel_shuffle", "diagonal", "flip", "gather", "im2col", "index", "index_select"}
+_MOVERS |= {"pixel_shuffle", "pixel_unshuffle", "repeat", "roll", "rot90", "take", "tile"}
+_MOVERS |= {"tril", "triu", "unfold", "upsample_nearest1d", "upsample_nearest2d"}
+_MOVERS |= {"upsample_nearest3d"}
+
+
+@probes(*_MOVERS)
 def move(b: Builder, run: Run, x: Value, dtype: torch.dtype, *how: Any) -> Value:
     """Each entry of the result is an entry of x or 0: numbered entries show which."""
     count = math.prod(x.shape)
