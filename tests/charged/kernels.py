@@ -322,7 +322,7 @@ def _modules() -> Iterator[Kernel]:
 @lru_cache(maxsize=1)
 def kernels() -> tuple[Kernel, ...]:
     plain = [_onnx(name, FUNCTIONS[op], [node(name, "x")]) for name, op in _PLAIN.items()]
-    plain.append(_onnx("selu", Elu(1.6732631921768188, 1.0507010221481323), [node("selu", "x")]))
+    plain.append(_onnx("Selu", Elu(1.6732631921768188, 1.0507010221481323), [node("Selu", "x")]))
     plain.append(_onnx("Celu", Elu(1.0), [node("Celu", "x")]))
     plain.append(
         _onnx("Gelu tanh", FUNCTIONS["gelu_tanh"], [node("Gelu", "x", approximate="tanh")])
