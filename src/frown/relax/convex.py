@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
+from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise
 
 
@@ -63,17 +64,13 @@ class Elu(Elementwise):
         if self.alpha <= 1:
             return ()
         left, right = box.lower.clamp(max=0), box.upper.clamp(max=0)
-        start = self.apply(end)
-        for _ in range(40):
-            middle = (left + right) / 2
-            # f'(p)(p - c) - (f(p) - f(c)) falls with p for p < c on a convex piece.
-            gap = self._bend(middle) * (middle - end) - (self.apply(middle) - start)
-            right = torch.where(gap <= 0, middle, right)
-            left = torch.where(gap > 0, middle, left)
-        return (box.clip(right),)
+        start, steep = self.apply(end), self.scale * self.alpha
 
-    def _bend(self, z: Tensor) -> Tensor:
-        return torch.exp(z) * (self.scale * self.alpha)
+        def beyond(p: Tensor) -> Tensor:
+            # f'(p)(p - c) - (f(p) - f(c)) falls with p for p < c on a convex piece.
+            return torch.exp(p) * steep * (p - end) - (self.apply(p) - start) <= 0
+
+        return (box.clip(bisect(left, right, beyond, 40)[1]),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
+from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise
 
 _NEAR, _FAR, _CELLS = 40.0, 800.0, 16384  # beyond _FAR, f' is 0 or 1 in double precision
@@ -130,12 +131,7 @@ def _touch(f: Hump, ends: Tensor, first: float, last: float) -> Tensor:
         return f.derivative(p) * (p - ends) - (f.apply(p) - start)
 
     rising = gap(right) > gap(left)
-    for _ in range(60):
-        middle = (left + right) / 2
-        beyond = (gap(middle) > 0) == rising
-        left = torch.where(beyond, left, middle)
-        right = torch.where(beyond, middle, right)
-    return right
+    return bisect(left, right, lambda p: (gap(p) > 0) == rising, 60)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
+from frown.relax.bisection import bisect
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -68,11 +69,8 @@ class LogSumExp(Joint):
             low, high = ((x - zeta[..., None]).exp() for x in ends)
             return self.weigh(slope.maximum(low).minimum(high))
 
-        low, high = self.apply(box.lower), self.apply(box.upper)
-        for _ in range(_HALVINGS):
-            zeta = (low + high) / 2
-            heavy = shares(zeta).sum(-1) > 1
-            low, high = torch.where(heavy, zeta, low), torch.where(heavy, high, zeta)
+        ends_of_sum = self.apply(box.lower), self.apply(box.upper)
+        _, high = bisect(*ends_of_sum, lambda zeta: ~(shares(zeta).sum(-1) > 1), _HALVINGS)
         inside, _ = _normalised(shares(high), self._shares(box.middle))
         near, _ = _normalised(self.weigh(slope.clamp(min=0)), inside)
         return near, inside
@@ -95,14 +93,13 @@ class LogSumExp(Joint):
         each interval, which is convex in zeta."""
         levels = _Levels.of(self, box)
         ends = [(self._present(x), slope * x) for x in (box.lower, box.upper)]
-        low, high = levels.low, levels.high
-        for _ in range(_HALVINGS):
-            zeta = (low + high) / 2
+
+        def rising(zeta: Tensor) -> Tensor:
             bottom, top = ((x - zeta[..., None]).exp() for x, _ in ends)
             upper = top - ends[1][1] > bottom - ends[0][1]
-            falling = torch.where(upper, top, bottom).sum(-1) > 1
-            low, high = torch.where(falling, zeta, low), torch.where(falling, high, zeta)
-        return high
+            return ~(torch.where(upper, top, bottom).sum(-1) > 1)
+
+        return bisect(levels.low, levels.high, rising, _HALVINGS)[1]
 
     def _above(self, slope: Tensor, box: Box) -> _Over:
         return self._lifted(slope, self.level(slope, box), _Levels.of(self, box), box)

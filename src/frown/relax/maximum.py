@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box, Shape, Window
+from frown.relax.bisection import bisect
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -135,10 +136,7 @@ class Max(Joint):
         to 1; its plane goes through the corners where single entries are high."""
         lower = _one_hot(box.middle)
         low, high = box.lower.amax(-1, keepdim=True), box.upper.amax(-1, keepdim=True)
-        for _ in range(30):
-            g = (low + high) / 2
-            heavy = _slopes_at(g, box).sum(-1, keepdim=True) > 1
-            low, high = torch.where(heavy, g, low), torch.where(heavy, high, g)
+        _, high = bisect(low, high, lambda g: ~(_slopes_at(g, box).sum(-1, keepdim=True) > 1), 30)
         winner = _one_hot(box.lower)
         return Slopes(lower, torch.where(self.stable(box), winner, _slopes_at(high, box)))
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
+from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise, rounding
 from frown.relax.relaxation import Relaxed, Sides, SlopeRange, Slopes, Within
 
@@ -86,14 +87,12 @@ def _tangent_table(f: SShaped) -> Tensor:
     a = torch.logspace(
         log(_FIRST), log(_LAST), _ENTRIES, base=2.718281828459045, dtype=torch.float64
     )
-    left, right = torch.zeros_like(a), a.clone()
     start = f.apply(-a)
-    for _ in range(80):
-        middle = (left + right) / 2
-        gap = f.derivative(middle) * (middle + a) - (f.apply(middle) - start)
-        left = torch.where(gap > 0, middle, left)
-        right = torch.where(gap > 0, right, middle)
-    return right / a
+
+    def beyond(p: Tensor) -> Tensor:
+        return f.derivative(p) * (p + a) - (f.apply(p) - start) <= 0
+
+    return bisect(torch.zeros_like(a), a, beyond, 80)[1] / a
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
+from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Anchors, Line
 
@@ -75,13 +76,8 @@ class Wave(Elementwise):
         def gap(p: Tensor) -> Tensor:
             return self.derivative(p) * (p - end) - (self.apply(p) - value)
 
-        near, far = first, first + run
-        rising = gap(far) > gap(near)
-        for _ in range(40):
-            middle = (near + far) / 2
-            beyond = (gap(middle) > 0) == rising
-            near, far = torch.where(beyond, near, middle), torch.where(beyond, middle, far)
-        return far
+        rising = gap(first + run) > gap(first)
+        return bisect(first, first + run, lambda p: (gap(p) > 0) == rising, 40)[1]
 
 
 @dataclass(frozen=True, slots=True)
