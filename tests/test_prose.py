@@ -22,11 +22,8 @@ UNFINISHED = (
     "frown/api.py",
     "frown/certification",
     "frown/jobs",
-    "frown_check/checker.py",
-    "frown_check/guesses.py",
-    "frown_check/model/file.py",
-    "frown_check/region.py",
-    "frown_check/replay.py",
+    "frown/methods/branch",
+    "frown_check",
 )
 
 

@@ -28,7 +28,7 @@ class Windows:
     ceil: bool = False
 
     def span(self) -> list[int]:
-        """How many entries one window extends over along each axis."""
+        """The number of entries that one window extends over along each axis."""
         return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
 
     def reach(self) -> list[int]:

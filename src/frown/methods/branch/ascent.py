@@ -24,7 +24,7 @@ HUGE = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Ascent:
-    """How slopes and multipliers of leaves are optimised."""
+    """Settings of the ascents on slopes and multipliers of leaves."""
 
     steps: int = 6
     rate: float = 0.45
@@ -60,7 +60,7 @@ class Bases:
             getattr(self, name).index_copy_(1, where, getattr(other, name))
 
     def grown(self, count: int) -> Bases:
-        """Room for so many more."""
+        """A copy with room for this many more."""
 
         def more(t: Tensor) -> Tensor:
             return torch.cat([t, t.new_zeros(len(t), count)], 1)
@@ -145,7 +145,7 @@ class Leaves:
 
 @dataclass(slots=True)
 class Risen:
-    """Where the ascents of leaves ended."""
+    """The ends of the ascents of leaves."""
 
     bound: Tensor  # (B,) the best bound of each leaf
     theta: Tensor  # (B, slots) with which it is proved, or to go on from

@@ -28,7 +28,7 @@ class Nodes:
 
     @property
     def bytes(self) -> int:
-        """What all of it takes in memory."""
+        """The memory that all of it takes."""
         return (
             self.theta.numel() * self.theta.element_size() + self.cut.numel() + 56 * len(self.row)
         )

@@ -1,4 +1,4 @@
-"""How final rows of many leaves pass a ReLU network: back to the input and forward again.
+"""Passes of many leaves' final rows through a ReLU network: back to the input and forward again.
 
 Tensors of leaves are feature-major, (neurons, leaves): a layer is a block of memory, matrices
 multiply from the left, and torch adds over neurons as fast as it can. Neurons of all layers stand
@@ -49,7 +49,7 @@ class Passes(ABC):
 
     @abstractmethod
     def places(self, region: Region) -> Places:
-        """What leaves need to know of the regions of all inputs."""
+        """The regions of all inputs as leaves need them."""
 
     @abstractmethod
     def back(self, head: Tensor, lines: Lines, coef: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Passes(ABC):
 
     @abstractmethod
     def exact(self, first: Tensor) -> Tensor:
-        """The same (heads, leaves) through the network itself."""
+        """(heads, leaves) the values from which rows start, through the network itself."""
 
 
 class Places(ABC):
@@ -71,7 +71,7 @@ class Places(ABC):
 
     @abstractmethod
     def of(self, sample: Tensor, radius: Tensor) -> Where:
-        """Of leaves of these inputs, each at its radius."""
+        """The regions of leaves of these inputs, each at its radius."""
 
 
 class Where(ABC):
@@ -79,8 +79,7 @@ class Where(ABC):
 
     @abstractmethod
     def lowest(self, coef: Tensor) -> Tensor:
-        """What the first layer gives where coefficients of the input are least; may overwrite
-        them."""
+        """The first layer's values where forms of the input are least; may overwrite `coef`."""
 
     @abstractmethod
     def point(self, coef: Tensor, leaves: Tensor) -> Tensor:
@@ -88,15 +87,15 @@ class Where(ABC):
 
     @abstractmethod
     def pick(self, first: Tensor, leaves: Tensor) -> Tensor:
-        """What `lowest` gave, of some of the leaves."""
+        """The results of `lowest` for some of the leaves."""
 
     @abstractmethod
     def take(self, leaves: Tensor) -> Where:
-        """Of some of the leaves."""
+        """The regions of some of the leaves."""
 
 
 def passes(plan: Plan) -> Passes | None:
-    """Those of a network whose nonlinearities are ReLU; None of others."""
+    """The passes of a network whose nonlinearities are all ReLU; None for other networks."""
     if not all(isinstance(plan.relaxation(i), Relu) for i in plan.nonlinear) or not plan.nonlinear:
         return None
     layers = _dense(plan)

@@ -104,7 +104,7 @@ class Ball:
 
     @classmethod
     def of(cls, region: Region) -> Ball:
-        """Of a region of one sample."""
+        """The ball of a region of one sample."""
 
         def flat(t: Tensor) -> Array:
             return t.double().expand(1, *region.centre.shape[1:]).reshape(-1).numpy()
@@ -118,7 +118,7 @@ class Ball:
         return cls(centre, scale, down, up, region.p)
 
     def reach(self, radius: float) -> tuple[Array, Array]:
-        """How far features may fall and rise at a radius."""
+        """The distances by which features may fall and rise at a radius."""
         return np.minimum(self.down, radius * self.scale), np.minimum(self.up, radius * self.scale)
 
 
