@@ -405,6 +405,21 @@ def test_graphs_that_make_no_sense_are_refused(tmp_path):
     assert "onnxruntime" in refused(proto, tmp_path, InvalidModel)
 
 
+@pytest.mark.parametrize("key", ["offset", "length"])
+@pytest.mark.parametrize("value", ["", "0x10", "16.0", "1e1", "-16", "sixteen", "9" * 5000])
+def test_places_of_external_data_that_are_no_numbers_are_refused(key, value, tmp_path):
+    np.arange(64, dtype=np.float32).tofile(tmp_path / "w.bin")
+    stored = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[6])
+    stored.data_location = TensorProto.EXTERNAL
+    for name, text in (("location", "w.bin"), (key, value)):
+        entry = stored.external_data.add()
+        entry.key, entry.value = name, text
+    proto = model([node("Add", "x w")], ["N", 6])
+    proto.graph.initializer.append(stored)
+    with pytest.raises(InvalidModel, match=r"external data \(w\.bin\)"):
+        load_onnx(saved(proto, tmp_path))
+
+
 def test_the_digest_covers_external_data(tmp_path):
     proto = model([node("Gemm", "x w b")], ["N", 6], DENSE)
     plain = load_onnx(saved(proto, tmp_path, "plain.onnx"))

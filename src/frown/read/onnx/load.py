@@ -192,7 +192,7 @@ def _open_batch(proto: onnx.ModelProto) -> bool:
 def _external(proto: onnx.ModelProto) -> set[str]:
     """The files, relative to the model's, that hold its weights."""
     return {
-        onnx.external_data_helper.ExternalDataInfo(t).location
+        next((e.value for e in reversed(t.external_data) if e.key == "location"), "")
         for t in _tensors(proto.graph)
         if onnx.external_data_helper.uses_external_data(t)
     }
