@@ -578,3 +578,29 @@ def test_the_checker_computes_no_constants_in_floating_point(tmp_path: Path) -> 
         path = saved(model([node(op, inputs, "t"), node("Add", "x t")], [1, 3], known), tmp_path)
         verdict = claimed(path, [0.0, 0.0, 0.0])
         assert not verdict.accepted and "not supported by the checker" in verdict.reason
+
+
+@pytest.mark.parametrize("how", ["raw_data", "int32_data"])
+@pytest.mark.parametrize("place", ["initializer", "node"])
+def test_any_byte_but_0_is_true(how: str, place: str, tmp_path: Path) -> None:
+    """As onnxruntime reads files; handed a 2 for true, it would compute with 2."""
+    held = onnx.TensorProto(name="b", data_type=TensorProto.BOOL, dims=[3])
+    if how == "raw_data":
+        held.raw_data = bytes([2, 0, 255])
+    else:
+        held.int32_data.extend([2, 0, 255])
+    nodes = [
+        node("Not", "b", "n"),
+        node("Cast", "b", "f", to=TensorProto.FLOAT),
+        node("Cast", "n", "g", to=TensorProto.FLOAT),
+        node("Mul", "x f", "p"),
+        node("Add", "p g", "y"),
+    ]
+    if place == "node":
+        nodes.insert(0, helper.make_node("Constant", [], ["b"], value=held))
+    proto = model(nodes, ["N", 3])
+    if place == "initializer":
+        proto.graph.initializer.append(held)
+    loaded = load_onnx(saved(proto, tmp_path))
+    assert loaded.answer(np.array([[5.0, 6.0, 7.0]])).tolist() == [[5.0, 1.0, 7.0]]
+    assert_same(loaded)

@@ -50,6 +50,16 @@ _SIZED |= {"MaxUnpool", "OneHot", "Pad", "Resize", "STFT", "Tile", "TopK", "Upsa
 _LARGEST_SIZE = 2**31
 
 
+def stored(tensor: onnx.TensorProto) -> Constant:
+    """The numbers of a file's tensor. A byte other than 0 means true, and becomes 1: what is handed
+    to onnxruntime is computed with as it is.
+
+    Raises errors of protobuf, numpy and onnx where it is damaged.
+    """
+    found = np.asarray(onnx.numpy_helper.to_array(tensor))
+    return np.asarray(found.view(np.uint8) != 0) if found.dtype == np.bool_ else found
+
+
 def widened(array: Constant) -> Constant:
     """float16 and bfloat16 as float32, which holds them exactly."""
     return array.astype(np.float32) if array.dtype in _NARROW else array
@@ -139,7 +149,7 @@ def _stored(node: OnnxNode) -> Constant:
     ((name, value),) = node.attributes.items()
     if name == "value":
         try:
-            return np.asarray(onnx.numpy_helper.to_array(value))
+            return stored(value)
         except Exception as error:  # of protobuf, numpy and onnx, and all mean the same
             raise Unsupported(f"a constant that is damaged: {error}") from error
     kinds = {"value_float": np.float32, "value_int": np.int64}

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from frown.errors import InvalidModel, UnsupportedModel
 from frown.graph import MOST_ENTRIES, Shape
 from frown.read.model import Model, require_finite
-from frown.read.onnx.constants import Constants, Evaluator, fold
+from frown.read.onnx.constants import Constants, Evaluator, fold, stored
 from frown.read.onnx.fuse import fuse_activations
 from frown.read.onnx.importer import Task, import_graph
 from frown.read.onnx.nodes import OnnxNode, captured, needed
@@ -452,7 +452,7 @@ def _initializers(proto: onnx.ModelProto, model: str) -> Constants:
     constants: Constants = {}
     for tensor in proto.graph.initializer:
         try:
-            constants[tensor.name] = np.asarray(onnx.numpy_helper.to_array(tensor))
+            constants[tensor.name] = stored(tensor)
         except Exception as error:  # of protobuf, numpy and onnx, and all mean the same
             raise InvalidModel(f"{model}: weight {tensor.name} is damaged: {error!r}") from error
     return constants
