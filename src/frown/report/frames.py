@@ -19,13 +19,24 @@ from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.report.charts import number
 from frown.report.comparison import display_name, require_comparable
-from frown.report.parts import banner, document, duration, proved_how, reproduce, tile
+from frown.report.parts import banner, document, duration, opening, reproduce, tile
 from frown.report.png import data_uri
 from frown.report.read import FLAT
 
 MOST = 60  # inputs
 _TALL = 64  # pixels of the highest bar
 _DEEPEST = 78  # per cent of the accent colour, so that ink on it stays readable
+
+# Of a cell without a radius by its status: what it shows, its class, and what that means.
+_WORDS = {
+    "robust": ("any", "any", "proved for every valid value of the frame"),
+    "misclassified": ("wrong", "wrong", "misclassified before any change"),
+    "mismatch": (
+        "mismatch",
+        "wrong",
+        "the imported graph and the original model disagree, so nothing is proved",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -130,16 +141,13 @@ def frames_page(
 
 def _opening(title: str, found: Sensitivity) -> str:
     said = Statement.of(found)
-    more = " ".join(t for t in (said.caveat(), said.asked(), proved_how(found.rows)) if t)
-    return (
-        f'<p class="eyebrow">frown robustness report</p>\n<h1>{markup(title)}</h1>\n'
-        '<p class="lead">A sequence is read frame by frame. For every frame of every input below,'
-        " frown computed a <em>radius</em> and proved that no change of this frame within it,"
-        f" while all others stay as they are, {markup(said.altering())}, as long as"
-        f" {markup(said.allowed())}. Frames with a small"
-        " radius may be those that the answer depends on; frames with a large one are not.</p>"
-        f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
+    lead = (
+        "A sequence is read frame by frame. For every frame of every input below, frown computed a"
+        " <em>radius</em> and proved that no change of this frame within it, while all others stay"
+        f" as they are, {markup(said.altering())}, as long as {markup(said.allowed())}. Frames with"
+        " a small radius may be those that the answer depends on; frames with a large one are not."
     )
+    return opening(title, lead, said, found.rows)
 
 
 def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
@@ -204,12 +212,9 @@ def _line(
 
 def _said(row: Row) -> tuple[str, str]:
     """The text of a cell, and its class where it shows no radius."""
-    if row.status == "misclassified":
-        return "wrong", ' class="wrong"'
-    if row.status == "mismatch":
-        return "mismatch", ' class="wrong"'
-    if row.status == "robust":
-        return "any", ' class="any"'
+    if row.status in _WORDS:
+        text, kind, _ = _WORDS[row.status]
+        return text, f' class="{kind}"'
     if isnan(row.radius):
         return "–", ' class="none"'
     return number(row.radius, -1) + ("" if row.complete else "*"), ""
@@ -222,12 +227,8 @@ def _broken(row: Row) -> str:
 
 
 def _told(row: Row) -> str:
-    if row.status == "misclassified":
-        return "misclassified before any change"
-    if row.status == "mismatch":
-        return row.remark
-    if row.status == "robust":
-        return "proved for every valid value of this frame"
+    if row.status in _WORDS:
+        return row.remark if row.status == "mismatch" else _WORDS[row.status][2]
     broken = (
         "no counterexample found" if row.broken is None else f"broken at {number(row.broken, 1)}"
     )
@@ -261,19 +262,10 @@ def _scale(shades: Shades) -> str:
 
 def _meanings(found: Sensitivity) -> str:
     seen = {row.status for row in found.rows}
-    parts = []
-    if "robust" in seen:
-        parts.append(" <em>any</em>: proved for every valid value of the frame.")
-    if "misclassified" in seen:
-        parts.append(" <em>wrong</em>: misclassified before any change.")
-    if "mismatch" in seen:
-        parts.append(
-            " <em>mismatch</em>: the imported graph and the original model disagree, so nothing is"
-            " proved."
-        )
+    words = [(text, meaning) for status, (text, _, meaning) in _WORDS.items() if status in seen]
     if any(not row.complete for row in found.rows):
-        parts.append(" <em>*</em>: ended early, a larger radius may be provable.")
-    return "".join(parts)
+        words.append(("*", "ended early, a larger radius may be provable"))
+    return "".join(f" <em>{text}</em>: {meaning}." for text, meaning in words)
 
 
 def _by(method: str) -> str:
@@ -281,8 +273,7 @@ def _by(method: str) -> str:
 
 
 def _limited(row: Row) -> bool:
-    limited = row.status not in ("misclassified", "robust", "mismatch")
-    return limited and not isnan(row.radius)
+    return row.status not in _WORDS and not isnan(row.radius)
 
 
 def _axis(found: Sensitivity) -> int:

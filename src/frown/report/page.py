@@ -28,7 +28,7 @@ from frown.report.charts import (
 from frown.report.comparison import Comparison, Entry, display_name
 from frown.report.frames import frames_page, frames_sections
 from frown.report.gallery import MOST, Pictures, gallery
-from frown.report.parts import banner, document, duration, proved_how, reproduce, tile
+from frown.report.parts import banner, document, duration, opening, reproduce, tile
 from frown.report.read import (
     read_any,
     read_command,
@@ -180,17 +180,14 @@ def _opening(comparison: Comparison, title: str) -> str:
         if comparison.attacked
         else ""
     )
-    rows = comparison.results[comparison.main].rows
-    more = " ".join(text for text in (said.caveat(), said.asked(), proved_how(rows)) if text)
-    return (
-        f'<p class="eyebrow">frown robustness report</p>\n<h1>{markup(title)}</h1>\n'
-        '<p class="lead">A classifier can be right about an input and yet change its mind when the'
-        " input is altered by an amount nobody would notice. For every input below, frown computed"
-        f" a <em>radius</em> and proved that no change within it {markup(said.altering())}: not"
-        f" just the changes somebody tried, but all of them, as long as"
-        f" {markup(said.allowed())}.{attack}</p>"
-        f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
+    lead = (
+        "A classifier can be right about an input and yet change its mind when the input is altered"
+        " by an amount nobody would notice. For every input below, frown computed a"
+        f" <em>radius</em> and proved that no change within it {markup(said.altering())}: not just"
+        " the changes somebody tried, but all of them, as long as"
+        f" {markup(said.allowed())}.{attack}"
     )
+    return opening(title, lead, said, comparison.results[comparison.main].rows)
 
 
 def _mismatches(comparison: Comparison) -> str:

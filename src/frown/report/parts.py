@@ -81,7 +81,17 @@ def banner(notices: Sequence[str]) -> str:
     return f'<div class="banner" role="alert">{lines}</div>' if notices else ""
 
 
-def proved_how(rows: Sequence[Row]) -> str:
+def opening(title: str, lead: str, said: Statement, rows: Sequence[Row]) -> str:
+    """The page's title, what it is about (`lead`, in HTML), and what its radii mean."""
+    more = " ".join(text for text in (said.caveat(), said.asked(), _proved_how(rows)) if text)
+    return (
+        f'<p class="eyebrow">frown robustness report</p>\n<h1>{markup(title)}</h1>\n'
+        f'<p class="lead">{lead}</p>'
+        f'<p class="note">{markup(more)} Radii are in {markup(said.units())}.</p>'
+    )
+
+
+def _proved_how(rows: Sequence[Row]) -> str:
     """A sentence on the level of the radii, and one on execution where it is covered."""
     proved = [row for row in rows if row.radius > 0]
     if not proved:
