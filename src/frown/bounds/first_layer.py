@@ -14,7 +14,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.graph.affine import Linear
 from frown.graph.box import rows_of
 from frown.graph.selection import Reshape
@@ -65,7 +65,7 @@ def entry(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Ent
     """
     if region.clipped or region.scale is not None or region.split is not None:
         return None
-    node = plan.fact(("entrance", target), lambda: _entrance(plan, target))
+    node = _entrance(plan, target)
     if node is None:
         return None
     op = _layer(plan, node)
@@ -73,11 +73,12 @@ def entry(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Ent
     centre, weight = region.centre, op.weight
     bias = plan.latest(("bias", node), centre, lambda: op.apply(centre.reshape(-1, *source)))
     if region.p == 2 and weight.shape[0] < weight.shape[1]:
-        weight = plan.fact(("narrowed", node), lambda: _narrowed(op.weight))
+        weight = _narrowed(plan, node)
     ball = Region(weight.new_zeros(1, weight.shape[1]), rows_of(region.radius, index), region.p)
     return Entry(node, weight, rows_of(bias, index), ball)
 
 
+@per_plan
 def _entrance(plan: Plan, target: int) -> int | None:
     """The dense layer that alone reads the input, flattened or not."""
     if not plan.below(target):
@@ -101,8 +102,10 @@ def _layer(plan: Plan, node: int) -> Linear:
     return op
 
 
-def _narrowed(weight: Tensor) -> Tensor:
+@per_plan
+def _narrowed(plan: Plan, node: int) -> Tensor:
     """R^T of W^T = Q R."""
+    weight = _layer(plan, node).weight
     _, upper = torch.linalg.qr(weight.double().T)
     narrow: Tensor = upper.T.contiguous().to(weight)
     return narrow

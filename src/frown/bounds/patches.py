@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.first_layer import Entry, entry
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.bounds.stacks import line_rows, stacked
 from frown.graph.affine import Conv, ConvTranspose
 from frown.graph.box import Box
@@ -69,11 +69,7 @@ class Part(ABC):
     @property
     def convolved(self) -> bool:
         """True if rows pass convolutions, which are prepared anew for every number of rows."""
-        kinds = (Conv, ConvTranspose)
-        return self.plan.fact(
-            ("convolved", self.target),
-            lambda: any(isinstance(s.affine, kinds) for s in self.plan.route(self.target)),
-        )
+        return _convolved(self.plan, self.target)
 
     def blocks(self, place: Tensor, entry: Tensor, group: int) -> tuple[Tensor, int]:
         """The block of each row that shares slopes (0: all entries), and how many there are.
@@ -209,6 +205,12 @@ class Patch(Part):
             SlopeRange(box(whole.range.lower), box(whole.range.upper)),
             None if whole.excess is None else reads(whole.excess),
         )
+
+
+@per_plan
+def _convolved(plan: Plan, target: int) -> bool:
+    kinds = (Conv, ConvTranspose)
+    return any(isinstance(step.affine, kinds) for step in plan.route(target))
 
 
 def cropped(

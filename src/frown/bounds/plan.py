@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,26 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import SShaped
 
+Given = ParamSpec("Given")
 Fact = TypeVar("Fact")
+
+
+def per_plan(
+    compute: Callable[Concatenate[Plan, Given], Fact],
+) -> Callable[Concatenate[Plan, Given], Fact]:
+    """A function of a plan and of numbers that is computed once for each of them, and kept by the
+    plan. Arguments given by name (a clock) do not count."""
+    name = f"{compute.__module__}.{compute.__qualname__}"
+
+    @wraps(compute)
+    def known(plan: Plan, /, *args: Given.args, **more: Given.kwargs) -> Fact:
+        facts, key = plan._facts, (name, *args)
+        if key not in facts:
+            facts[key] = compute(plan, *args, **more)
+        fact: Fact = facts[key]
+        return fact
+
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +108,23 @@ class Plan:
             (j,) = self.graph.nodes[j].inputs
         return flow > 0
 
+    @per_plan
     def readers(self, source: int) -> tuple[int, ...]:
         """The nonlinear nodes that need the bounds of this source."""
-        return self.fact(
-            ("readers", source),
-            lambda: tuple(i for i in self.nonlinear if self.sources[i] == source),
-        )
+        return tuple(i for i in self.nonlinear if self.sources[i] == source)
 
+    @per_plan
     def needs_rows(self, source: int) -> bool:
         """True if backward rows can tighten any bound of this source."""
-        return self.fact(("needs rows", source), lambda: bool(self.loose(source).any()))
+        return bool(self.loose(source).any())
 
+    @per_plan
     def loose(self, source: int) -> Tensor:
         """Mask (1, *shape) of the entries of a node that backward rows can tighten.
 
         The image of an elementwise function over its input's bounds is already exact, and
         so are the bounds of the input itself; what had its rows earlier needs them no more.
         """
-        return self.fact(("loose", source), lambda: self._loose(source))
-
-    def _loose(self, source: int) -> Tensor:
         node = self.graph.nodes[source]
         shape, device = (1, *node.shape), self.graph.device
         if isinstance(node.op, Elementwise | Input):
@@ -130,69 +146,13 @@ class Plan:
             if i in self.sources
         )
 
+    @per_plan
     def ancestors(self, target: int) -> tuple[int, ...]:
-        return self.fact(("ancestors", target), lambda: self.graph.ancestors(target))
+        return self.graph.ancestors(target)
 
+    @per_plan
     def route(self, target: int) -> tuple[RouteNode, ...]:
         """The nodes on the way from `target` back to the input, without the input."""
-        return self.fact(("route", target), lambda: self._route(target))
-
-    def below(self, target: int) -> tuple[int, ...]:
-        """The nonlinear nodes that `target` depends on."""
-        return self.fact(
-            ("below", target),
-            lambda: tuple(
-                i for i in self.ancestors(target) if isinstance(self.graph.nodes[i].op, Nonlinear)
-            ),
-        )
-
-    def elementwise(self, target: int) -> bool:
-        """True if all nonlinear nodes that `target` depends on work entry by entry."""
-        return self.fact(
-            ("elementwise", target),
-            lambda: all(isinstance(self.relaxation(i), Elementwise) for i in self.below(target)),
-        )
-
-    def chain(self, target: int) -> bool:
-        """True if every node that `target` depends on is read by one other alone."""
-        return self.fact(("chain", target), lambda: self._chain(target))
-
-    def interval_exact(self, target: int) -> bool:
-        """True if plain intervals are exact for a box: one mixing operator at the most."""
-        return self.fact(("exact", target), lambda: self._interval_exact(target))
-
-    def slots(self, target: int) -> tuple[dict[int, slice], int]:
-        """The place of each earlier nonlinearity's slopes in a flat vector, and its length."""
-        return self.fact(("slots", target), lambda: self._slots(target))
-
-    def row_bytes(self, target: int) -> int:
-        """Roughly what one row of `target` keeps in memory while it is optimised."""
-        return self.fact(("bytes", target), lambda: self._row_bytes(target))
-
-    def node_size(self, target: int) -> int:
-        """The mean size of the nodes that a row of `target` passes, rounded up."""
-        return self.fact(("node size", target), lambda: self._node_size(target))
-
-    # -- what the graph alone decides is computed once ------------------------------
-
-    @cached_property
-    def _facts(self) -> dict[tuple[str, int], Any]:
-        return {}
-
-    def fact(self, key: tuple[str, int], compute: Callable[[], Fact]) -> Fact:
-        if key not in self._facts:
-            self._facts[key] = compute()
-        fact: Fact = self._facts[key]
-        return fact
-
-    def latest(self, key: tuple[str, int], of: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """A value computed from a tensor, kept while the same tensor comes call after call."""
-        known: tuple[Tensor, Tensor] | None = self._facts.get(key)
-        if known is None or known[0] is not of:
-            known = self._facts[key] = (of, compute())
-        return known[1]
-
-    def _route(self, target: int) -> tuple[RouteNode, ...]:
         steps = []
         for i in reversed(self.ancestors(target)):
             node = self.graph.nodes[i]
@@ -202,14 +162,30 @@ class Plan:
                 steps.append(RouteNode(i, None, node.op, node.inputs))
         return tuple(steps)
 
-    def _chain(self, target: int) -> bool:
+    @per_plan
+    def below(self, target: int) -> tuple[int, ...]:
+        """The nonlinear nodes that `target` depends on."""
+        return tuple(
+            i for i in self.ancestors(target) if isinstance(self.graph.nodes[i].op, Nonlinear)
+        )
+
+    @per_plan
+    def elementwise(self, target: int) -> bool:
+        """True if all nonlinear nodes that `target` depends on work entry by entry."""
+        return all(isinstance(self.relaxation(i), Elementwise) for i in self.below(target))
+
+    @per_plan
+    def chain(self, target: int) -> bool:
+        """True if every node that `target` depends on is read by one other alone."""
         among = self.ancestors(target)
         reads = [len(self.graph.nodes[i].inputs) for i in among]
         return sorted(reads) == [0, *[1] * (len(among) - 1)] and all(
             a in self.graph.nodes[b].inputs for a, b in pairwise(among)
         )
 
-    def _interval_exact(self, target: int) -> bool:
+    @per_plan
+    def interval_exact(self, target: int) -> bool:
+        """True if plain intervals are exact for a box: one mixing operator at the most."""
         mixing = 0
         for i in self.ancestors(target):
             op = self.graph.nodes[i].op
@@ -219,7 +195,9 @@ class Plan:
                 mixing += 1
         return mixing <= 1
 
-    def _slots(self, target: int) -> tuple[dict[int, slice], int]:
+    @per_plan
+    def slots(self, target: int) -> tuple[dict[int, slice], int]:
+        """The place of each earlier nonlinearity's slopes in a flat vector, and its length."""
         places, start = {}, 0
         for i in self.below(target):
             (j,) = self.graph.nodes[i].inputs
@@ -228,14 +206,30 @@ class Plan:
             start += size
         return places, start
 
-    def _row_bytes(self, target: int) -> int:
+    @per_plan
+    def row_bytes(self, target: int) -> int:
+        """Roughly what one row of `target` keeps in memory while it is optimised."""
         item = self.graph.dtype.itemsize
         sizes = sum(self.graph.nodes[i].size for i in self.ancestors(target))
         return item * (4 * sizes + 24 * self.slots(target)[1])
 
-    def _node_size(self, target: int) -> int:
+    @per_plan
+    def node_size(self, target: int) -> int:
+        """The mean size of the nodes that a row of `target` passes, rounded up."""
         sizes = [self.graph.nodes[i].size for i in self.ancestors(target)]
         return -(-sum(sizes) // len(sizes))
+
+    @cached_property
+    def _facts(self) -> dict[tuple[Any, ...], Any]:
+        """What `per_plan` functions have found."""
+        return {}
+
+    def latest(self, key: tuple[str, int], of: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        """A value computed from a tensor, kept while calls in a row bring the same tensor."""
+        known: tuple[Tensor, Tensor] | None = self._facts.get(key)
+        if known is None or known[0] is not of:
+            known = self._facts[key] = (of, compute())
+        return known[1]
 
 
 def spread_box(op: Affine, *boxes: Box) -> Box:

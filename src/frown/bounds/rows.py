@@ -50,7 +50,7 @@ class Rows:
 
     def sign(self, dtype: torch.dtype) -> Tensor:
         """(rows,) 1 below, -1 above."""
-        return 1 - 2 * self.side.to(dtype)
+        return self.side.to(dtype).mul_(-2).add_(1)
 
     def coef(self, size: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """(rows, *shape) the coefficients of these neurons of a node."""
@@ -58,20 +58,25 @@ class Rows:
 
     def of(self, box: Box) -> Tensor:
         """(rows,) a node's bounds as bounds below of these rows."""
-        at = self.sample * box.lower[0].numel() + self.neuron
-        low, high = (side.flatten().index_select(0, at) for side in (box.lower, box.upper))
-        return torch.where(self.side == 0, low, -high)
+        return _sides(box).index_select(0, self._places(box))
 
     def tighten(self, box: Box, least: Tensor) -> Box:
         """A node's box with these bounds of rows; NaN proves nothing, and the box stays. May be
         crossed where the bounds contradict it."""
-        low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
-        below, above = (self.side == 0).nonzero().flatten(), self.side.nonzero().flatten()
-        under = self.sample[below], self.neuron[below]
-        over = self.sample[above], self.neuron[above]
-        low[under] = torch.fmax(low[under], least[below])
-        high[over] = torch.fmin(high[over], -least[above])
-        return Box(low.view_as(box.lower), high.view_as(box.upper))
+        sides, at = _sides(box), self._places(box)
+        sides.index_copy_(0, at, torch.fmax(sides.index_select(0, at), least))
+        low, high = sides.chunk(2)
+        return Box(low.view_as(box.lower), high.neg().view_as(box.upper))
+
+    def _places(self, box: Box) -> Tensor:
+        """(rows,) indices of the rows' bounds among the sides of a box."""
+        size = box.lower[0].numel()
+        return (self.side * len(box.lower) + self.sample) * size + self.neuron
+
+
+def _sides(box: Box) -> Tensor:
+    """All bounds below, then all above as bounds below of negatives."""
+    return torch.cat([box.lower.flatten(), -box.upper.flatten()])
 
 
 def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:

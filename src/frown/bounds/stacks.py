@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Lines, Relaxation, Relaxed, SlopeRange, Slopes
@@ -54,11 +54,6 @@ class Stack:
         return flat.view(-1, *self.shapes[0]) if len(self.nodes) == 1 else flat
 
 
-def stacks(plan: Plan, target: int) -> tuple[Stack, ...]:
-    """The nonlinear nodes below a target, in the order of its slots."""
-    return plan.fact(("stacks", target), lambda: _stacks(plan, target))
-
-
 def stacked(plan: Plan, target: int, relaxed: Mapping[int, Relaxed]) -> tuple[Relaxed, ...]:
     """Every stack relaxed over the boxes of its nodes."""
     return tuple(_joined([relaxed[i] for i in stack.nodes]) for stack in stacks(plan, target))
@@ -81,7 +76,9 @@ def line_rows(
     return found
 
 
-def _stacks(plan: Plan, target: int) -> tuple[Stack, ...]:
+@per_plan
+def stacks(plan: Plan, target: int) -> tuple[Stack, ...]:
+    """The nonlinear nodes below a target, in the order of its slots."""
     found: list[list[int]] = []
     places, _ = plan.slots(target)
     for i, place in places.items():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.patches import Part, Patch, View, Whole
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.graph.affine import Conv, Flat
 from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
@@ -95,7 +95,7 @@ def parts(plan: Plan, target: int, group: int = 1, clock: Clock = NO_LIMIT) -> P
     Neurons of a group share a part and a place: with patches these are the channels at one
     position, and where a group holds more, the positions of a tile.
     """
-    return plan.fact((f"parts of {group}", target), lambda: _parts(plan, target, group, clock))
+    return _parts(plan, target, group, clock=clock)
 
 
 def parts_of(plan: Plan, target: int, rows: int, clock: Clock = NO_LIMIT) -> Parts:
@@ -107,12 +107,14 @@ def parts_of(plan: Plan, target: int, rows: int, clock: Clock = NO_LIMIT) -> Par
     return min(choice, key=lambda p: p.work(rows))
 
 
+@per_plan
 def of_convolution(plan: Plan, target: int) -> bool:
     """True if a node has positions, so that its neurons may read patches."""
-    return plan.fact(("positions", target), lambda: _spatial(plan, target) > 0)
+    return _spatial(plan, target) > 0
 
 
-def _parts(plan: Plan, target: int, group: int, clock: Clock) -> Parts:
+@per_plan
+def _parts(plan: Plan, target: int, group: int, *, clock: Clock) -> Parts:
     node, device = plan.graph.nodes[target], plan.graph.device
     found = None if group == 0 else _patches(plan, target, group, clock)
     if found is None:

@@ -10,6 +10,7 @@ The command line is generated from the same fields.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from frown.errors import InvalidInput
@@ -39,6 +40,7 @@ class OptionField:
     option: Option
 
 
+@cache
 def options_of(kind: type) -> tuple[OptionField, ...]:
     """The fields of a dataclass that carry an `Option`."""
     hints = get_type_hints(kind, include_extras=True)
@@ -53,7 +55,8 @@ def options_of(kind: type) -> tuple[OptionField, ...]:
 
 def check_options(value: object) -> None:
     """Raise InvalidInput unless every option of a dataclass has a value that it accepts."""
-    for known in options_of(type(value)):
+    kind: Any = type(value)
+    for known in options_of(kind):
         _check(known, getattr(value, known.name))
 
 

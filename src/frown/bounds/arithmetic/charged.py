@@ -91,7 +91,7 @@ class Charges:
         zero = coef.new_zeros(len(coef))
         self.charge = zero
         self.running = zero  # sizes of the running sum
-        if isinstance(self.plan.graph.nodes[target].op, Affine):
+        if self.errors is not None and isinstance(self.plan.graph.nodes[target].op, Affine):
             self._executed(target, coef)
         return Partial({target: coef}, zero, target)
 
@@ -101,7 +101,7 @@ class Charges:
 
     def affine(self, step: RouteNode, here: Tensor) -> None:
         op = step.affine
-        if type(op) in _EXACT or (isinstance(op, Combine) and all(abs(w) == 1 for w in op.weights)):
+        if type(op) in _EXACT or (type(op) is Combine and all(abs(w) == 1 for w in op.weights)):
             return  # to pull it back rounds nothing
         size = self.plan.graph.nodes[step.node].size
         terms = inner(here, self.weights.terms[step.node], self.sample)
@@ -112,6 +112,8 @@ class Charges:
     def nonlinear(self, step: RouteNode, here: Tensor, below: Tensor) -> None:
         (source,) = step.inputs
         self.lost = self.lost + (self.plan.graph.nodes[step.node].size + self.weights.total[source])
+        if self.errors is None:
+            return
         # The error of an affine node is for all of its run of affine operators.
         self._executed(step.node, here)
         if isinstance(self.plan.graph.nodes[source].op, Affine):

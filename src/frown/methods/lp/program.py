@@ -9,7 +9,6 @@ one line of their input need no a; those that are constant need no z either.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.bounds.rows import one_hot
 from frown.graph.graph import Input
 from frown.graph.op import Affine
@@ -43,12 +42,9 @@ class Wiring:
     const: Array  # (size,)
 
 
+@per_plan
 def wiring(plan: Plan, target: int) -> Wiring:
     """The affine function that makes a node of the input and the nonlinear nodes before it."""
-    return plan.fact(("wiring", target), partial(_wiring, plan, target))
-
-
-def _wiring(plan: Plan, target: int) -> Wiring:
     from scipy.sparse import csr_array, vstack
 
     node, dtype = plan.graph.nodes[target], plan.graph.dtype
