@@ -176,7 +176,7 @@ def test_the_derivative_by_a_multiplier_is_what_arrives_less_the_end_that_binds(
     marked = torch.ones(4, slots, dtype=torch.bool)
     marked[:, ::3] = False
     rows, _ = gather_rows(
-        part, region, coef, sample, 0 * sample, sample, layers.relaxed, False, False, None, marked
+        part, region, coef, sample, 0 * sample, sample, layers.relaxed, False, False, marked
     )
     generator = torch.Generator().manual_seed(1)
     alpha = torch.rand(4, rows.lanes, slots, generator=generator, dtype=torch.float64)

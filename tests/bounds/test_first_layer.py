@@ -11,8 +11,8 @@ from torch import Tensor
 
 import zoo
 from frown.bounds import patches as part
-from frown.bounds.first_layer import Entry, entry
-from frown.bounds.forms import form_along
+from frown.bounds.first_layer import AtFirstLayer, first_layer
+from frown.bounds.forms import LinearForm, form_along
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.graph.builder import Builder
@@ -48,7 +48,7 @@ def problem(name: str, p: float) -> tuple[Plan, Region, Linear]:
     return Plan(graph), ball, conjunction(torch.eye(3, dtype=graph.dtype).expand(3, -1, -1))
 
 
-def at_input(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Entry | None:
+def at_input(plan: Plan, target: int, region: Region, index: Tensor | slice) -> AtFirstLayer | None:
     return None
 
 
@@ -65,9 +65,9 @@ def test_bounds_are_those_of_the_input(
         found = method.bound(plan, ball, spec)
         return found.literals, *(box.lower for box in found.layers.values.values())
 
-    assert entry(plan, plan.graph.output, ball, every) is not None
+    assert first_layer(plan, plan.graph.output, ball, every) is not None
     moved = bounds()
-    monkeypatch.setattr(part, "entry", at_input)
+    monkeypatch.setattr(part, "first_layer", at_input)
     for a, b in zip(moved, bounds(), strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 
@@ -77,14 +77,14 @@ def test_bounds_are_those_of_the_input(
 def test_the_lowest_point_attains_the_least_value(name: str, p: float) -> None:
     plan, ball, _ = problem(name, p)
     index = torch.tensor([0, 2, 2, 1, 0])
-    found = entry(plan, plan.graph.output, ball, index)
+    found = first_layer(plan, plan.graph.output, ball, index)
     assert found is not None
     node = plan.graph.nodes[found.node]
     generator = torch.Generator().manual_seed(3)
     here = torch.randn(5, *node.shape, generator=generator, dtype=torch.float64)
-    coef = found.back(here)
-    least = found.least(coef) + found.shift(here)
-    assert torch.allclose((here * found.lowest(coef)).flatten(1).sum(1), least)
+    moved = found.moved(LinearForm(here, torch.zeros(5, dtype=torch.float64)))
+    least = found.least(moved.coef) + moved.const
+    assert torch.allclose((here * found.lowest(moved.coef)).flatten(1).sum(1), least)
     form = form_along(plan, found.node, here, {})
     assert torch.allclose(ball.rows(index).minimise(form.coef).value + form.const, least)
 
@@ -92,7 +92,7 @@ def test_the_lowest_point_attains_the_least_value(name: str, p: float) -> None:
 def test_for_p_2_a_layer_of_few_neurons_sees_a_ball_of_few_dimensions() -> None:
     for p, dimensions in ((2.0, 5), (inf, 12), (1.0, 12)):
         plan, ball, _ = problem("narrow", p)
-        found = entry(plan, plan.graph.output, ball, slice(None))
+        found = first_layer(plan, plan.graph.output, ball, slice(None))
         assert found is not None and found.weight.shape == (5, dimensions)
 
 
@@ -104,12 +104,12 @@ def test_balls_that_are_cut_or_stretched_stay_where_they_are() -> None:
         zoo.region(graph, 2.0, scaled=True),
         replace(ball, split=1),
     ):
-        assert entry(plan, graph.output, other, every) is None
+        assert first_layer(plan, graph.output, other, every) is None
 
 
 @pytest.mark.parametrize("name", ["branches", "product", "conv_max", "lstm", "layer_norm"])
-def test_other_first_layers_have_no_entry(name: str) -> None:
+def test_other_first_layers_are_no_start(name: str) -> None:
     """Read by several nodes, by a convolution, frame by frame, or along one of many axes."""
     graph = zoo.NETWORKS[name]
     ball = zoo.region(graph, inf)
-    assert entry(Plan(graph), graph.output, ball, torch.arange(2)) is None
+    assert first_layer(Plan(graph), graph.output, ball, torch.arange(2)) is None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import zoo
+from frown.bounds.first_layer import AtInput
 from frown.bounds.forms import form_along
 from frown.bounds.plan import Plan
 from frown.bounds.rule import LeastArea
@@ -34,7 +35,7 @@ def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Pl
     coef = torch.randn(len(index), *shape, generator=generator, dtype=graph.dtype)
     relaxed = stacked(plan, graph.output, layers.relaxed)
     own = tuple(relaxed.rows(index) for relaxed in relaxed)
-    return plan, RowBatch(graph.output, coef, ball.rows(index), own, group)
+    return plan, RowBatch(graph.output, coef, AtInput(ball.rows(index)), own, group)
 
 
 def unvisited(plan: Plan, rows: RowBatch, groups: int) -> Tensor:
@@ -44,14 +45,14 @@ def unvisited(plan: Plan, rows: RowBatch, groups: int) -> Tensor:
 
 def bound(plan: Plan, rows: RowBatch, alpha: Tensor) -> Tensor:
     form, _ = replay(plan, rows, alpha)
-    return rows.region.minimise(form.coef).value + form.const
+    return rows.start.least(form.coef) + form.const
 
 
 def autograd(plan: Plan, rows: RowBatch, alpha: Tensor) -> Tensor:
     """The bounds' gradient by autograd, through everything but the touching points."""
     alpha = alpha.clone().requires_grad_()
     form = _Search(plan, rows, alpha).form()
-    value = rows.region.minimise(form.coef).value + form.const
+    value = rows.start.least(form.coef) + form.const
     (gradient,) = torch.autograd.grad(value.sum(), alpha)
     return gradient
 
@@ -117,7 +118,7 @@ def test_rows_of_a_group_add_up() -> None:
     slots = plan.slots(graph.output)[1]
     alpha = torch.full((2, 2, slots), 0.3, dtype=torch.float64)
     group = torch.tensor([0, 0, 1, 1])
-    shared = RowBatch(rows.target, rows.coef, rows.region, rows.relaxed, group)
+    shared = RowBatch(rows.target, rows.coef, rows.start, rows.relaxed, group)
     each = _Search(plan, rows, alpha[group][:, :1].clone()).evaluate(gradient=True)
     both = _Search(plan, shared, alpha.clone()).evaluate(gradient=True)
     assert torch.allclose(each[0], both[0])
@@ -153,7 +154,7 @@ def test_a_fresh_start_is_crowns_bound(name: str) -> None:
     layers = crown_layers(plan, ball, LeastArea(), Work())
     lines = {i: layers.relaxed[i].lines.rows(index) for i in plan.below(graph.output)}
     form = form_along(plan, graph.output, rows.coef, lines)
-    crown = rows.region.minimise(form.coef).value + form.const
+    crown = rows.start.least(form.coef) + form.const
     assert torch.allclose(found.bound, crown, atol=1e-9)
 
 

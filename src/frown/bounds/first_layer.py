@@ -8,12 +8,14 @@ dimensions as the layer has neurons.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import inf, prod
 
 import torch
 from torch import Tensor
 
+from frown.bounds.forms import LinearForm
 from frown.bounds.plan import Plan, per_plan
 from frown.graph.affine import Linear
 from frown.graph.box import rows_of
@@ -21,44 +23,77 @@ from frown.graph.selection import Reshape
 from frown.problem.region import Region
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A dense first layer, seen from the ball's centre: forms end at d, points start there."""
+class Start(ABC):
+    """A node where forms end and points begin; its values are a function of some d in a ball."""
 
-    node: int  # the first layer
-    weight: Tensor  # (neurons, dimensions of d)
-    bias: Tensor  # (rows, *shape of the node); (1, ...) where all rows share one
-    region: Region  # of d
+    node: int
 
-    def back(self, here: Tensor) -> Tensor:
-        """Turn coefficients of the node into those of d."""
-        return here.flatten(1) @ self.weight
+    @abstractmethod
+    def moved(self, form: LinearForm, constants: bool = True) -> LinearForm:
+        """A form at the node as one of d; without `constants` these are left out."""
 
-    def shift(self, here: Tensor) -> Tensor:
-        """(rows,) what the bias adds to forms of the node."""
-        return (here * self.bias).flatten(1).sum(1)
-
+    @abstractmethod
     def least(self, coef: Tensor) -> Tensor:
-        """(rows,) min coef . d."""
-        if self.region.p == inf:
-            return -self.region.radius * coef.abs().sum(1)
-        return -self.region.radius * self.region.gain(coef)
+        """(rows,) the least value of coef . d."""
 
+    @abstractmethod
     def lowest(self, coef: Tensor) -> Tensor:
         """The node's values where coef . d is least."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtInput(Start):
+    """The input itself, in its region."""
+
+    region: Region
+    node: int = 0
+
+    def moved(self, form: LinearForm, constants: bool = True) -> LinearForm:
+        return form
+
+    def least(self, coef: Tensor) -> Tensor:
+        return self.region.least(coef)
+
+    def lowest(self, coef: Tensor) -> Tensor:
+        return self.region.lowest(coef)
+
+
+@dataclass(frozen=True, slots=True)
+class AtFirstLayer(Start):
+    """{ weight d + bias : d in ball }: a dense first layer, seen from the ball's centre."""
+
+    node: int
+    weight: Tensor  # (neurons, dimensions of d)
+    bias: Tensor  # (rows, *shape of the node); (1, ...) where all rows share one
+    ball: Region  # of d, about the origin
+
+    def moved(self, form: LinearForm, constants: bool = True) -> LinearForm:
+        const = form.const
+        if constants:
+            const = const + (form.coef * self.bias).flatten(1).sum(1)
+        return LinearForm(form.coef.flatten(1) @ self.weight, const)
+
+    def least(self, coef: Tensor) -> Tensor:
+        if self.ball.p == inf:
+            return -self.ball.radius * coef.abs().sum(1)
+        return -self.ball.radius * self.ball.gain(coef)
+
+    def lowest(self, coef: Tensor) -> Tensor:
         # W d^T is faster than d W^T where neurons are few.
-        if self.region.p == inf:
+        if self.ball.p == inf:
             step = (self.weight @ coef.sign().T).T
             if self.bias.dim() == 2:
-                return torch.addcmul(self.bias, step, self.region.radius[:, None], value=-1)
-            step = step * -self.region.radius[:, None]
+                return torch.addcmul(self.bias, step, self.ball.radius[:, None], value=-1)
+            step = step * -self.ball.radius[:, None]
         else:
-            step = (self.weight @ self.region.lowest(coef).T).T
+            step = (self.weight @ self.ball.lowest(coef).T).T
         return self.bias + step.reshape(-1, *self.bias.shape[1:])
 
 
-def entry(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Entry | None:
-    """The entry for rows of these samples.
+def first_layer(
+    plan: Plan, target: int, region: Region, index: Tensor | slice
+) -> AtFirstLayer | None:
+    """The start for rows of these samples.
 
     None where the input is not read by one dense layer alone, or where the balls are cut or
     stretched.
@@ -75,7 +110,7 @@ def entry(plan: Plan, target: int, region: Region, index: Tensor | slice) -> Ent
     if region.p == 2 and weight.shape[0] < weight.shape[1]:
         weight = _narrowed(plan, node)
     ball = Region(weight.new_zeros(1, weight.shape[1]), rows_of(region.radius, index), region.p)
-    return Entry(node, weight, rows_of(bias, index), ball)
+    return AtFirstLayer(node, weight, rows_of(bias, index), ball)
 
 
 @per_plan

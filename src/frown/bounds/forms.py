@@ -14,7 +14,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from frown.bounds.first_layer import Entry
 from frown.bounds.plan import Plan, RouteNode
 from frown.graph.selection import Gather, Slice
 from frown.relax.relaxation import Lines
@@ -22,9 +21,9 @@ from frown.relax.relaxation import Lines
 
 @dataclass(frozen=True, slots=True)
 class LinearForm:
-    """coef . x + const at the network's input, one per row."""
+    """coef . x + const at the network's input, or at another node where points start."""
 
-    coef: Tensor  # (rows, *input shape)
+    coef: Tensor  # (rows, *shape of the node)
     const: Tensor  # (rows,)
 
 
@@ -87,11 +86,11 @@ def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
     return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
 
 
-def form_of(plan: Plan, end: Partial, entry: Entry | None = None) -> LinearForm:
-    """A form that has come all the way down."""
-    if 0 in end.pending:
-        return LinearForm(end.pending[0], end.const)
-    shape = plan.graph.input_shape if entry is None else entry.weight.shape[1:]
+def form_of(plan: Plan, end: Partial, first: int = 0) -> LinearForm:
+    """The form at the node `first` that a descent has come to."""
+    if first in end.pending:
+        return LinearForm(end.pending[first], end.const)
+    shape = plan.graph.nodes[first].shape
     return LinearForm(end.const.new_zeros(len(end.const), *shape), end.const)
 
 
@@ -101,18 +100,17 @@ def descend(
     start: Partial,
     through: Through | None,
     constants: bool = True,
-    entry: Entry | None = None,
+    first: int = 0,
     account: Account | None = None,
 ) -> Partial:
     """Pass nodes in reverse order, down to the input or, without `through`, to a nonlinearity.
 
     `through(node, coefficients of its output)` gives what the passage adds to the constant
     (rows,; None: nothing yet) and the coefficients of the node's input. Without `constants` none is
-    kept. With an `entry` forms end at what that starts from. An `account` is told of every
-    operation that rounds.
+    kept. Forms end at the node `first`. An `account` is told of every operation that rounds.
     """
     if through is not None and not constants and plan.chain(target):
-        return _straight_down(plan, target, start, through, entry)
+        return _straight_down(plan, target, start, through, first)
     const, pending = start.const, dict(start.pending)
     own: set[int] = set()  # nodes whose coefficients were made here, and nothing else holds
     # Operators whose `pull_back` makes a tensor of its own. Where entries are gathered twice,
@@ -121,19 +119,17 @@ def descend(
     for step in plan.route(target):
         if step.node > start.stop or step.node not in pending:
             continue
+        if step.node <= first:
+            break
         if through is None and step.affine is None:
             return Partial(pending, const, step.node)
         here = pending.pop(step.node)
-        if entry is not None and step.node == entry.node:
-            if constants:
-                const = const + entry.shift(here)
-            return Partial({0: entry.back(here)}, const, 0)
         if step.affine is not None:
-            first = step.inputs[0]
-            if first in own and type(step.affine) in laid_out:
-                step.affine.add_back(here, pending[first])
+            source = step.inputs[0]
+            if source in own and type(step.affine) in laid_out:
+                step.affine.add_back(here, pending[source])
                 if account is not None:
-                    account.added(step.node, step.affine.apply(pending[first]))
+                    account.added(step.node, step.affine.apply(pending[source]))
                 continue
             if account is not None:
                 account.affine(step, here)
@@ -143,8 +139,8 @@ def descend(
                 if account is not None:
                     account.constant(const)
             back = step.affine.pull_back(here)
-            if type(step.affine) in laid_out and first not in pending:
-                own.add(first)
+            if type(step.affine) in laid_out and source not in pending:
+                own.add(source)
         else:
             assert through is not None
             gain, below = through(step.node, here)
@@ -167,28 +163,26 @@ def descend(
 
 
 def _straight_down(
-    plan: Plan, target: int, start: Partial, through: Through, entry: Entry | None
+    plan: Plan, target: int, start: Partial, through: Through, first: int
 ) -> Partial:
     """`descend` without constants where nodes are a chain: the hottest loop, in few words."""
     ((node, here),) = start.pending.items()
     for step in plan.route(target):
         if step.node > node:
             continue
-        if entry is not None and step.node == entry.node:
-            here = entry.back(here)
+        if step.node <= first:
             break
         if step.affine is None:
             here = through(step.node, here)[1]
         else:
             (here,) = step.affine.pull_back(here)
-    return Partial({0: here}, start.const, 0)
+    return Partial({first: here}, start.const, first)
 
 
 def form_along(
-    plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines], entry: Entry | None = None
+    plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines], first: int = 0
 ) -> LinearForm:
-    """The form at the input, or at the entry's start, that bounds coef . target below along these
-    lines, of every row."""
+    """The form at the node `first` that bounds coef . target below along these lines."""
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         own, op = lines[i], plan.relaxation(i)
@@ -209,7 +203,7 @@ def form_along(
         return gain, back.addcmul_(op.expand(negative), slopes.upper)
 
     start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
-    return form_of(plan, descend(plan, target, start, through, entry=entry), entry)
+    return form_of(plan, descend(plan, target, start, through, first=first), first)
 
 
 def push_forward(

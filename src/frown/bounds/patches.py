@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.bounds.first_layer import Entry, entry
+from frown.bounds.first_layer import AtInput, Start, first_layer
 from frown.bounds.plan import Plan, per_plan
 from frown.bounds.stacks import line_rows, stacked
 from frown.graph.affine import Conv, ConvTranspose
@@ -50,9 +50,9 @@ class Part(ABC):
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         """The region of every row."""
 
-    def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
-        """The first layer as an `Entry` for every row, where that is simpler than its region."""
-        return None
+    def start(self, region: Region, sample: Tensor, place: Tensor) -> Start:
+        """The node at which every row's form ends, and its values."""
+        return AtInput(self.region(region, sample, place))
 
     @abstractmethod
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
@@ -107,8 +107,10 @@ class Whole(Part):
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         return region.rows(shared(sample))
 
-    def entry(self, region: Region, sample: Tensor, place: Tensor) -> Entry | None:
-        return entry(self.plan, self.target, region, shared(sample))
+    def start(self, region: Region, sample: Tensor, place: Tensor) -> Start:
+        index = shared(sample)
+        found = first_layer(self.plan, self.target, region, index)
+        return AtInput(region.rows(index)) if found is None else found
 
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
         return alpha

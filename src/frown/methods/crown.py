@@ -199,12 +199,9 @@ def crown_rows(
         work.clock.check()
         index = rounded(piece, sample.device) if part.convolved else piece
         here = sample[index], place[index]
-        entry, lines = part.entry(region, *here), part.lines(relaxed, *here)
-        form = form_along(part.plan, part.target, coef(index), lines, entry)
-        if entry is None:
-            least = part.region(region, *here).least(form.coef) + form.const
-        else:
-            least = entry.least(form.coef) + form.const
+        start, lines = part.start(region, *here), part.lines(relaxed, *here)
+        form = start.moved(form_along(part.plan, part.target, coef(index), lines, start.node))
+        least = start.least(form.coef) + form.const
         bounds.append(least[: piece.stop - piece.start])
     return torch.cat(bounds)
 

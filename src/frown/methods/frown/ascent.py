@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock
-from frown.bounds.first_layer import Entry
+from frown.bounds.first_layer import Start
 from frown.bounds.forms import (
     Chosen,
     LinearForm,
@@ -32,7 +32,6 @@ from frown.bounds.forms import (
 from frown.bounds.plan import Plan
 from frown.bounds.stacks import stacks
 from frown.methods.frown.alpha import alpha_of
-from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed
 
 _NOISE = 1e-2  # of a row's largest derivative
@@ -105,11 +104,10 @@ class RowBatch:
 
     target: int
     coef: Tensor  # (rows, *target shape)
-    region: Region
+    start: Start  # of every row
     relaxed: tuple[Relaxed, ...]  # of every stack of nodes below the target
     group: Tensor | None  # (rows,)
     wide: bool = False
-    entry: Entry | None = None  # stands for the region, where there is one
     marked: Tensor | None = None  # (rows, slots) neurons with a multiplier, in a last lane
 
     @property
@@ -226,17 +224,13 @@ class _Search:
         What the relaxed network gives at x* is the form's value there, the bound: on the way
         to a direction no constants are needed.
         """
-        form, entry, region = self.form(constants=not gradient), self.rows.entry, self.rows.region
+        form, start = self.form(constants=not gradient), self.rows.start
         if not gradient:
-            least = region.least(form.coef) if entry is None else entry.least(form.coef)
-            return least + form.const, None
+            return start.least(form.coef) + form.const, None
         arrived: dict[int, Tensor] = {}
-        if entry is None:
-            first, point = 0, region.lowest(form.coef)
-        else:
-            first, point = entry.node, entry.lowest(form.coef)
+        point = start.lowest(form.coef)
         values = push_forward(
-            self.plan, self.rows.target, point, self.lines(), arrived.__setitem__, first
+            self.plan, self.rows.target, point, self.lines(), arrived.__setitem__, start.node
         )
         # A coefficient without a number has no minimiser, and what a point gives there no meaning.
         bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
@@ -261,9 +255,9 @@ class _Search:
             self.multipliers.prepare(self.alpha)
             through = self.multipliers.added(plain)
 
-        entry = self.rows.entry
-        end = descend(self.plan, self.rows.target, self.head, through, constants, entry)
-        form = form_of(self.plan, end, entry)
+        start = self.rows.start
+        end = descend(self.plan, self.rows.target, self.head, through, constants, start.node)
+        form = start.moved(form_of(self.plan, end, start.node), constants)
         for own in self.alphas:
             own.complete()
         self.fresh = False

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
-from frown.bounds.first_layer import Entry
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import Part, shared
 from frown.bounds.plan import Plan
@@ -404,18 +403,16 @@ def gather_rows(
     relaxed: dict[int, Relaxed],
     grouped: bool,
     wide: bool,
-    entry: Entry | None = None,
     marked: Tensor | None = None,
 ) -> tuple[RowBatch, Tensor]:
     """Rows of these samples and places with what they need, and their keys in order.
 
-    If `grouped`, rows of one key, which stand together, share their slopes. Forms of rows with
-    an `entry` end where that starts, others at the input.
+    If `grouped`, rows of one key, which stand together, share their slopes.
     """
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     own = part.relaxed(relaxed, sample, place)
-    ball = region if entry is not None else part.region(region, sample, place)
-    return RowBatch(part.target, coef, ball, own, group, wide, entry, marked), keys
+    start = part.start(region, sample, place)
+    return RowBatch(part.target, coef, start, own, group, wide, marked), keys
 
 
 def tried(plan: Plan, source: int, tables: Tables, method: Frown, sample: Tensor) -> Tensor:
@@ -539,10 +536,10 @@ class _Engine:
             index = rounded(slice(0, count), coef.device)
             coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
-        entry, wide = part.entry(self.region, sample, place), self.method.wide
+        wide = self.method.wide
         marked = self._marked(part, table, sample, place)
         rows, keys = gather_rows(
-            part, self.region, coef, sample, place, key, relaxed, grouped, wide, entry, marked
+            part, self.region, coef, sample, place, key, relaxed, grouped, wide, marked
         )
         width = part.plan.slots(part.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
