@@ -219,9 +219,14 @@ class Plan:
         sizes = [self.graph.nodes[i].size for i in self.ancestors(target)]
         return -(-sum(sizes) // len(sizes))
 
+    @per_plan
+    def double(self) -> Plan:
+        """A plan of the network in double precision, on the CPU."""
+        return Plan(self.graph.to(torch.float64, "cpu"))
+
     @cached_property
     def _facts(self) -> dict[tuple[Any, ...], Any]:
-        """What `per_plan` functions have found."""
+        """The findings of `per_plan` functions."""
         return {}
 
     def latest(self, key: tuple[str, int], of: Tensor, compute: Callable[[], Tensor]) -> Tensor:

@@ -50,7 +50,7 @@ class Pieces:
     """The linear pieces of a ReLU network, in double precision."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan.fact(("double", 0), lambda: Plan(plan.graph.to(torch.float64, "cpu")))
+        self.plan = plan.double()
         self.shape = plan.graph.input_shape
         self.parts, self.slots = self.plan.slots(plan.graph.output)
 

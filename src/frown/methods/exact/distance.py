@@ -24,7 +24,7 @@ from torch import Tensor
 
 from frown.bounds.clock import Clock, OutOfTime
 from frown.bounds.method import Closing, Ends, Method, Update
-from frown.bounds.plan import Plan, per_plan
+from frown.bounds.plan import Plan
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.methods.crown import RULES, Crown
@@ -128,7 +128,7 @@ def exact(
     refuse_others(plan, region.p)
     if not property.single:
         raise InvalidInput("the method milp takes properties without or; use frown or lp")
-    double = _double_plan(plan)
+    double = plan.double()
     ball = _double(region)
     count, literals = property.shape
     coef = property.pick(slice(None)).double().cpu().view(count, literals, -1)
@@ -276,11 +276,6 @@ class _Hunt:
 
     def _distance(self, x: Tensor) -> float:
         return float(self.region.distance(x))
-
-
-@per_plan
-def _double_plan(plan: Plan) -> Plan:
-    return Plan(plan.graph.to(torch.float64, "cpu"))
 
 
 def _double(region: Region) -> Region:
