@@ -243,6 +243,13 @@ def test_functions_that_a_runtime_would_not_call_are_refused(domain, op, tmp_pat
     assert "a runtime's own" in refused(of_domain(domain, op), tmp_path)
 
 
+def test_a_call_with_more_inputs_than_the_function_takes_is_refused(tmp_path):
+    proto = calling(leaky("F", k=-4.0), unread=False)
+    proto.graph.node[0].input.append("x")
+    with pytest.raises(InvalidModel, match="cannot be written out"):
+        load_onnx(saved(proto, tmp_path))
+
+
 def test_an_attribute_of_a_function_outside_of_any_is_refused(tmp_path):
     proto = model([node("LeakyRelu", "x", alpha=0.3)], ["N", 6])
     proto.graph.node[0].attribute[0].ref_attr_name = "k"

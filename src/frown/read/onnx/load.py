@@ -215,7 +215,11 @@ def _inlined(proto: onnx.ModelProto, file: Path) -> onnx.ModelProto:
     _require_own_functions(proto, file)
     _require_few_calls(proto, file)
     _write_defaults(proto, file)
-    return onnx.inliner.inline_local_functions(proto)
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except Exception as error:  # of onnx's own library, without a base class
+        reason = " ".join(str(error).split())
+        raise InvalidModel(f"{file}: its functions cannot be written out: {reason}") from error
 
 
 def _require_one_maker(proto: onnx.ModelProto, file: Path) -> None:
