@@ -21,12 +21,13 @@ from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.methods.branch.ascent import Ascent
 from frown.methods.branch.passes import passes
-from frown.methods.branch.relu import Limits, ReluSearch
+from frown.methods.branch.radii import Limits
+from frown.methods.branch.relu import ReluSearch
+from frown.methods.branch.samples import SampleSearch
 from frown.methods.frown.network import Frown
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.piecewise import Relu
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,6 @@ class Branch(Closing):
 
     def refuse(self, plan: Plan, p: float) -> None:
         self.inner.refuse(plan, p)
-        others = {type(plan.relaxation(i)).__name__ for i in plan.nonlinear}
-        others.discard(Relu.__name__)
-        if others:
-            raise InvalidInput(
-                f"the method branch cuts ReLU, and this network has {', '.join(sorted(others))}; "
-                "use frown or lp"
-            )
 
     def close(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
@@ -102,16 +96,18 @@ class Branch(Closing):
         for k, n in enumerate(left.tolist()):
             own = search.inputs[k]
             if own.done and own.low >= float(part.radius[k]):
-                for t, value in search.margins(own).items():
+                for t, value in search.margins(k).items():
                     literals[n, t] = max(float(literals[n, t]), value)
         return replace(base, literals=literals)
 
     def _search(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
-    ) -> ReluSearch | None:
+    ) -> ReluSearch | SampleSearch | None:
         """A search over all samples; None where there is nothing to cut."""
-        own = passes(plan)
-        if own is None:
+        if not plan.nonlinear:
             return None
         limits = Limits(self.seconds, self.gap, ends.single)
+        own = passes(plan)
+        if own is None:
+            return SampleSearch(plan, region, property, ends, self.inner, limits, work)
         return ReluSearch(plan, own, region, property, ends, self.inner, limits, work, self.ascent)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite, log, prod
+from math import inf, isfinite, prod
 
 import numpy as np
 import torch
@@ -26,13 +26,11 @@ from frown.methods.branch.ascent import Ascent, Bases, Leaves, Risen, ascend
 from frown.methods.branch.nodes import Nodes
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.pieces import Ball, Pieces, decide, empty, nearest, tensor
+from frown.methods.branch.radii import Limits, Stage
 from frown.methods.frown.network import FrownState
 from frown.problem.property import Property
 from frown.problem.region import Region
 
-GROWTH = 3.0  # times as many leaves as before are what the next radius is to take
-FIRST = 0.35  # of a bracket: how far the first radius goes
-FEW = 300  # leaves are nothing: radii go further
 WIDE = 4096  # features beyond which programs in the input take too long
 PROVED_TREE = 60_000  # nodes of the largest tree that is kept as a proof
 
@@ -49,38 +47,16 @@ class Problem:
 
 
 @dataclass
-class Input:
-    """One input's bracket, and what is being tried."""
+class Input(Stage):
+    """An input with its trees."""
 
-    number: int
-    low: float
-    high: float  # of a counterexample; inf
-    limit: float
-    radius: float = 0.0  # being tried
-    failed: float = inf  # the least radius that no leaf's program could decide
     problems: dict[int, Problem] = field(default_factory=dict)  # by clause
     root: Proof | None = None  # of the boxes at this radius
-    rows: int = 0  # bounds computed at this radius
-    seen: list[tuple[float, int]] = field(default_factory=list)  # radii proved, leaves they took
-    waiting: bool = True  # for its boxes
-    done: bool = False
-    proved_at_root: Tensor | None = None
-
-    def top(self, gap: float) -> float:
-        """The largest radius worth trying."""
-        return min(self.limit, self.high / (1 + 0.5 * gap), self.failed * (1 - 1e-3))
+    at_root: Tensor | None = None  # (clauses,) which the root's own rows prove
 
     def leaves(self) -> int:
+        """How many there are, of all trees."""
         return sum(len(p.closed) + len(p.open) for p in self.problems.values())
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop."""
-
-    seconds: float  # of CPU, for each input
-    gap: float
-    single: bool  # one radius alone
 
 
 class ReluSearch:
@@ -189,7 +165,7 @@ class ReluSearch:
         start = self._start(found, index)
         margins = wanted.margins(found.literals)
         for k, own in enumerate(waiting):
-            own.waiting, own.rows = False, 0
+            own.waiting = False
             own.root = found.proof.take(torch.tensor([k]))
             holds = (margins[k] > 0).tolist()
             for c, good in enumerate(holds):
@@ -212,7 +188,7 @@ class ReluSearch:
                     problem.open = []
                 else:
                     problem.open, problem.closed = problem.closed + problem.open, []
-            own.proved_at_root = margins[k] > 0
+            own.at_root = margins[k] > 0
             yield from self._settle(own)
 
     def _flat(self, found: Bounds) -> tuple[Tensor, Tensor]:
@@ -290,8 +266,6 @@ class ReluSearch:
                 self.problems[which[k]].open += (a, b)
         for k in stuck.tolist():
             yield from self._program(chosen[k], which[k], int(literal[best][k]))
-        for n in dict.fromkeys(which):
-            self.inputs[self.problems[n].sample].rows += 1
         for n, point in broken.items():
             yield from self._polished(self.inputs[n], point)
         for n in touched:
@@ -337,35 +311,11 @@ class ReluSearch:
     # -- radii --------------------------------------------------------------------
 
     def _next(self, own: Input) -> None:
-        """The radius to try next, or none."""
+        """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
         for problem in own.problems.values():
             problem.closed += problem.open
             problem.open = []
-        own.waiting, gap = True, self.limits.gap
-        if self.limits.single:
-            own.radius = own.limit
-            return
-        top, low = own.top(gap), own.low
-        if low * (1 + gap) >= min(own.high, own.failed, own.limit) or top <= low:
-            own.done = True
-            return
-        if not isfinite(top) or top > 4 * low > 0:
-            own.radius = 1.3 * low if low > 0 else 0.01 * top
-            return
-        leaves = own.seen[-1][1] if own.seen else 1
-        if len(own.seen) < 2 or leaves < FEW:
-            part = FIRST if leaves < FEW else 0.2
-            radius = low + part * (top - low)
-            if leaves < 40 and own.seen:
-                radius = low + 0.6 * (top - low)
-        else:
-            (r0, n0), (r1, n1) = own.seen[-2:]
-            rate = max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
-            radius = low + log(GROWTH) / rate
-            radius = min(max(radius, low + 0.04 * (top - low)), low + 0.5 * (top - low))
-        if radius > top - 0.12 * (top - low) or top <= low * (1 + 2 * gap):
-            radius = top
-        own.radius = radius
+        own.advance(self.limits)
 
     # -- both ends ----------------------------------------------------------------
 
@@ -479,11 +429,11 @@ class ReluSearch:
             own.failed = min(own.failed, own.radius)
         problem.open.append(node)
 
-    def margins(self, own: Input) -> dict[int, float]:
+    def margins(self, sample: int) -> dict[int, float]:
         """By literal, lower bounds at the present radius of those that single-handed prove all
         leaves of their clause."""
         found = {}
-        for problem in own.problems.values():
+        for problem in self.inputs[sample].problems.values():
             if not problem.open and problem.closed:
                 index = torch.tensor(problem.closed)
                 literal = self.nodes.literal[index]
@@ -495,8 +445,8 @@ class ReluSearch:
 
     def _proof(self, own: Input) -> Proof | None:
         """The tree of an input whose leaves are all proved; None where it would be too large."""
-        assert own.root is not None and own.proved_at_root is not None
-        used = [p for c, p in own.problems.items() if not bool(own.proved_at_root[c])]
+        assert own.root is not None and own.at_root is not None
+        used = [p for c, p in own.problems.items() if not bool(own.at_root[c])]
         if not used:
             return Branched(own.root, (None,))
         size = 1
