@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 import torch
 from torch import Tensor
 
+import functions
 import zoo
 from frown.bounds.method import Ends, Update
 from frown.bounds.plan import Plan
 from frown.bounds.tree import LEAF, Branched, Tree
+from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.graph.builder import Builder
@@ -19,12 +22,14 @@ from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact, Frown
 from frown.methods.branch.ascent import Bases, Leaves, ascend
 from frown.methods.branch.passes import Dense, General, Passes, passes
+from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import grafted
+from frown.methods.branch.samples import SampleSearch
 from frown.methods.exact.distance import exact
 from frown.problem.property import LabelWins, Linear, Property, other_classes
 from frown.problem.region import Region
 from frown.relax import Tanh
-from frown.relax.piecewise import Relu
+from frown.relax.piecewise import LeakyRelu, Relu
 
 pytest.importorskip("highspy")
 
@@ -47,7 +52,9 @@ def question(graph: Graph, seed: int, p: float, radius: float = 0.0) -> tuple[Re
     return Region(centre, torch.full((1,), radius, dtype=graph.dtype), p), wins
 
 
-def closed(graph: Graph, region: Region, wanted: Property, limit: float = 3.0, **options: object):
+def closed(
+    graph: Graph, region: Region, wanted: Property, limit: float = 3.0, **options: object
+) -> tuple[float, float, Update | None]:
     """Both ends, and the last update that moved the lower one."""
     method = Branch(**options)  # type: ignore[arg-type]
     one = torch.ones_like(region.radius)
@@ -273,8 +280,100 @@ def test_one_radius_is_decided(seed: int) -> None:
             assert not bool(wanted.holds(Branch().bound(Plan(graph), above, wanted).literals).any())
 
 
-def test_what_cannot_be_cut_is_refused() -> None:
-    plan = Plan(zoo.mlp(Tanh(), (2, 4, 2), 0))
-    with pytest.raises(InvalidInput, match="Tanh"):
-        Branch().refuse(plan, inf)
-    assert isinstance(passes(Plan(zoo.mlp(Relu(), (2, 4, 2), 0))), Dense)
+NETWORKS = {
+    **{name: lambda op=op: zoo.mlp(op, (3, 4, 4, 3)) for name, op in functions.ELEMENTWISE.items()},
+    "product": zoo.product,
+    "quotient": zoo.quotient,
+    "lstm": zoo.lstm,
+    "max": zoo.conv_max,
+    "softmax": zoo.softmax,
+    "residual": lambda: zoo.residual(Tanh()),
+}
+
+
+def search_of(graph: Graph, region: Region, wanted: Property, radius: float) -> SampleSearch:
+    one = torch.ones_like(region.radius)
+    ends = Ends(0 * one, radius * one, inf * one.double(), region.centre, True)
+    limits = Limits(5.0, 0.01, True)
+    search = SampleSearch(Plan(graph), region, wanted, ends, Frown(), limits, Work())
+    for own in search.inputs:
+        own.radius = radius
+    return search
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_true_points_on_random_paths_of_any_network_violate_nothing(name: str) -> None:
+    graph = NETWORKS[name]()
+    plan = Plan(graph)
+    radius = 0.3 if name in functions.ELEMENTWISE else 0.05
+    region, wanted = question(graph, 0, inf, radius)
+    with torch.inference_mode():
+        search = search_of(graph, region, wanted, radius)
+        (leaf,) = search.inputs[0].closed
+        root = search._bound([leaf], Frown())
+        if not bool(root.margin.isfinite()):
+            pytest.skip("nothing is known of this network here")
+        points = zoo.samples(region, 300)[:, 0]
+        values = {0: points}
+        for step in reversed(plan.route(graph.output)):
+            op = step.affine if step.affine is not None else step.relaxation
+            assert op is not None
+            values[step.node] = op.apply(*[values[j] for j in step.inputs])
+        every = torch.cat([values[i].flatten(1) for i in search.sources], 1)
+        many = wanted.rows(torch.zeros(len(points), dtype=torch.long))
+        literals = many.literals(values[graph.output].flatten(1))
+        generator = torch.Generator().manual_seed(1)
+        own = replace(leaf, lower=root.lower[0], upper=root.upper[0], tables=root.tables, place=0)
+        for follow in range(6):
+            here, inside = own, torch.ones(len(points), dtype=torch.bool)
+            for _ in range(4):
+                slot = int(torch.randint(len(search.entry), (1,), generator=generator))
+                point = search._point(slot, here)
+                if point is None:
+                    continue
+                entry = int(search.entry[slot])
+                side = bool(every[follow, entry] >= point)
+                here = search._children(here, entry, point)[side]
+                inside &= (every[:, entry] >= point) == side
+                found = search._bound([here], search.fine)
+                slack = 1e-9 * (1 + every.abs())
+                low, high = found.lower[0], found.upper[0]
+                assert bool((every[inside] >= low - slack[inside]).all())
+                assert bool((every[inside] <= high + slack[inside]).all())
+                assert bool((literals[inside] >= found.literals[0] - 1e-9).all())
+                here = replace(here, lower=low, upper=high, tables=found.tables, place=0)
+            assert inside[follow]
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "leaky_relu", "silu", "abs", "product"])
+def test_any_network_gains_by_branching(name: str) -> None:
+    graph = NETWORKS[name]()
+    region, wanted = question(graph, 0, inf)
+    root = Frown().bound(Plan(graph), region.with_radius(region.radius + 1e-4), wanted)
+    assert bool(wanted.holds(root.literals).all())
+    low, high, _ = closed(graph, region, wanted, limit=1.0, seconds=2)
+    assert 0 < low <= min(high, 1.0)
+    ball = region.with_radius(torch.full_like(region.radius, low))
+    points = zoo.samples(ball, 2000)[:, 0]
+    many = wanted.rows(torch.zeros(len(points), dtype=torch.long))
+    assert bool((many.margins(many.literals(graph.apply(points).flatten(1))) > 0).all())
+    frown_alone = wanted.holds(Frown().bound(Plan(graph), ball, wanted).literals)
+    assert not bool(frown_alone.all()) or high <= low * 1.02 or low == 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kinks_of_other_functions_close_brackets_too(seed: int) -> None:
+    graph = zoo.mlp(LeakyRelu(0.1), (2, 5, 3), seed)
+    region, wanted = question(graph, seed, inf)
+    low, _, _ = closed(graph, region, wanted, seconds=10, limit=3.0)
+    truth = exact(Plan(graph), region, wanted, Exact(), 3.0, 0.0, Work().clock, broken=False)
+    assert low <= truth.broken * (1 + 1e-6)
+    assert low >= 0.9 * truth.proved
+
+
+def test_boxes_that_are_given_are_refused() -> None:
+    graph = zoo.mlp(Relu(), (2, 4, 2), 0)
+    region, wanted = question(graph, 0, inf, 0.1)
+    with pytest.raises(InvalidInput, match="given"):
+        Branch().bound(Plan(graph), region, wanted, None, Given({}))
+    assert isinstance(passes(Plan(graph)), Dense)

@@ -33,8 +33,9 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxed
 
 BATCH = 48  # leaves that are bounded together
+STEPS = 6  # of every ascent in a leaf
 FEW, FIRST = 6, 0.12  # leaves that are next to nothing; how far the first radius goes
-SIDES = 0.3  # of the better child counts, beside all of the worse one
+SIDES = 0.5  # of the better child counts, beside all of the worse one
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class SampleSearch:
         self.entry = self._entries()
         self.fine, self.quick = inner, inner
         if isinstance(inner, Frown):
-            short = replace(inner.ascent, steps=3, more=3)
+            short = replace(inner.ascent, steps=STEPS, more=STEPS)
             self.fine = replace(inner, steps=None, ascent=short)
             self.quick = replace(inner, steps=None, ascent=Ascent(steps=0, more=0))
         self.inputs = [
