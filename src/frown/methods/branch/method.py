@@ -25,6 +25,7 @@ from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch
 from frown.methods.frown.network import Frown
+from frown.methods.lp.solvers import needed
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -57,6 +58,9 @@ class Branch(Closing):
 
     def refuse(self, plan: Plan, p: float) -> None:
         self.inner.refuse(plan, p)
+        if p in (1, inf) and passes(plan) is not None:
+            for name in ("scipy", "highspy"):  # for pieces with nothing left to cut
+                needed(name)
 
     def close(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.clock import OutOfTime
+from frown.bounds.first_layer import AtInput
 from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
@@ -25,8 +26,8 @@ from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.methods.branch.radii import Limits, Stage
-from frown.methods.frown.ascent import Ascent, replay
-from frown.methods.frown.network import Frown, FrownState, Tables, gather_rows, joined
+from frown.methods.frown.ascent import Ascent, RowBatch, replay
+from frown.methods.frown.network import Frown, FrownState, Tables, joined
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
@@ -367,9 +368,8 @@ class SampleSearch:
         if table is not None:
             alpha = table[index * count + literal]
         marked = torch.ones(len(index), slots, dtype=torch.bool) if lanes > 1 else None
-        rows, _ = gather_rows(
-            part, ball, coef, every, every * 0, every, relaxed, False, False, None, marked
-        )
+        own_lines = part.relaxed(relaxed, every, every * 0)
+        rows = RowBatch(output, coef, AtInput(ball), own_lines, None, False, marked)
         form, lines = replay(plan, rows, alpha)
         tilt = alpha[:, -1].nan_to_num(nan=0.0) if lanes > 1 else None
         coefs = self._coefficients(coef, lines, tilt)
