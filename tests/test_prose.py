@@ -22,7 +22,6 @@ UNFINISHED = (
     "frown/api.py",
     "frown/certification",
     "frown/jobs",
-    "frown/methods/branch",
     "frown_check",
 )
 

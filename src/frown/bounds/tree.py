@@ -42,7 +42,7 @@ LEVELS = 15  # codes of slopes by default: with NONE they fit four bits
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """Those that are not 0, of some rows."""
+    """The multipliers of some rows, those that are not 0."""
 
     row: Tensor  # (M,) of the rows they belong to
     slot: Tensor  # (M,) as in Plan.slots of what the rows bound
@@ -66,7 +66,7 @@ class Multipliers:
         return found
 
     def take(self, index: Tensor, rows: int) -> Multipliers:
-        """Those of some of the rows (an index may not repeat), which are counted anew."""
+        """The multipliers of some of the rows (an index may not repeat), which are counted anew."""
         place = torch.full((rows,), -1, dtype=torch.long)
         place[index] = torch.arange(len(index))
         keep = place[self.row] >= 0

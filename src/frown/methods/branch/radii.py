@@ -17,7 +17,7 @@ FEW = 300  # leaves are nothing: radii go further
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop."""
+    """The conditions on which a search stops."""
 
     seconds: float  # of CPU, for each input
     gap: float

@@ -55,7 +55,7 @@ class Input(Stage):
     at_root: Tensor | None = None  # (clauses,) which the root's own rows prove
 
     def leaves(self) -> int:
-        """How many there are, of all trees."""
+        """The number of leaves of all trees."""
         return sum(len(p.closed) + len(p.open) for p in self.problems.values())
 
 
@@ -272,7 +272,7 @@ class ReluSearch:
             yield from self._settle(self.inputs[n])
 
     def _nearest(self, found: Risen, sample: Tensor) -> dict[int, Tensor]:
-        """By input the nearest of the counterexamples that leaves have met."""
+        """The nearest of the counterexamples that leaves have met, for each input."""
         nearest_: dict[int, tuple[float, Tensor]] = {}
         for k, point in found.broken:
             n = int(sample[k])
@@ -282,7 +282,7 @@ class ReluSearch:
         return {n: point for n, (_, point) in nearest_.items()}
 
     def _settle(self, own: Input) -> Iterator[Update]:
-        """What an input's leaves amount to by now."""
+        """Conclude what an input's leaves amount to by now."""
         if own.done or own.waiting:
             return
         if own.high <= own.radius:
@@ -430,8 +430,8 @@ class ReluSearch:
         problem.open.append(node)
 
     def margins(self, sample: int) -> dict[int, float]:
-        """By literal, lower bounds at the present radius of those that single-handed prove all
-        leaves of their clause."""
+        """Lower bounds at the present radius of the literals that alone prove all leaves of a
+        clause."""
         found = {}
         for problem in self.inputs[sample].problems.values():
             if not problem.open and problem.closed:

@@ -219,7 +219,7 @@ class SampleSearch:
             self._next(own)
 
     def margins(self, sample: int) -> dict[int, float]:
-        """By literal, lower bounds at the present radius of those that hold on all leaves."""
+        """Lower bounds at the present radius of the literals that hold on all leaves."""
         found: dict[int, float] = {}
         own = self.inputs[sample]
         if own.open or any(leaf.literals is None for leaf in own.closed):
@@ -325,7 +325,7 @@ class SampleSearch:
         return [low, high]
 
     def _point(self, slot: int, leaf: Leaf) -> float | None:
-        """Where to cut: at a kink inside the box, else in the middle; None: nowhere."""
+        """The point to cut at: a kink inside the box, else the middle; None: nowhere."""
         entry = int(self.entry[slot])
         low, high = float(leaf.lower[entry]), float(leaf.upper[entry])
         middle = (low + high) / 2
