@@ -106,13 +106,11 @@ def measure(task: Task, p: float, method: str) -> tuple[list[Checked], float, fl
         engine, found = timed(
             lambda: frown.certify(
                 task.model,
-                task.x,
-                task.y,
-                target=task.target,
-                norm=p,
+                frown.Ball(task.x, norm=p),
+                frown.label_wins(task.y, task.target),
                 method=method,
-                attack=False,
-                certificates=folder,
+                proof=frown.Rigorous(certificates=folder),
+                attack=None,
             )
         )
         verdicts = [checked(row, Path(folder), task) for row in found.rows]

@@ -130,17 +130,16 @@ def work(shared: Path, name: str, method: str, count: int) -> dict[str, float]:
     else:
         model = frown.load(path)
         # One evaluation beforehand, as on the peer's side: what a network needs once is not timed.
-        options: dict[str, Any] = {"attack": False, "level": "estimate"}
-        frown.certify(model, x[:1], eps=1e-6, method="crown", **options)
-        options["method"] = method.split()[1].lower()
-        if " group " in method:
-            options["group"] = int(method.rsplit(" ", 1)[1])
-        if method.endswith("rigorous"):
-            options["level"] = "rigorous"
+        frown.certify(model, x[:1], search=1e-6, method="crown", attack=None, proof="estimate")
+        chosen: frown.Method = frown.Crown()
+        if method.split()[1] == "FROWN":
+            chosen = frown.Frown(int(method.rsplit(" ", 1)[1]) if " group " in method else 1)
+        level = "rigorous" if method.endswith("rigorous") else "estimate"
         before = _resident()
 
         def radius(image: Images) -> float:
-            found = frown.certify(model, image, tol=TOL, **options)
+            how = frown.Largest(TOL)
+            found = frown.certify(model, image, method=chosen, search=how, attack=None, proof=level)
             return float(found.radius[0])
 
         seconds, radii = timed(lambda: [radius(x[k : k + 1]) for k in range(len(x))])
@@ -191,7 +190,8 @@ class Peer:
         if how == "bisection":
             return float(bisect(margins, guess, TOL))
         bracket = Bracket.start(clean.detach(), 1e6 * guess)
-        return float(search(bracket, margins, guess, Goal.fixed(TOL)).proved)
+        *_, found = search(bracket, margins, guess, Goal.fixed(TOL))
+        return float(found.proved)
 
 
 def _resident() -> float:

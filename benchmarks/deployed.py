@@ -23,9 +23,8 @@ HEAD = ("network", "p", "inputs", "mean radius", "deployed", "share", "least sha
 def radii(
     model: frown.Model, problem: Problem, p: float, method: str, deployed: str | None
 ) -> frown.Certification:
-    return frown.certify(
-        model, problem.x, problem.y, norm=p, method=method, deployed=deployed, attack=False
-    )
+    where, proof = frown.Ball(problem.x, norm=p), frown.Rigorous(execution=deployed)
+    return frown.certify(model, where, problem.y, method=method, proof=proof, attack=None)
 
 
 def main() -> None:

@@ -58,10 +58,10 @@ class Point:
 def measure(name: str, frames: int, hidden: int, repeat: int) -> Point:
     model = frown.load(Classifier(CELLS[name], hidden).eval(), torch.zeros(1, frames, FEATURES))
     x = np.random.default_rng(0).standard_normal((1, frames, FEATURES))
-    frown.bound(model, x, RADIUS, method="crown")  # what the graph alone decides
+    frown.bound(model, frown.Ball(x).at(RADIUS))  # what the graph alone decides
     spent = []
     for _ in range(repeat):
-        seconds, out = timed(lambda: frown.bound(model, x, RADIUS, method="crown"))
+        seconds, out = timed(lambda: frown.bound(model, frown.Ball(x).at(RADIUS)))
         spent.append(seconds)
     width = float((out.upper - out.lower).max())
     return Point(frames, min(spent), width, model.graph.parameters())

@@ -145,13 +145,11 @@ def contestants(
             found = [
                 frown.certify(
                     model,
-                    part.x,
-                    part.y,
-                    target=part.target,
-                    norm=p,
+                    frown.Ball(part.x, norm=p),
+                    frown.label_wins(part.y, part.target),
                     method=method,
-                    tol=TOL,
-                    attack=False,
+                    search=frown.Largest(TOL),
+                    attack=None,
                 )
                 for part in parts
             ]
@@ -224,7 +222,8 @@ class Peer:
             start = bisect(self._bounds("CROWN"), 0.3 * self._guess(), 0.03)
             return bisect(bounds, 1.2 * start, TOL, start).numpy()
         bracket = self._shared_crown(0.03).onwards()
-        return search(bracket, bounds, 1.2 * bracket.proved, Goal.optimised(TOL)).proved.numpy()
+        *_, found = search(bracket, bounds, 1.2 * bracket.proved, Goal.optimised(TOL))
+        return found.proved.numpy()
 
     def _bounds(self, method: str) -> Margins:
         library = lirpa()
@@ -245,7 +244,8 @@ class Peer:
         with torch.no_grad():
             clean = (self.margin @ self.module(self.x)[:, :, None]).squeeze(-1)
         bracket = Bracket.start(clean, 1e6 * guess)
-        return search(bracket, self._bounds("CROWN"), 0.3 * guess, Goal.fixed(tol))
+        *_, found = search(bracket, self._bounds("CROWN"), 0.3 * guess, Goal.fixed(tol))
+        return found
 
     def _guess(self) -> Tensor:
         """Where the margin would vanish if the network were linear at the input."""

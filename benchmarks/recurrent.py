@@ -156,13 +156,13 @@ def measure(name: str, p: float, given: argparse.Namespace, shared: Path) -> Fou
     module = Classifier(NETWORKS[name], shared / "models" / NETWORKS[name].file)
     where, x, y = images(module, shared / "data" / "mnist.npz", given.samples)
     model = frown.load(module, torch.from_numpy(x[:1]))
-    frames = "all" if p == inf else "each"
-    options = {"frames": frames, "batch": given.batch, "attack": False}
+    ball = frown.Ball(x, norm=p, frames="all" if p == inf else "each")
+    holds, machine = frown.label_wins(y, (y + 2) % 10), frown.Machine(batch=given.batch)
     found = Found(name, p, where, {}, {})
     for method in given.methods:
         seconds, result = timed(
             lambda method=method: frown.certify(  # type: ignore[misc]
-                model, x, y, norm=p, target=(y + 2) % 10, method=method, **options
+                model, ball, holds, method=method, attack=None, machine=machine
             )
         )
         found.radii[method], found.seconds[method] = result.radius, seconds / len(x)

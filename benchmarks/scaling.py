@@ -63,21 +63,26 @@ class Method:
     """A curve of the plot."""
 
     name: str
-    options: dict[str, Any]
+    method: frown.Method
     colour: str
     widest: int = 10**9
 
     def certify(self, model: Any, data: Pair) -> NDArray[np.float64]:
         found = frown.certify(
-            model, *data, target="+2", attack=False, batch=len(data[1]), **self.options
+            model,
+            data[0],
+            frown.label_wins(data[1], "+2"),
+            method=self.method,
+            attack=None,
+            machine=frown.Machine(batch=len(data[1])),
         )
         return found.radius
 
 
 METHODS = (
-    Method("CROWN", {"method": "crown"}, "#0072b2"),
-    Method(f"FROWN, groups of {GROUP}", {"method": "frown", "group": GROUP}, "#e69f00"),
-    Method("FROWN", {"method": "frown", "group": 1}, "#d55e00", EVERY_NEURON),
+    Method("CROWN", frown.Crown(), "#0072b2"),
+    Method(f"FROWN, groups of {GROUP}", frown.Frown(group=GROUP), "#e69f00"),
+    Method("FROWN", frown.Frown(), "#d55e00", EVERY_NEURON),
 )
 
 
@@ -132,7 +137,7 @@ def growth(shape: Shape, batches: tuple[int, ...], repeat: int) -> list[Point]:
         work = {
             m.name: lambda m=m, n=n: m.certify(model, (x[:n], y[:n]))
             for m in METHODS
-            if m.options.get("group") != GROUP
+            if m.method != frown.Frown(group=GROUP)
         }
         for name, (seconds, radii) in alternating(work, repeat).items():
             points.append(Point(n, name, seconds, float(radii.mean()), 1, n))

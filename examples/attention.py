@@ -72,7 +72,8 @@ def main() -> None:
     means = {}
     for method in ("interval", "crown", "frown"):
         start = time.process_time()
-        result = frown.certify(model, images, labels, norm="inf", method=method, bounds=(0, 1))
+        where = frown.Ball(images, within=(0, 1))
+        result = frown.certify(model, where, labels, method=method)
         seconds = time.process_time() - start
         brackets = zip(result.radius, result.broken, strict=True)
         print(f"  {method:<9}" + " ".join(f"[{a:.4f}, {b:.4f}]" for a, b in brackets), end="")

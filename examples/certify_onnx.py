@@ -19,7 +19,8 @@ with as_file(files("frown.jobs") / "assets") as assets:
     with np.load(assets / "digits.npz") as data:
         x, y = data["x"][:10], data["y"][:10]
 
-result = frown.certify(model, x, y, norm="inf", bounds=(0, 1))
+where = frown.Ball(x, norm="inf", within=(0, 1))
+result = frown.certify(model, where, frown.label_wins(y))
 
 print("Every pixel lies in [0, 1] and may move by the radius, up or down.\n")
 for row in result.rows:

@@ -77,7 +77,8 @@ means = {}
 for norm in ("2", "inf"):
     print(f"\nnorm {norm}: [proved, broken] of four images")
     for method in ("crown", "frown"):
-        result = frown.certify(model, images, labels, norm=norm, method=method, bounds=(0, 1))
+        where = frown.Ball(images, norm=norm, within=(0, 1))
+        result = frown.certify(model, where, labels, method=method)
         means[norm, method] = result.radius.mean()
         brackets = zip(result.radius, result.broken, strict=True)
         print(f"  {method}: " + " ".join(f"[{low:.3f}, {high:.3f}]" for low, high in brackets))

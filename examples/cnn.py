@@ -46,7 +46,8 @@ def main() -> None:
         results = {}
         for method in ("crown", "frown"):
             start = time.process_time()
-            result = frown.certify(model, images, labels, norm=norm, method=method, bounds=(0, 1))
+            where = frown.Ball(images, norm=norm, within=(0, 1))
+            result = frown.certify(model, where, labels, method=method)
             results[method] = result
             print(f"{line(method, result)}, {time.process_time() - start:.1f} s")
         check(results)

@@ -48,7 +48,8 @@ chosen = 240 + right[:4]
 radii, seconds = {}, {}
 for name, method in METHODS.items():
     began = perf_counter()
-    result = frown.certify(model, x[chosen], y[chosen], method=method, bounds=(0, 1), tol=TOL)
+    where, search = frown.Ball(x[chosen], within=(0, 1)), frown.Largest(tol=TOL)
+    result = frown.certify(model, where, y[chosen], method=method, search=search)
     radii[name], seconds[name] = result.radius, perf_counter() - began
     if method == "crown":
         radii["attack"] = result.broken

@@ -21,7 +21,8 @@ with as_file(files("frown.jobs") / "assets") as assets:
     with np.load(assets / "digits.npz") as data:
         x, label = data["x"][:1], int(data["y"][0])
 
-out = frown.bound(model, x, EPS, method="frown", bounds=(0, 1))
+where = frown.Ball(x, within=(0, 1)).at(EPS)
+out = frown.bound(model, where, method="frown")
 
 print(f"Image 0 shows the digit {label}. While pixels move by up to {EPS}, the outputs stay in")
 for digit in range(model.classes):
@@ -47,7 +48,7 @@ print(
 rival = int(np.argsort(model.run(x)[0])[-2])
 difference = np.zeros((1, model.classes))
 difference[0, label], difference[0, rival] = 1, -1
-margin = frown.bound(model, x, EPS, method="frown", bounds=(0, 1), coef=difference)
+margin = frown.bound(model, where, difference, method="frown")
 apart = out.lower[0, label] - out.upper[0, rival]
 print(f"\noutput[{label}] - output[{rival}] is at least {margin.lower[0, 0]:.3f};")
 print(f"subtracting two bounds would give {apart:.3f} only")

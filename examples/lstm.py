@@ -54,12 +54,13 @@ def main() -> None:
     model = frown.load(module, x[:1])
     sequences, labels = some(model, x, y, SEQUENCES)
     start = time.process_time()
-    whole = frown.certify(model, sequences, labels, norm=2, method="crown", bounds=(0, 1))
+    where = frown.Ball(sequences, norm=2, within=(0, 1))
+    whole = frown.certify(model, where, labels, method="crown")
     print(f"\nnorm 2, all frames together: [proved, broken] of {SEQUENCES} digits")
     print(f"{line('crown', whole)}, {time.process_time() - start:.1f} s")
 
     start = time.process_time()
-    alone = frown.sensitivity(model, sequences, labels, norm=2, method="crown", bounds=(0, 1))
+    alone = frown.sensitivity(model, where, labels, method="crown")
     print(f"\nnorm 2, one frame at a time, {time.process_time() - start:.1f} s:")
     table(alone)
     if (alone.radius > alone.broken).any() or (whole.radius > whole.broken).any():

@@ -63,11 +63,14 @@ def main() -> None:
     images, labels = some(model, x, y, IMAGES)
     print(f"\nnorm inf: [proved, broken] of {IMAGES} digits, pixels in [0, 1]")
     results = {}
-    for name, group in (("crown", 1), (f"frown (groups of {CHANNELS})", CHANNELS), ("frown", 1)):
+    methods = {
+        "crown": frown.Crown(),
+        f"frown (groups of {CHANNELS})": frown.Frown(group=CHANNELS),
+        "frown": frown.Frown(),
+    }
+    for name, method in methods.items():
         start = time.process_time()
-        result = frown.certify(
-            model, images, labels, method=name.split()[0], group=group, bounds=(0, 1)
-        )
+        result = frown.certify(model, frown.Ball(images, within=(0, 1)), labels, method=method)
         results[name] = result
         print(f"{line(name, result)}, {time.process_time() - start:.1f} s")
     check(results)

@@ -30,7 +30,8 @@ QUARTERS = {
 
 
 def radii(scale: np.ndarray) -> frown.Certification:
-    return frown.certify(model, x, y, norm="inf", bounds=(0, 1), scale=scale.ravel(), tol=0.02)
+    where = frown.Ball(x, norm="inf", within=(0, 1), scale=scale.ravel())
+    return frown.certify(model, where, y, search=frown.Largest(tol=0.02))
 
 
 whole = radii(np.ones((8, 8)))

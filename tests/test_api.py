@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from frown.bounds.method import Bounds, Method
 from frown.certification.results import Certification, Row
@@ -90,7 +91,7 @@ def test_every_row_is_a_bracket_that_holds(
 ) -> None:
     x, y = data
     p = BALL[norm]  # type: ignore[index]
-    result = frown.certify(model, x, y, norm=norm, bounds=bounds)
+    result = asking.certify(model, x, y, norm=norm, bounds=bounds)
     lo, hi = bounds or (-inf, inf)
     assert_no_sample_breaks(model, x, y, result.rows, p, lo, hi)
     for row in result.rows:
@@ -123,7 +124,7 @@ def test_counterexamples_are_replayed_in_the_original_runtime(
             output[k, y[n]] += 100 * (np.abs(x[n] - point).max() > 1e-6)
         return output
 
-    result = frown.certify(replace(model, run=stubborn), x[:2], y[:2], method="crown")
+    result = asking.certify(replace(model, run=stubborn), x[:2], y[:2], method="crown")
     assert not result.counterexamples
     assert np.isinf(result.broken).all()
     assert result.status == ["mismatch"] * 2 and not result.radius.any()
@@ -132,7 +133,7 @@ def test_counterexamples_are_replayed_in_the_original_runtime(
 def test_methods_are_ordered(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = data
     radius = {
-        m: frown.certify(model, x, y, method=m, attack=False, tol=1e-3).radius
+        m: asking.certify(model, x, y, method=m, attack=False, tol=1e-3).radius
         for m in ("interval", "fastlin", "crown", "frown")
     }
     assert (radius["crown"] >= radius["interval"] * 0.998).all()
@@ -148,7 +149,7 @@ def test_an_affine_models_radius_is_exact(norm: object) -> None:
     rows = np.array([[1.0, -2.0, 0.5], [0.7, -2.1, 1.5]])
     truth = min(m / distance(w, q) for m, w in zip((1.0, 4.0), rows))
     for method in ("interval", "crown", "frown"):
-        result = frown.certify(model, np.zeros((1, 3)), [0], norm=norm, method=method, tol=0.001)
+        result = asking.certify(model, np.zeros((1, 3)), [0], norm=norm, method=method, tol=0.001)
         if method != "interval":
             assert truth * 0.998 <= result.radius[0] <= truth * (1 + 1e-6)
         assert result.radius[0] <= truth * (1 + 1e-6)
@@ -158,11 +159,13 @@ def test_an_affine_models_radius_is_exact(norm: object) -> None:
 def test_every_target_counts(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     """Untargeted radius = the least over targets; +K means label + K modulo the classes."""
     x, y = data  # plain intervals: their margins fall steadily, so roots are unique
-    whole = frown.certify(model, x, y, method="interval", tol=1e-3)
-    each = [frown.certify(model, x, y, method="interval", target=f"+{k}", tol=1e-3) for k in (1, 2)]
+    whole = asking.certify(model, x, y, method="interval", tol=1e-3)
+    each = [
+        asking.certify(model, x, y, method="interval", target=f"+{k}", tol=1e-3) for k in (1, 2)
+    ]
     least = np.minimum(each[0].radius, each[1].radius)
     assert whole.radius == pytest.approx(least, rel=3e-3)
-    given = frown.certify(model, x, y, method="interval", target=(y + 2) % 3, tol=1e-3)
+    given = asking.certify(model, x, y, method="interval", target=(y + 2) % 3, tol=1e-3)
     assert np.array_equal(given.radius, each[1].radius)
     assert [r.target for r in each[0].rows] == ((y + 1) % 3).tolist()
     assert all(set(r.margins) == {r.target} for r in each[0].rows)
@@ -175,13 +178,13 @@ def test_misclassified_inputs_have_radius_0(
     x, y = data
     wrong = y.copy()
     wrong[1] = (wrong[1] + 1) % 3
-    result = frown.certify(model, x, wrong, method="crown")
+    result = asking.certify(model, x, wrong, method="crown")
     assert result.status[1] == "misclassified"
     assert result.radius[1] == 0
-    right = frown.certify(model, x, y, method="crown")
+    right = asking.certify(model, x, y, method="crown")
     others = [0, 2, 3, 4]
     assert result.radius[others] == pytest.approx(right.radius[others], rel=1e-5)
-    alone = frown.certify(model, x[1:2], wrong[1:2], method="frown")
+    alone = asking.certify(model, x[1:2], wrong[1:2], method="frown")
     assert alone.status == ["misclassified"]
 
 
@@ -189,7 +192,7 @@ def test_a_small_range_is_proved_whole(model: Model, data: tuple[np.ndarray, np.
     x, y = data
     for k in range(5):
         box = (x[k] - 1e-3, x[k] + 1e-3)
-        result = frown.certify(model, x[k : k + 1], y[k : k + 1], bounds=box)
+        result = asking.certify(model, x[k : k + 1], y[k : k + 1], bounds=box)
         assert result.status == ["robust"]
         assert result.radius[0] == pytest.approx(1e-3, rel=1e-2)
         assert result.rows[0].broken is None
@@ -198,7 +201,7 @@ def test_a_small_range_is_proved_whole(model: Model, data: tuple[np.ndarray, np.
 def test_robust_needs_a_range() -> None:
     """Without a range the search ends somewhere, which proves nothing about every radius."""
     model = affine([[0.0, 0.0], [0.0, 1.0]], [5000.0, 0.0])
-    result = frown.certify(model, np.zeros((1, 2)), [0], method="crown")
+    result = asking.certify(model, np.zeros((1, 2)), [0], method="crown")
     assert result.status == ["certified"]
 
 
@@ -209,7 +212,7 @@ def test_one_radius_is_checked_at_that_radius(method: str, dtype: str) -> None:
     model = affine([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
     x = np.array([[0.7, 0.0]] * 4)
     eps = np.array([0.1, 0.3, 0.32, 0.36])
-    result = frown.certify(model, x, [0] * 4, eps=eps, method=method, dtype=dtype)
+    result = asking.certify(model, x, [0] * 4, eps=eps, method=method, dtype=dtype)
     assert result.status == ["certified"] * 3 + ["falsified"]
     assert (result.radius[:3] == eps[:3]).all()
     assert result.broken[3] <= 0.36
@@ -220,7 +223,7 @@ def test_one_radius_is_checked_at_that_radius(method: str, dtype: str) -> None:
 def test_a_radius_beyond_the_searchs_limit_is_not_taken_as_proved(eps: float) -> None:
     """The answer changes at distance 2000; a search that ends at 1000 must not vouch for it."""
     model = affine([[0.0], [1.0]], [2000.0, 0.0])
-    result = frown.certify(model, np.zeros((1, 1)), [0], eps=eps, attack=False)
+    result = asking.certify(model, np.zeros((1, 1)), [0], eps=eps, attack=False)
     assert (result.status == ["certified"]) == (eps < 2000)
     if eps < 2000:
         assert result.radius[0] >= eps * (1 - 1e-6)
@@ -230,16 +233,16 @@ def test_eps_0_and_eps_of_the_whole_range(
     model: Model, data: tuple[np.ndarray, np.ndarray]
 ) -> None:
     x, y = data
-    assert frown.certify(model, x, y, eps=0.0).status == ["certified"] * 5
-    wide = frown.certify(model, x[:1], y[:1], eps=100.0, bounds=(x[0] - 1e-3, x[0] + 1e-3))
+    assert asking.certify(model, x, y, eps=0.0).status == ["certified"] * 5
+    wide = asking.certify(model, x[:1], y[:1], eps=100.0, bounds=(x[0] - 1e-3, x[0] + 1e-3))
     assert wide.status == ["certified"]
 
 
 def test_features_that_may_not_move(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = data
     scale = np.array([0.0, 1.0, 2.0, 0.5])
-    result = frown.certify(model, x, y, scale=scale, norm=2)
-    free = frown.certify(model, x, y, scale=np.maximum(scale, 0.3), norm=2)
+    result = asking.certify(model, x, y, scale=scale, norm=2)
+    free = asking.certify(model, x, y, scale=np.maximum(scale, 0.3), norm=2)
     assert (result.radius >= free.radius * 0.97).all()
     for k, point in result.counterexamples.items():
         assert point[0] == x[k, 0]
@@ -258,7 +261,7 @@ def test_counterexamples_respect_a_range_that_floats_cannot_hold(
         # Only the outermost corner of the range changes the answer.
         edge = 2 * sign * end - 1e-6
         model = affine([[sign, sign], [0.0, 0.0]], [0.0, edge])
-        result = frown.certify(model, x, [1], bounds=bounds, method="crown")
+        result = asking.certify(model, x, [1], bounds=bounds, method="crown")
         assert result.counterexamples
         for point in result.counterexamples.values():
             assert point.min() >= bounds[0]
@@ -268,7 +271,7 @@ def test_counterexamples_respect_a_range_that_floats_cannot_hold(
 def test_a_tie_is_not_a_counterexample_elsewhere() -> None:
     """Equal outputs prove nothing and break nothing but the tie itself."""
     model = affine([[1.0], [1.0]], [0.0, 0.0])
-    result = frown.certify(model, np.ones((1, 1)), [0])
+    result = asking.certify(model, np.ones((1, 1)), [0])
     assert result.status[0] in ("unknown", "misclassified")
     assert result.radius[0] == 0
 
@@ -277,13 +280,13 @@ def test_a_time_limit_returns_what_is_proved(
     model: Model, data: tuple[np.ndarray, np.ndarray]
 ) -> None:
     x, y = data
-    best = frown.certify(model, x, y).radius
+    best = asking.certify(model, x, y).radius
     for seconds in (1e-9, 0.02, 0.1):
-        result = frown.certify(model, x, y, time_limit=seconds)
+        result = asking.certify(model, x, y, time_limit=seconds)
         assert len(result) == 5
         assert (result.radius <= best * 1.02).all()
         assert all(r.complete or r.radius >= 0 for r in result.rows)
-    hurried = frown.certify(model, x, y, time_limit=1e-9)
+    hurried = asking.certify(model, x, y, time_limit=1e-9)
     assert not any(r.complete for r in hurried.rows)
     assert set(hurried.status) <= {"unknown", "certified"}
 
@@ -303,7 +306,7 @@ def test_an_interrupt_hands_over_the_rows_so_far(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        frown.certify(
+        asking.certify(
             model,
             x,
             y,
@@ -320,10 +323,10 @@ def test_rows_keep_their_numbers_and_order(
     model: Model, data: tuple[np.ndarray, np.ndarray]
 ) -> None:
     x, y = data
-    whole = frown.certify(model, x, y, tol=1e-3)
+    whole = asking.certify(model, x, y, tol=1e-3)
     numbers = np.array([40, 10, 30, 20, 50])
     seen: list[int] = []
-    split = frown.certify(
+    split = asking.certify(
         model,
         x,
         y,
@@ -336,7 +339,7 @@ def test_rows_keep_their_numbers_and_order(
     assert split.radius == pytest.approx(whole.radius, rel=5e-3)
     assert set(split.counterexamples) <= set(numbers.tolist())
     order = np.array([3, 1, 4, 0, 2])
-    turned = frown.certify(model, x[order], y[order], tol=1e-3, memory=1)
+    turned = asking.certify(model, x[order], y[order], tol=1e-3, memory=1)
     assert turned.radius == pytest.approx(whole.radius[order], rel=5e-3)
 
 
@@ -362,7 +365,7 @@ def test_torch_and_onnx_imports_give_the_same_bounds(
     ours = [frown.load(net, torch.zeros(1, 4)), frown.load(path)]
     x = data[0]
     for method in ("interval", "crown", "frown"):
-        a, b = (frown.bound(m, x, eps=0.2, norm=2, method=method, dtype="float64") for m in ours)
+        a, b = (asking.bound(m, x, eps=0.2, norm=2, method=method, dtype="float64") for m in ours)
         assert np.allclose(a.lower, b.lower, atol=1e-6)
         assert np.allclose(a.upper, b.upper, atol=1e-6)
 
@@ -374,7 +377,7 @@ def test_bounds_forms_and_layers_hold_on_samples(
 ) -> None:
     x = data[0]
     p = BALL[norm]  # type: ignore[index]
-    out = frown.bound(model, x, eps=0.3, norm=norm, method=method, dtype="float64")
+    out = asking.bound(model, x, eps=0.3, norm=norm, method=method, dtype="float64")
     assert out.lower.shape == out.upper.shape == (5, 3)
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -394,7 +397,7 @@ def test_bounds_forms_and_layers_hold_on_samples(
 
 def test_results_summarise_their_rows(model: Model, data: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = data
-    result = frown.certify(model, x, y, method="crown", attack=False)
+    result = asking.certify(model, x, y, method="crown", attack=False)
     assert isinstance(result, Certification)
     assert result.certified_accuracy(0.0) == 1.0
     assert result.certified_accuracy(float(np.median(result.radius))) == 0.6
@@ -419,7 +422,7 @@ def test_radii_end_where_a_domain_does() -> None:
     model = frown.load(Energies(), torch.zeros(1, 4))
     rng = np.random.default_rng(3)
     x = rng.uniform(-0.5, 0.5, (6, 4))
-    result = frown.certify(model, x, norm=inf, method="crown")
+    result = asking.certify(model, x, norm=inf, method="crown")
     assert (result.radius > 0).all()
     assert (result.radius <= result.broken).all()
     for n in range(6):
@@ -427,7 +430,7 @@ def test_radii_end_where_a_domain_does() -> None:
         assert (model.run(near).argmax(1) == model.run(x[n : n + 1]).argmax()).all()
     # So far away that values do not exist everywhere.
     for method in ("interval", "crown", "frown"):
-        out = frown.bound(model, x, eps=4.0, method=method)
+        out = asking.bound(model, x, eps=4.0, method=method)
         assert not np.isfinite(out.lower).any() and not np.isfinite(out.upper).any()
 
 
@@ -440,12 +443,12 @@ def test_a_method_is_a_name_or_an_object(model: Model, data: tuple[np.ndarray, .
         ({"method": "interval"}, frown.Interval()),
     )
     for named, method in pairs:
-        one = frown.certify(model, x, y, attack=False, **named)
-        other = frown.certify(model, x, y, attack=False, method=method)
+        one = asking.certify(model, x, y, attack=False, **named)
+        other = asking.certify(model, x, y, attack=False, method=method)
         assert one.radius.tolist() == other.radius.tolist() and (one.radius > 0).all()
         assert other.rows[0].method == other.settings["method"] == method.name
-    low = frown.bound(model, x, 0.01, method="crown", rule="paper").lower
-    assert (frown.bound(model, x, 0.01, method=frown.Crown(rule="paper")).lower == low).all()
+    low = asking.bound(model, x, 0.01, method="crown", rule="paper").lower
+    assert (asking.bound(model, x, 0.01, method=frown.Crown(rule="paper")).lower == low).all()
 
 
 def test_a_method_of_ones_own_is_searched_with_from_crowns_brackets(
@@ -462,8 +465,8 @@ def test_a_method_of_ones_own_is_searched_with_from_crowns_brackets(
             return replace(found, literals=found.literals - 0.1 * found.literals.abs())
 
     x, y = data
-    crown = frown.certify(model, x, y, attack=False, method="crown")
-    own = frown.certify(model, x, y, attack=False, method=Doubting())
+    crown = asking.certify(model, x, y, attack=False, method="crown")
+    own = asking.certify(model, x, y, attack=False, method=Doubting())
     assert {row.method for row in own.rows} == {"doubting"}
     # Positive where CROWN's are: radii differ as searches do, by lines that jump with the radius.
     assert own.radius == pytest.approx(crown.radius, rel=0.1)

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from frown import api
+from frown.certification.run import _Run
 from frown.cli import app
 from frown.jobs import files as result_files
 from frown.jobs.files import COLUMNS
@@ -346,7 +347,7 @@ def test_output_that_cannot_be_written_is_found_before_the_work(
     net: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(api, "certify", lambda *a, **k: pytest.fail("the work began"))
+    monkeypatch.setattr(_Run, "all", lambda *a, **k: pytest.fail("the work began"))
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         assert "cannot write" in refusal("certify", net, data, "--out", out, code=6)
 
@@ -388,7 +389,7 @@ def test_unexpected_errors_take_one_line(net: Path, data: Path, monkeypatch: pyt
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("one\ntwo")
 
-    monkeypatch.setattr(api, "certify", broken)
+    monkeypatch.setattr(api.Question, "of", broken)
     message = refusal("certify", net, data, code=70)
     assert "ZeroDivisionError: one two" in message
     assert "FROWN_DEBUG=1" in message

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.paper import flat
 from benchmarks.paper.data import load_data
 from benchmarks.paper.experiments import METHODS
 from benchmarks.paper.machine import threads
@@ -199,7 +200,7 @@ def run_barrier(
                 options = _options(method, tol, steps)
                 for n, image in enumerate(images):
                     began = process_time()
-                    (row,) = api.certify(
+                    (row,) = flat.certify(
                         model, image[None], attack=False, level="estimate", **options
                     ).rows
                     seconds.append(process_time() - began)
@@ -250,7 +251,7 @@ def run_error(
             began = process_time()
             for a in range(0, size, TOGETHER):
                 part = slice(a, a + TOGETHER)
-                answers = api.certify(
+                answers = flat.certify(
                     model, x[part], labels[part], eps=problem.eps, bounds=(0, 1), **options
                 ).rows
                 statuses.update(row.status for row in answers)
@@ -285,7 +286,7 @@ def _options(method: str, tol: float, steps: int) -> dict[str, Any]:
 
 def _attacked(model: Model, images: NDArray[np.float64]) -> tuple[float, ...]:
     """Distances of the nearest counterexamples found; intervals keep the proofs beside cheap."""
-    rows = api.certify(model, images, method="interval", attack=True).rows
+    rows = flat.certify(model, images, method="interval", attack=True).rows
     return tuple(np.inf if r.broken is None else r.broken for r in rows)
 
 

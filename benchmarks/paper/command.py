@@ -327,6 +327,15 @@ def _methods(text: str | None) -> list[str] | None:
     return methods
 
 
+def _group(text: str) -> int:
+    """Neurons that share slopes: a number, or `layer` (0)."""
+    if text == "layer":
+        return 0
+    if not text.isdigit() or int(text) == 0:
+        raise InvalidInput(f"--group {text}: give a positive whole number, or layer")
+    return int(text)
+
+
 def _selected(
     names: Sequence[str],
     networks: list[str] | None,
@@ -337,11 +346,10 @@ def _selected(
 ) -> list[Experiment]:
     """The tables with what is left of them; an error if that is nothing."""
     from benchmarks.paper.experiments import ALIASES, experiments
-    from frown.jobs.options import parse_group
 
     known = experiments()
     tables = [known[ALIASES.get(name, name)] for name in names]
-    size = None if group is None else parse_group(group)
+    size = None if group is None else _group(group)
     nets, balls, ways = _networks(networks), _norms(norms), _methods(methods)
     if len(tables) > 1 and ways is not None:
         # Within the whole paper a method is measured only where the paper has it.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.paper import flat
 from benchmarks.paper.cells import Cell, Method, Samples, choose, network_file
 from benchmarks.paper.data import Dataset, load_data
 from benchmarks.paper.invocation import invocation
@@ -141,7 +142,7 @@ def _together(task: Task, problems: Problems, keep: Keep) -> None:
     at = {int(samples.index[n]): n for n in task.todo}
     began = process_time()
 
-    def on_rows(rows: list[Row], found: dict[int, NDArray[np.float64]]) -> None:
+    def on_rows(rows: list[Row]) -> None:
         nonlocal began
         # An interrupt hands over rows that it left unfinished.
         done = [row for row in rows if row.complete]
@@ -173,7 +174,7 @@ def _one_by_one(task: Task, problems: Problems, keep: Keep) -> None:
 def _certify(cell: Cell, problems: Problems, chosen: NDArray[np.int64], **more: Any) -> Any:
     samples = problems.samples(cell.network)
     options: dict[str, Any] = dict(cell.method.options)
-    return api.certify(
+    return flat.certify(
         problems.model(cell.network),
         samples.x[chosen],
         samples.label[chosen],

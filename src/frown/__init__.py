@@ -6,54 +6,95 @@ from frown.errors import FrownError
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from frown.api import bound, certify, load, sensitivity
+    from frown.bounds.method import Method
+    from frown.bounds.work import Machine
+    from frown.certification.attack import PGD
     from frown.certification.inspect import Bounded
+    from frown.certification.prove import Estimate, Rigorous
     from frown.certification.results import Certification, Row, Sensitivity
+    from frown.certification.run import Outcome, Progress, Watch
+    from frown.certification.search import At, Largest
     from frown.methods.crown import Crown, CrownIbp, FastLin, Interval
     from frown.methods.exact.distance import Exact
     from frown.methods.frown.network import Frown
     from frown.methods.lp.bounds import LP
+    from frown.problem.frames import Frames
+    from frown.problem.problem import Ball, Box
+    from frown.problem.property import Clauses, Condition, label_wins
     from frown.read.model import Model
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LP",
+    "PGD",
+    "At",
+    "Ball",
     "Bounded",
+    "Box",
     "Certification",
+    "Clauses",
+    "Condition",
     "Crown",
     "CrownIbp",
+    "Estimate",
     "Exact",
     "FastLin",
+    "Frames",
     "Frown",
     "FrownError",
     "Interval",
+    "Largest",
+    "Machine",
+    "Method",
     "Model",
+    "Outcome",
+    "Progress",
+    "Rigorous",
     "Row",
     "Sensitivity",
+    "Watch",
     "__version__",
     "bound",
     "certify",
+    "label_wins",
     "load",
     "sensitivity",
 ]
 
 _HOMES = {
-    "load": "frown.api",
-    "certify": "frown.api",
-    "sensitivity": "frown.api",
     "bound": "frown.api",
-    "Interval": "frown.methods",
-    "FastLin": "frown.methods",
-    "Crown": "frown.methods",
-    "CrownIbp": "frown.methods",
-    "Frown": "frown.methods",
-    "LP": "frown.methods",
-    "Exact": "frown.methods",
+    "certify": "frown.api",
+    "load": "frown.api",
+    "sensitivity": "frown.api",
+    "Method": "frown.bounds.method",
+    "Machine": "frown.bounds.work",
+    "PGD": "frown.certification.attack",
     "Bounded": "frown.certification.inspect",
-    "Model": "frown.read.model",
+    "Estimate": "frown.certification.prove",
+    "Rigorous": "frown.certification.prove",
     "Certification": "frown.certification.results",
     "Row": "frown.certification.results",
     "Sensitivity": "frown.certification.results",
+    "Outcome": "frown.certification.run",
+    "Progress": "frown.certification.run",
+    "Watch": "frown.certification.run",
+    "At": "frown.certification.search",
+    "Largest": "frown.certification.search",
+    "Crown": "frown.methods.crown",
+    "CrownIbp": "frown.methods.crown",
+    "FastLin": "frown.methods.crown",
+    "Interval": "frown.methods.crown",
+    "Exact": "frown.methods.exact.distance",
+    "Frown": "frown.methods.frown.network",
+    "LP": "frown.methods.lp.bounds",
+    "Frames": "frown.problem.frames",
+    "Ball": "frown.problem.problem",
+    "Box": "frown.problem.problem",
+    "Clauses": "frown.problem.property",
+    "Condition": "frown.problem.property",
+    "label_wins": "frown.problem.property",
+    "Model": "frown.read.model",
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,54 +13,51 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
-from frown.bounds.clock import NO_LIMIT, now
+from frown.bounds.arithmetic.float32 import check_execution
+from frown.bounds.clock import Clock, now
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.bounds.surroundings import in_plain_surroundings
-from frown.bounds.work import Pool, pool_of
-from frown.certification.attack import Attack
+from frown.bounds.work import Machine, pool_of
+from frown.certification.attack import PGD
+from frown.certification.certificates import Certificates
 from frown.certification.inspect import Bounded, bounded
+from frown.certification.prove import Estimate, Prover, Rigorous, proof_of
 from frown.certification.results import Certification, Row, Sensitivity
-from frown.certification.run import LITTLE, Progress, Question, Search, answered, certificate_name
-from frown.certification.statement import GIVEN, KEY, Spread, Statement
+from frown.certification.run import (
+    LITTLE,
+    Outcome,
+    Progress,
+    Stages,
+    Watch,
+    batch_size,
+    each,
+    outcomes,
+)
+from frown.certification.search import At, Largest, Searcher, search_of
+from frown.certification.statement import KEY, Statement, statement_of
 from frown.errors import InvalidInput
 from frown.graph.graph import Graph
-from frown.graph.simplify import simplify, without_batch_axis
-from frown.problem.frames import Frames, apart_of, frames_of
-from frown.problem.inputs import (
-    indices_of,
-    inputs_of,
-    labels_of,
-    norm_of,
-    numbers_of,
-    radii_of,
-    range_of,
-    scale_of,
-    targets_of,
-)
-from frown.problem.query import Query
+from frown.graph.simplify import simplify, tidy, without_batch_axis
+from frown.methods import described, method_of
+from frown.problem.frames import Moving
+from frown.problem.inputs import numbers_of, radii_of
+from frown.problem.problem import Box, Problem, Regions, Where, frames_of, where_of
+from frown.problem.property import Answers, Condition, condition_of
 from frown.read.model import Model
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "Progress",
-    "Search",
-    "bound",
-    "certify",
-    "load",
-    "plan_for",
-    "sensitivity",
-    "statement",
-]
+__all__ = ["Progress", "Question", "bound", "certify", "load", "plan_for", "sensitivity"]
 
+CHECK = 4.0  # times as long as a proof is what a check of it is taken to last
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @in_plain_surroundings
 def load(source: str | Path | nn.Module, example: Any = None) -> Model:
-    """A model from an ONNX file, or from a torch module and an example input.
+    """Load a model from an ONNX file, or from a torch module and an example input.
 
     The example is a batch (its first axis counts inputs). The imported graph is compared
     with the original runtime on random inputs; a disagreement is an error.
@@ -85,323 +83,270 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
 @in_plain_surroundings
 def certify(
     model: Model | str | Path,
-    x: ArrayLike,
-    y: ArrayLike | None = None,
+    where: Where | ArrayLike,
+    holds: Condition | ArrayLike | None = None,
     *,
-    norm: str | float = "inf",
     method: str | Method = "frown",
-    target: object = None,
-    bounds: object = None,
-    eps: ArrayLike | None = None,
-    scale: object = None,
-    frames: object = "all",
-    frame_axis: int = 0,
-    tol: float = 0.01,
-    group: int = 1,
-    wide: bool = False,
-    rule: str = "area",
-    steps: int | None = None,
-    tangents: int = 3,
-    boxes: str = "lp",
-    workers: int = 1,
-    hot: bool = True,
-    start: str = "frown",
-    dtype: str = "float32",
-    device: str = "cpu",
-    memory: int | None = None,
-    time_limit: float | None = None,
-    attack: bool | Attack = True,
-    batch: int | None = None,
-    level: str = "rigorous",
-    certificates: str | Path | None = None,
-    deployed: str | None = None,
-    indices: ArrayLike | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None = None,
+    search: Largest | At | ArrayLike | None = None,
+    proof: Rigorous | Estimate | str = "rigorous",
+    attack: PGD | None = PGD(),  # noqa: B008  (a frozen value)
+    machine: Machine = Machine(),  # noqa: B008
+    watch: Watch | None = None,
 ) -> Certification:
-    """The largest radius, within `tol`, at which each input's answer is proved.
+    """Prove, for every input, the largest radius at which the property holds around it.
 
-    x is (N, *model.input_shape), y the labels (N,); without them the model's own answers
-    stand in. `model` may be the path of an ONNX file, too. `target` is None (every other class),
-    a class, an array of classes, or "+K" (label + K, modulo the classes). `bounds` is the
-    valid input range. With `eps` one radius is checked instead of searched for. `scale`
-    gives features their own radius: eps * scale, 0 for features that may not move.
-    `frames` are slices of an input along `frame_axis`, as of a sequence in time: "all" share
-    one ball, "each" has its own, and 3, "0:3", [0, 2] or "each of 0:3" alone may move.
-    `method` is a name, whose options are given beside it, or a method with its own
-    (`frown.Frown(group=8)`). Methods lp and milp need the extra `frown[lp]`; `tangents`, `boxes`,
-    `workers`, `hot` and `start` are options of lp (see `frown.LP`).
+    Args:
+        model: as `load` gives it, or the path of an ONNX file.
+        where: a `Ball(x, norm=2, within=(0, 1))` or a `Box(lower, upper)`; inputs alone
+            (N, *model.input_shape) are the centres of balls in the norm infinity.
+        holds: `label_wins(y, target)` or another condition; labels alone mean that they win, and
+            without any the model's own answers stand in.
+        method: `Frown(group=8)`, `Crown()`, ..., or a name. `LP` and `Exact` need `frown[lp]`.
+        search: `Largest(tol=0.01)`, or `At(eps)` to check one radius; a number is `At` it.
+        proof: `Rigorous(certificates=, check=, execution=)` or `Estimate()`; or the name of a
+            level: "rigorous", "estimate", "checked".
+        attack: where counterexamples, the other end of brackets, come from; None: no attack.
+        machine: device, precision, memory, a time limit (`seconds`, from the call on: each input
+            keeps the best radius proved by then), inputs at a time, processes.
+        watch: told of progress and of rows as they are finished.
 
-    With the `level` "rigorous" every radius returned was proved at that very radius with all
-    rounding errors accounted for; with "estimate", in plain floating point. `certificates` is
-    a folder for one file per input, which `frown check` verifies; the level "checked" does so
-    at once. With `deployed` "float32" the statement covers the network as executed in single
-    precision, in any order of summation, as well (docs/soundness.md says what is assumed).
-
-    Rows carry a counterexample's distance as the other end of the bracket unless attack=False.
-    After `time_limit` seconds, proofs and the attack included but not `load`, each input keeps the
-    best radius proved so far; what is cheap is proved first.
+    Raises InvalidInput for what makes no sense or does not fit the model, OutputError where
+    certificates cannot be written.
     """
-    model = _model(model)
     began = now()
-    question = _question(model, x, y, norm, target, bounds, eps, scale, frames, frame_axis, indices)
-    search = Search(
-        method=method,
-        tol=tol,
-        group=group,
-        wide=wide,
-        rule=rule,
-        steps=steps,
-        tangents=tangents,
-        boxes=boxes,
-        workers=workers,
-        hot=hot,
-        start=start,
-        dtype=dtype,
-        device=device,
-        memory=memory,
-        time_limit=time_limit,
-        attack=attack,
-        batch=batch,
-        level=level,
-        certificates=_folder(certificates),
-        deployed=deployed,
-    )
-    plan = plan_for(model, dtype, device, search.proved(model))
-    run, options = answered(model, plan, question, search, search.clock(began), progress, on_rows)
-    options["scale"] = None if scale is None else "given"
-    options[KEY] = _statement(model, question, target, deployed).facts()
-    return Certification(
-        tuple(run.rows), run.counterexamples, model.name, model.digest, options, __version__
-    )
+    question = Question.of(_model(model), where, holds, search)
+    return question.certified(method_of(method), proof_of(proof), attack, machine, watch, began)
 
 
 @in_plain_surroundings
 def sensitivity(
     model: Model | str | Path,
-    x: ArrayLike,
-    y: ArrayLike | None = None,
+    where: Where | ArrayLike,
+    holds: Condition | ArrayLike | None = None,
     *,
-    frames: object = "all",
-    frame_axis: int = 0,
-    norm: str | float = "inf",
-    target: object = None,
-    bounds: object = None,
-    eps: ArrayLike | None = None,
-    scale: object = None,
-    indices: ArrayLike | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    on_rows: Callable[[list[Row], dict[tuple[int, int], NDArray[np.float64]]], None] | None = None,
-    **options: Any,
+    method: str | Method = "frown",
+    search: Largest | At | ArrayLike | None = None,
+    proof: Rigorous | Estimate | str = "rigorous",
+    attack: PGD | None = PGD(),  # noqa: B008  (a frozen value)
+    machine: Machine = Machine(),  # noqa: B008
+    watch: Watch | None = None,
 ) -> Sensitivity:
-    """The largest radius at which each frame alone may move, all others staying as they are:
+    """Prove the largest radius at which each frame alone may move, all others staying as they are:
     a small one tells a frame on which the answer hangs.
 
-    `frames` are those to ask about; everything else, `options` too, is as for `certify`. All
-    pairs of input and frame share batches. `progress` counts pairs, and counterexamples go
-    by input and frame.
+    The frames of `where`, a `Ball(x, frames=Frames("0:3", axis=0))`, are those to ask about;
+    everything else is as for `certify`. All pairs of input and frame share batches. Progress counts
+    pairs, and counterexamples go by input and frame.
     """
-    model = _model(model)
     began = now()
-    asked = _question(model, x, y, norm, target, bounds, eps, scale, "all", 0, indices)
-    shape = model.input_shape
-    chosen = apart_of(frames, frame_axis, shape)
-    whole, count = asked.query, len(chosen.chosen)
-    masks = chosen.apart(shape) * (1.0 if whole.scale is None else whole.scale)
-    stuck = [f for f, m in zip(chosen.chosen, masks, strict=True) if not m.any()]
-    if stuck:
-        raise InvalidInput(f"scale leaves frames {', '.join(map(str, stuck))} nowhere to move")
-    pairs = np.repeat(np.arange(len(whole)), count)
-    query = replace(whole.take(pairs), scale=np.tile(masks, (len(whole), *[1] * len(shape))))
-    radii = None if asked.radii is None else asked.radii[pairs]
+    question = Question.of(_model(model), where, holds, search, alone=True)
+    found = question.certified(method_of(method), proof_of(proof), attack, machine, watch, began)
+    assert question.alone is not None
+    return Sensitivity(
+        found.rows,
+        question.alone.chosen,
+        found.counterexamples,  # type: ignore[arg-type]
+        found.model,
+        found.digest,
+        found.settings,
+        found.version,
+    )
 
-    def named(rows: list[Row]) -> list[Row]:
-        return [
-            replace(
-                row,
-                index=int(asked.numbers[row.index // count]),
-                frames=str(chosen.chosen[row.index % count]),
-            )
-            for row in rows
-        ]
 
-    def keyed(found: dict[int, NDArray[np.float64]]) -> dict[tuple[int, int], NDArray[np.float64]]:
+@dataclass(frozen=True)
+class Question:
+    """A model, and a problem that fits it."""
+
+    model: Model
+    problem: Problem
+    tol: float
+    asked: Regions  # as they were given
+    condition: Condition
+    alone: Moving | None  # frames that move one at a time in them
+
+    @classmethod
+    def of(
+        cls, model: Model, where: object, holds: object, search: object, alone: bool = False
+    ) -> Question:
+        """Check what a user asks; with `alone`, about every frame by itself."""
+        region, how, frames = where_of(where), search_of(search), None
+        if alone:
+            if isinstance(region, Box):
+                raise InvalidInput("a box has no frames that move alone; give a Ball")
+            frames = frames_of(region.frames).alone(model.input_shape)
+            region = replace(region, frames="all")
+        regions = region.regions(model.input_shape)
+        if isinstance(how, At):
+            if regions.radius is not None:
+                raise InvalidInput("the region has a radius already: leave out search")
+            regions = replace(regions, radius=radii_of(how.eps, len(regions)))
+        condition = condition_of(holds)
+        answers = Answers(len(regions), model.classes, lambda: model.run(regions.x))
+        problem = Problem(regions, condition.on(answers, regions.index))
+        if frames is not None:
+            pairs = np.repeat(np.arange(len(regions)), len(frames.chosen))
+            problem = replace(problem.take(pairs), regions=regions.apart(frames))
+        tol = how.tol if isinstance(how, Largest) else Largest().tol
+        return cls(model, problem, tol, regions, condition, frames)
+
+    def statement(self, execution: str | None = None) -> Statement:
+        """What the rows are going to say."""
+        return statement_of(self.model, self.asked, self.condition, execution, self.alone)
+
+    def outcomes(
+        self,
+        method: Method,
+        proof: Rigorous | Estimate,
+        attack: PGD | None,
+        machine: Machine,
+        watch: Watch,
+        clock: Clock,
+    ) -> Iterator[Outcome]:
+        """The rows, batch by batch. Raises InvalidInput for what does not go together."""
+        model, problem = self.model, self.problem
+        if not isinstance(machine, Machine):
+            raise InvalidInput(f"machine must be a Machine, not {machine!r}")
+        if attack is not None and not isinstance(attack, PGD):
+            raise InvalidInput(f"attack must be a PGD or None, not {attack!r}")
+        execution = _execution(method, proof)
+        # Executed, a last function that keeps the order over the real numbers may round two outputs
+        # to one, so that all of the model is proved then; else what its labels are compared in.
+        graph = model.ranking if execution is None else model.graph
+        plan = plan_for(model, machine, graph)
+        method.refuse(plan, problem.regions.p)
+        size = machine.batch or batch_size(plan, method, machine.work(), len(problem))
+        exact = None
+        if isinstance(proof, Rigorous):
+            exact = Plan(tidy(graph))
+            if execution is not None:
+                check_execution(exact.graph)
+
+        def stages(taken: ExitStack) -> Stages:
+            certificates = None
+            if isinstance(proof, Rigorous):
+                certificates = Certificates.open(model, problem, proof, taken)
+            pool = taken.enter_context(pool_of(machine.workers if method.singly else 1))
+            after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")
+            single = problem.regions.radius is not None
+            work = machine.work(clock, pool)
+            searcher = Searcher(model, plan, method, self.tol, single, work, after)
+            prover = None
+            if exact is not None:
+                prover = Prover(searcher, exact, certificates is not None, execution or "")
+            return Stages(searcher, attack, prover, certificates, size)
+
+        return outcomes(stages, problem, watch)
+
+    def certified(
+        self,
+        method: Method,
+        proof: Rigorous | Estimate,
+        attack: PGD | None,
+        machine: Machine,
+        watch: Watch | None,
+        began: float,
+    ) -> Certification:
+        """All rows."""
+        if not isinstance(watch, Watch | None):
+            raise InvalidInput(f"watch must be a frown.Watch, not {watch!r}")
+        told = watch or Watch()
+        clock = machine.clock(began) if isinstance(machine, Machine) else Clock()
+        rows, found = list[Row](), dict[Any, NDArray[np.float64]]()
+
+        def take(outcome: Outcome) -> None:
+            rows.extend(outcome.rows)
+            found.update(outcome.counterexamples)
+            told.finished(outcome)
+
+        each(self.outcomes(method, proof, attack, machine, told, clock), take)
+        settings = self.settings(method, proof, attack, machine)
+        return Certification(
+            tuple(rows), found, self.model.name, self.model.digest, settings, __version__
+        )
+
+    def settings(
+        self, method: Method, proof: Rigorous | Estimate, attack: PGD | None, machine: Machine
+    ) -> dict[str, Any]:
+        """What is needed to repeat a run, as plain values."""
+        regions = self.problem.regions
+        moving = self.alone or regions.frames
+        execution = proof.execution if isinstance(proof, Rigorous) else None
+        frames = {} if moving is None else {"frames": moving.name, "frame_axis": moving.axis}
         return {
-            (int(asked.numbers[k // count]), chosen.chosen[k % count]): point
-            for k, point in found.items()
+            **({"sensitivity": True} if self.alone is not None else {}),
+            **frames,
+            "norm": regions.p,
+            "tol": self.tol,
+            "level": proof.level,
+            "deployed": execution,
+            "attack": None if attack is None else asdict(attack),
+            "dtype": machine.dtype,
+            "device": machine.device,
+            "time_limit": machine.seconds,
+            "memory": machine.memory,
+            "batch": machine.batch,
+            "workers": machine.workers,
+            **described(method),
+            KEY: self.statement(execution).facts(),
         }
 
-    def finished(rows: list[Row], found: dict[int, NDArray[np.float64]]) -> None:
-        if on_rows is not None:
-            on_rows(named(rows), keyed(found))
 
-    def file(k: int) -> str:
-        return certificate_name(int(asked.numbers[k // count]), chosen.chosen[k % count])
-
-    question = Question(query, radii, np.arange(len(query)), file)
-    options["certificates"] = _folder(options.get("certificates"))
-    search = Search(**options)
-    plan = plan_for(model, search.dtype, search.device, search.proved(model))
-    run, settings = answered(model, plan, question, search, search.clock(began), progress, finished)
-    settings |= {"sensitivity": True, "frames": chosen.name, "frame_axis": chosen.axis}
-    settings["scale"] = None if scale is None else "given"
-    settings[KEY] = _statement(model, asked, target, search.deployed, chosen).facts()
-    return Sensitivity(
-        tuple(named(run.rows)),
-        chosen.chosen,
-        keyed(run.counterexamples),
-        model.name,
-        model.digest,
-        settings,
-        __version__,
-    )
-
-
-def statement(
-    model: Model,
-    x: ArrayLike,
-    y: ArrayLike | None = None,
-    *,
-    norm: str | float = "inf",
-    target: object = None,
-    bounds: object = None,
-    eps: ArrayLike | None = None,
-    scale: object = None,
-    frames: object = "all",
-    frame_axis: int = 0,
-    deployed: str | None = None,
-    sensitivity: bool = False,
-    indices: ArrayLike | None = None,
-) -> Statement:
-    """What the rows of `certify`, or of `sensitivity`, with these arguments are going to say.
-
-    Raises InvalidInput for all that they refuse of these arguments.
-    """
-    apart = apart_of(frames, frame_axis, model.input_shape) if sensitivity else None
-    where = ("all", 0) if sensitivity else (frames, frame_axis)
-    question = _question(model, x, y, norm, target, bounds, eps, scale, *where, indices)
-    return _statement(model, question, target, deployed, apart)
-
-
-def _statement(
-    model: Model,
-    question: Question,
-    target: object,
-    deployed: str | None,
-    apart: Frames | None = None,
-) -> Statement:
-    query, shape = question.query, model.input_shape
-    frames = apart or query.frames
-    mask = None if frames is None else frames.mask(shape)
-    moving = np.ones(shape, bool) if mask is None else mask[0] > 0
-    factors = np.ones(shape) if query.scale is None else np.broadcast_to(query.scale[0], shape)
-    scale = None
-    if query.scale is not None:
-        free = factors[moving & (factors > 0)]
-        scale = replace(
-            Spread.of(factors, shape), least=float(free.min()), largest=float(free.max())
+def _execution(method: Method, proof: Rigorous | Estimate) -> str | None:
+    """The precision of execution to cover; InvalidInput where the method has no proofs for it."""
+    if isinstance(proof, Estimate):
+        return None
+    if method.estimates and (proof.check or proof.certificates is not None):
+        raise InvalidInput(
+            f"bounds of the method {method.name} have no certificates: take frown, crown or lp"
         )
-    valid = query.range
-    # Several normalisations are one: (x - mean) / std of the whole.
-    mean, std = np.zeros(shape), np.ones(shape)
-    for inner_mean, inner_std in model.normalisation:
-        mean, std = mean + std * inner_mean, std * inner_std
-    eps = None
-    if question.radii is not None:
-        same = (question.radii == question.radii[0]).all()
-        eps = repr(float(question.radii[0])) if same else "one per input"
-    kind = "all"
-    if query.target is not None:
-        named = isinstance(target, str) or np.ndim(target) == 0  # type: ignore[arg-type]
-        kind = str(target).strip() if named else GIVEN
-    return Statement(
-        norm=query.p,
-        frames="all" if frames is None else frames.name,
-        frame_axis=0 if frames is None else frames.axis,
-        sensitivity=apart is not None,
-        scale=scale,
-        fixed=int((moving & (factors == 0)).sum()),
-        features=int(moving.sum()),
-        lower=None if valid is None else Spread.of(valid.lower[0], shape),
-        upper=None if valid is None else Spread.of(valid.upper[0], shape),
-        mean=Spread.of(mean, shape) if model.normalisation else None,
-        std=Spread.of(std, shape) if model.normalisation else None,
-        target=kind,
-        eps=eps,
-        deployed=deployed or "",
-    )
+    if method.estimates and proof.execution is not None:
+        raise InvalidInput(
+            f"deployed needs rigorous bounds, and those of the method {method.name} are "
+            "estimates: take frown, crown or lp"
+        )
+    return proof.execution
 
 
 @in_plain_surroundings
 def bound(
     model: Model | str | Path,
-    x: ArrayLike,
-    eps: ArrayLike,
-    *,
-    norm: str | float = "inf",
-    method: str | Method = "crown",
+    where: Where,
     coef: ArrayLike | None = None,
-    bounds: object = None,
-    scale: object = None,
-    frames: object = "all",
-    frame_axis: int = 0,
-    group: int = 1,
-    wide: bool = False,
-    rule: str = "area",
-    steps: int | None = None,
-    tangents: int = 3,
-    boxes: str = "lp",
-    workers: int = 1,
-    hot: bool = True,
-    dtype: str = "float32",
-    device: str = "cpu",
-    memory: int | None = None,
+    *,
+    method: str | Method = "crown",
+    machine: Machine = Machine(),  # noqa: B008  (a frozen value)
 ) -> Bounded:
-    """Bounds of the outputs, or of linear functions coef (K, outputs) of them, over a ball
-    of radius `eps` (a number, or one per input) around each input.
+    """Bound the outputs, or linear functions coef (K, outputs) of them, over regions.
 
-    They are computed in plain floating point, of `dtype`, like radii of the level "estimate":
-    right up to rounding. The result has `lower` and `upper` (N, K), the intermediate bounds and
-    lines by layer, and the linear forms at the input.
+    `where` is a `Ball(x, ...).at(eps)` or a `Box`. Bounds are computed in plain floating point,
+    like radii of the level "estimate": right up to rounding. The result has `lower` and `upper`
+    (N, K), the intermediate bounds and lines by layer, and the linear forms at the input. Raises
+    InvalidInput as `certify` does.
     """
-    model = _model(model)
-    inputs = inputs_of(x, model.input_shape)
-    none = np.zeros(len(inputs), dtype=np.int64)
-    query = _query(model, inputs, none, None, norm, bounds, scale, frames, frame_axis, None)
-    search = Search(
-        method=method,
-        group=group,
-        wide=wide,
-        rule=rule,
-        steps=30 if steps is None else steps,
-        tangents=tangents,
-        boxes=boxes,
-        workers=workers,
-        hot=hot,
-        device=device,
-        memory=memory,
-    )
-    plan, chosen = plan_for(model, dtype, device), search.chosen()
-    work = search.work(NO_LIMIT, Pool())
+    model, chosen = _model(model), method_of(method).once
+    regions = where_of(where).regions(model.input_shape)
+    if regions.radius is None:
+        raise InvalidInput("the region has no radius: give frown.Ball(x, ...).at(eps)")
+    plan, work = plan_for(model, machine, model.graph), machine.work()
     graph = plan.graph
     if coef is None:
-        functions = 2 * len(inputs) * model.classes
+        functions = 2 * len(regions) * model.classes
         least = functions * plan.row_bytes(graph.output)  # all forms are part of the answer
         if least > max(work.memory, LITTLE):
             raise InvalidInput(
-                f"bounds of {model.classes} outputs, with their forms, of {len(inputs)} inputs "
+                f"bounds of {model.classes} outputs, with their forms, of {len(regions)} inputs "
                 f"take {least >> 20:,} MiB, memory (--memory) is {work.memory >> 20:,}: give "
                 "fewer inputs, functions (coef) or more memory"
             )
     rows = np.eye(model.classes) if coef is None else np.atleast_2d(numbers_of(coef, "coef"))
     if rows.ndim != 2 or rows.shape[1] != model.classes or not np.isfinite(rows).all():
         raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
-    radius = torch.from_numpy(radii_of(eps, len(inputs))).to(graph.dtype).to(graph.device)
+    chosen.refuse(plan, regions.p)
+    radius = torch.from_numpy(regions.radius).to(graph.dtype).to(graph.device)
     with torch.inference_mode():
         wanted = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
-        ball = query.region(graph).with_radius(radius)
-        chosen.refuse(plan, query.p)
-        with pool_of(search.workers if chosen.singly else 1) as pool:
+        ball = regions.on(graph).with_radius(radius)
+        with pool_of(machine.workers if chosen.singly else 1) as pool:
             own = replace(work, pool=pool)
             return bounded(plan, ball, wanted, chosen, model.input_shape, own)
 
@@ -419,84 +364,22 @@ def _model(model: object) -> Model:
     )
 
 
-def _folder(path: object) -> Path | None:
-    if path is None or isinstance(path, str | Path):
-        return None if path is None else Path(path)
-    raise InvalidInput(f"certificates must be a folder's path, not {path!r}")
-
-
-def _question(
-    model: Model,
-    x: ArrayLike,
-    y: ArrayLike | None,
-    norm: str | float,
-    target: object,
-    bounds: object,
-    eps: ArrayLike | None,
-    scale: object,
-    frames: object,
-    frame_axis: int,
-    indices: ArrayLike | None,
-) -> Question:
-    norm_of(norm)
-    numbers = None if indices is None else indices_of(indices, np.shape(x)[0] if np.ndim(x) else 0)
-    inputs = inputs_of(x, model.input_shape, numbers)
-    answers = model.run(inputs).argmax(1) if y is None else y
-    label = labels_of(answers, len(inputs), model.classes, numbers=numbers)
-    if model.classes < 2:
-        raise InvalidInput("the model has one output; a classifier has at least two classes")
-    wrong = targets_of(target, label, model.classes, numbers)
-    query = _query(model, inputs, label, wrong, norm, bounds, scale, frames, frame_axis, numbers)
-    radii = None if eps is None else radii_of(eps, len(inputs))
-    return Question(query, radii, np.arange(len(inputs)) if numbers is None else numbers)
-
-
-def _query(
-    model: Model,
-    inputs: NDArray[np.float64],
-    label: NDArray[np.int64],
-    target: NDArray[np.int64] | None,
-    norm: str | float,
-    bounds: object,
-    scale: object,
-    frames: object,
-    frame_axis: int,
-    numbers: NDArray[np.int64] | None,
-) -> Query:
-    shape = model.input_shape
-    moving = frames_of(frames, frame_axis, shape)
-    factor = scale_of(scale, shape)
-    mask = None if moving is None else moving.mask(shape)
-    if mask is not None:
-        factor = mask if factor is None else factor * mask
-        if not factor.any():
-            raise InvalidInput(f"scale is 0 in all frames that may move ({frames})")
-    valid = range_of(bounds, inputs, numbers)
-    return Query(inputs, label, target, norm_of(norm), valid, factor, moving)
-
-
-def plan_for(
-    model: Model, dtype: str = "float32", device: str = "cpu", graph: Graph | None = None
-) -> Plan:
-    """A network as the engines take it: simplified, in the wanted precision. `graph` is one of
-    the model's, that of its outputs unless given."""
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise InvalidInput(f"unknown dtype {dtype!r}; choose float32 or float64")
+def plan_for(model: Model, machine: Machine, given: Graph) -> Plan:
+    """A graph of the model as the methods take it: simplified, in the wanted precision."""
     try:
-        where = torch.device(device)
-        torch.zeros(1, device=where)
+        device = torch.device(machine.device)
+        torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
         reason = str(error).splitlines()[0][:120]
-        raise InvalidInput(f"device {device!r} is not available: {reason}") from None
-    if where.type == "meta":
+        raise InvalidInput(f"device {machine.device!r} is not available: {reason}") from None
+    if device.type == "meta":
         raise InvalidInput("device 'meta' holds no numbers; choose cpu or cuda")
-    given = model.graph if graph is None else graph
-    key = ("plan", dtype, str(where), "outputs" if given is model.graph else "scores")
+    key = ("plan", machine.dtype, str(device), "outputs" if given is model.graph else "scores")
     if key not in model.memo:
         graph = simplify(given)
         if len(model.input_shape) < len(graph.input_shape):  # the model has a batch axis of its own
             graph = without_batch_axis(graph)
-        model.memo[key] = Plan(graph.to(_DTYPES[dtype], where))
+        model.memo[key] = Plan(graph.to(_DTYPES[machine.dtype], device))
     plan: Plan = model.memo[key]
     return plan

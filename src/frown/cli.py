@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from frown import __version__
 from frown.certification.plain import plain, plain_lines
@@ -18,8 +21,21 @@ from frown.errors import FrownError, InvalidInput
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.
 
+
+class _Commands(TyperGroup):
+    """The commands of frown, of which `certify` is made when it is wanted."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name == "certify":
+            command = typer.main.get_command(_certify())
+            command.name = name
+        return name, command, rest
+
+
 app = typer.Typer(
     name="frown",
+    cls=_Commands,
     help="Prove how far an input can move before a neural network may change its answer.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -27,7 +43,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-MOST = 1024  # threads or processes: where systems refuse more, libraries end the process
 INTERRUPTED = 130
 UNEXPECTED = 70
 
@@ -87,8 +102,6 @@ def frown(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
 
-_DATA, _SEARCH, _MACHINE, _OUTPUT = "Data", "Search", "Machine", "Output"
-
 
 @app.command()
 def certify(
@@ -96,239 +109,59 @@ def certify(
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help=".npz (x, y, target), .npy or .csv inputs.")
     ],
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="A file with one label per input.", rich_help_panel=_DATA),
-    ] = None,
-    label_column: Annotated[
-        str | None,
-        typer.Option(help="first, last or a name: the labels in a .csv.", rich_help_panel=_DATA),
-    ] = None,
-    samples: Annotated[
-        str | None,
-        typer.Option(help="Which inputs: 5, 0:100 or 1,5,9.", rich_help_panel=_DATA),
-    ] = None,
-    divide: Annotated[
-        float | None,
-        typer.Option(help="Divide the inputs first: 255 for bytes.", rich_help_panel=_DATA),
-    ] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(help="The model sees (x - mean) / std.", rich_help_panel=_DATA),
-    ] = None,
-    std: Annotated[
-        str | None,
-        typer.Option(help="One number, or one per channel or feature.", rich_help_panel=_DATA),
-    ] = None,
-    bounds: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="LO HI", help="The valid range of inputs.", rich_help_panel=_DATA),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|NUMBERS",
-            help="Radius factor per feature (.npy, or numbers between commas); 0: may not move.",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    norm: Annotated[
-        str, typer.Option(help="inf, 1, 2 or any p >= 1.", rich_help_panel=_SEARCH)
-    ] = "inf",
-    frames: Annotated[
-        str,
-        typer.Option(
-            metavar="3|0:3|0,2|each|all",
-            help="Which frames of a sequence move; each: a ball for each, 'each of 0:3'.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = "all",
-    frame_axis: Annotated[
-        int,
-        typer.Option(help="The frames' axis, from 0, the batch aside.", rich_help_panel=_SEARCH),
-    ] = 0,
-    sensitivity: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity", help="A radius for every frame alone.", rich_help_panel=_SEARCH
-        ),
-    ] = False,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="interval, fastlin, crown-ibp, crown, frown, lp or milp.", rich_help_panel=_SEARCH
-        ),
-    ] = "frown",
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K|+K|FILE|all",
-            help="Only this class counts as wrong. Default: the file's, else all.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = None,
-    eps: Annotated[
-        float | None,
-        typer.Option(help="Check this radius, do not search.", rich_help_panel=_SEARCH),
-    ] = None,
-    tol: Annotated[
-        float, typer.Option(help="How exact the search is, relative.", rich_help_panel=_SEARCH)
-    ] = 0.01,
-    group: Annotated[
-        str,
-        typer.Option(
-            metavar="K|layer", help="How many neurons share slopes.", rich_help_panel=_SEARCH
-        ),
-    ] = "1",
-    wide: Annotated[
-        bool,
-        typer.Option("--wide", help="Search all slopes (appendix A.8).", rich_help_panel=_SEARCH),
-    ] = False,
-    rule: Annotated[
-        str, typer.Option(help="CROWN's lines: area or paper.", rich_help_panel=_SEARCH)
-    ] = "area",
-    tangents: Annotated[
-        int, typer.Option(min=1, help="lp: lines per curved side.", rich_help_panel=_SEARCH)
-    ] = 3,
-    boxes: Annotated[
-        str,
-        typer.Option(
-            help="lp: what bounds inner layers: lp, crown or frown.", rich_help_panel=_SEARCH
-        ),
-    ] = "lp",
-    attack: Annotated[
-        bool,
-        typer.Option(
-            "--attack/--no-attack", help="Look for counterexamples.", rich_help_panel=_SEARCH
-        ),
-    ] = True,
-    level: Annotated[
-        str,
-        typer.Option(help="estimate, rigorous or checked.", rich_help_panel=_SEARCH),
-    ] = "rigorous",
-    deployed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="float32",
-            help="Prove it for the network as executed in that precision, too.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST,
-            help="CPU threads (default: one for small networks, else all cores).",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MOST, help="lp: processes that share programs.", rich_help_panel=_MACHINE
-        ),
-    ] = 1,
-    hot: Annotated[
-        bool,
-        typer.Option(
-            "--hot/--cold", help="lp: start from the last solution.", rich_help_panel=_MACHINE
-        ),
-    ] = True,
-    start: Annotated[
-        str, typer.Option(help="lp: search from frown's or crown's.", rich_help_panel=_MACHINE)
-    ] = "frown",
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_MACHINE)
-    ] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="float32 or float64.", rich_help_panel=_MACHINE)
-    ] = "float32",
-    time_limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds; what is proved by then counts.", rich_help_panel=_MACHINE),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Like 4G. Default: half of what is free.", rich_help_panel=_MACHINE),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Inputs at a time.", rich_help_panel=_MACHINE)
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where result files go.", rich_help_panel=_OUTPUT),
-    ] = None,
-    certificates: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="One certificate per input, for frown check.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Overwrite what was there before.", rich_help_panel=_OUTPUT),
-    ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="No table, no progress.", rich_help_panel=_OUTPUT),
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option("--json", help="Rows as JSON lines on stdout.", rich_help_panel=_OUTPUT),
-    ] = False,
 ) -> None:
     """Certify inputs: the largest radius proved for each, and where it breaks."""
-    with reported():
-        from frown.jobs.job import Request, certify_files
-        from frown.jobs.screen import JsonScreen, QuietScreen, TableScreen
+    # `_Commands` puts the command of `_certify` in this one's place.
 
-        request = Request(
-            model=model,
-            data=data,
-            labels=labels,
-            label_column=label_column,
-            samples=samples,
-            divide=divide,
-            mean=mean,
-            std=std,
-            bounds=bounds,
-            scale=scale,
-            norm=norm,
-            frames=frames,
-            frame_axis=frame_axis,
-            sensitivity=sensitivity,
-            method=method,
-            target=target,
-            eps=eps,
-            tol=tol,
-            group=group,
-            wide=wide,
-            rule=rule,
-            tangents=tangents,
-            boxes=boxes,
-            workers=workers,
-            hot=hot,
-            start=start,
-            attack=attack,
-            level=level,
-            deployed=deployed,
-            certificates=certificates,
-            threads=threads,
-            device=device,
-            dtype=dtype,
-            time_limit=time_limit,
-            memory=memory,
-            batch=batch,
-            out=out,
-            force=force,
-            command=("frown", *sys.argv[1:]),
+
+def _certify() -> typer.Typer:
+    """The command `certify` with all options: they are fields of objects that take torch to load,
+    so it is made when it is called or its help is asked for."""
+    from frown.jobs.options import flags
+
+    def run(model: Path, data: Path, **options: Any) -> None:
+        with reported():
+            from frown.jobs.job import certify_files
+            from frown.jobs.options import request_of
+            from frown.jobs.screen import JsonScreen, Screen, TableScreen
+
+            quiet, json = options.pop("quiet"), options.pop("json")
+            given = {k: v for k, v in options.items() if v is not None and v is not False}
+            given["attack"] = options["attack"]
+            request = request_of(model, data, given, ("frown", *sys.argv[1:]))
+            screen = JsonScreen() if json else Screen() if quiet else TableScreen()
+            if not certify_files(request, screen):
+                raise typer.Exit(INTERRUPTED)
+
+    parameters = list(signature(certify, eval_str=True).parameters.values())
+    for flag in flags():
+        kind, default, switches = flag.type | None, None, [f"--{flag.name.replace('_', '-')}"]
+        told = flag.help[:1].upper() + flag.help[1:]
+        if flag.type is bool:
+            kind, default = bool, flag.default
+            switches += [f"{switches.pop()}/--no-{flag.name}"] if flag.default else []
+        elif flag.default is not None and flag.default is not MISSING:
+            told += f" (default: {flag.default})"
+        option = typer.Option(
+            *switches, help=f"{told}.", metavar=flag.metavar, rich_help_panel=flag.panel
         )
-        screen = JsonScreen() if json else QuietScreen() if quiet else TableScreen()
-        if not certify_files(request, screen):
-            raise typer.Exit(INTERRUPTED)
+        parameters.append(_keyword(flag.name, Annotated[kind, option], default))
+    for name, switch, told in (
+        ("quiet", ("--quiet", "-q"), "No table, no progress."),
+        ("json", ("--json",), "Rows as JSON lines on stdout."),
+    ):
+        option = typer.Option(*switch, help=told, rich_help_panel="Output")
+        parameters.append(_keyword(name, Annotated[bool, option], False))
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__doc__ = certify.__doc__
+    made = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    made.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+    return made
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 @app.command()

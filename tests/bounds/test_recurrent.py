@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asking
 import frown
 from frown.bounds import forms, rows
 from frown.bounds.forms import descend
@@ -145,7 +146,9 @@ def test_both_front_ends_agree(name: str, tmp_path: Path) -> None:
     other = exported(module, tmp_path / "model.onnx")
     x = sequences().numpy()
     np.testing.assert_allclose(ours.run(x), other.run(x), atol=1e-5)
-    first, second = (frown.bound(m, x, 0.1, method="crown", dtype="float64") for m in (ours, other))
+    first, second = (
+        asking.bound(m, x, 0.1, method="crown", dtype="float64") for m in (ours, other)
+    )
     np.testing.assert_allclose(first.lower, second.lower, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(first.upper, second.upper, rtol=1e-5, atol=1e-6)
     assert (first.upper - first.lower).max() > 1e-3
@@ -156,7 +159,7 @@ def test_both_front_ends_certify_the_same_radius(name: str, tmp_path: Path) -> N
     module, ours = made(name)
     other = exported(module, tmp_path / "model.onnx")
     radii = [
-        frown.certify(m, sequences(), method="crown", attack=False).radius for m in (ours, other)
+        asking.certify(m, sequences(), method="crown", attack=False).radius for m in (ours, other)
     ]
     assert (radii[0] > 0).all()
     np.testing.assert_allclose(radii[0], radii[1], rtol=1e-3)
@@ -175,7 +178,7 @@ def test_bounds_hold_on_sampled_and_attacked_sequences(name: str, region: str) -
     _, model = made(name)
     x, (p, eps, frames) = sequences(), REGIONS[region]
     crown, best = (
-        frown.bound(model, x, eps, norm=p, method=method, steps=3, frames=frames)
+        asking.bound(model, x, eps, norm=p, method=method, steps=3, frames=frames)
         for method in ("crown", "frown")
     )
     assert (best.lower >= crown.lower).all() and (best.upper <= crown.upper).all()
@@ -189,7 +192,7 @@ def test_bounds_hold_on_sampled_and_attacked_sequences(name: str, region: str) -
 def test_a_projected_lstm_is_bounded() -> None:
     _, model = made("lstm with projection")
     x = sequences()
-    out = frown.bound(model, x, 0.1, method="crown")
+    out = asking.bound(model, x, 0.1, method="crown")
     low, high = reached(model.run, x.numpy(), 0.1, inf)
     assert (low >= out.lower - 1e-5).all() and (high <= out.upper + 1e-5).all()
 

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import asking
 import frown
 from frown.certification.attack import Found
+from frown.certification.findings import Proved
 from frown.certification.results import Row
 from frown.cli import app
 from frown.errors import ModelMismatch
@@ -105,7 +107,7 @@ def withdrawn(row: Row) -> None:
 @pytest.mark.parametrize("norm", [1, 1.5, 2, 3, inf])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_misread_threshold_is_never_certified(norm: float, options: dict[str, Any]) -> None:
-    result = frown.certify(misread(), CENTRE, [0], norm=norm, **options)
+    result = asking.certify(misread(), CENTRE, [0], norm=norm, **options)
     withdrawn(result.rows[0])
 
 
@@ -113,7 +115,7 @@ def test_a_misread_threshold_is_never_certified(norm: float, options: dict[str, 
 @pytest.mark.parametrize("norm", [1, inf])
 def test_no_method_certifies_a_misread_file(method: str, norm: float, tmp_path: Path) -> None:
     wrong, _ = misread_file(tmp_path)
-    result = frown.certify(wrong, CENTRE[0], [0], norm=norm, method=method, bounds=(-40.0, 40.0))
+    result = asking.certify(wrong, CENTRE[0], [0], norm=norm, method=method, bounds=(-40.0, 40.0))
     withdrawn(result.rows[0])
 
 
@@ -121,40 +123,40 @@ def test_no_method_certifies_a_misread_file(method: str, norm: float, tmp_path: 
 @pytest.mark.parametrize("frames", ["each", "0", "each of 1:3", [0, 2]])
 def test_frames_with_balls_of_their_own_are_compared(norm: float, frames: object) -> None:
     x = np.tile(CENTRE[0], (1, 3, 1)).reshape(1, 3, 3)
-    result = frown.certify(misread(3), x, [0], norm=norm, frames=frames)
+    result = asking.certify(misread(3), x, [0], norm=norm, frames=frames)
     withdrawn(result.rows[0])
 
 
 @pytest.mark.parametrize("norm", [2, inf])
 def test_frames_that_move_alone_are_compared(norm: float) -> None:
     x = np.tile(CENTRE[0], (1, 3, 1)).reshape(1, 3, 3)
-    for row in frown.sensitivity(misread(3), x, [0], norm=norm).rows:
+    for row in asking.sensitivity(misread(3), x, [0], norm=norm).rows:
         withdrawn(row)
 
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
 def test_normalised_models_are_compared_in_the_users_units(norm: float) -> None:
     wrong = misread().normalised(5.0, 0.5)
-    withdrawn(frown.certify(wrong, CENTRE * 0.5 + 5.0, [0], norm=norm).rows[0])
+    withdrawn(asking.certify(wrong, CENTRE * 0.5 + 5.0, [0], norm=norm).rows[0])
 
 
 def test_the_region_is_compared_as_proved_and_not_beyond() -> None:
     """At a radius that ends before the threshold, graph and original are the same."""
-    row = frown.certify(misread(), CENTRE, [0], eps=1.4).rows[0]
+    row = asking.certify(misread(), CENTRE, [0], eps=1.4).rows[0]
     assert (row.status, row.level, row.radius) == ("certified", "rigorous", 1.4)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_other_rows_go_on_whatever_their_neighbours(batch: int) -> None:
     x = np.concatenate([CENTRE * by for by in (0.1, 1.0, 0.2, 1.05, 0.3)])
-    rows = frown.certify(misread(), x, [0] * 5, eps=1.9, batch=batch).rows
+    rows = asking.certify(misread(), x, [0] * 5, eps=1.9, batch=batch).rows
     wanted = ["certified", "mismatch", "certified", "mismatch", "certified"]
     assert [row.status for row in rows] == wanted
 
 
 def test_a_disagreement_on_the_input_itself_is_of_that_row() -> None:
     x = np.concatenate([CENTRE * 2, CENTRE * 0.5])
-    rows = frown.certify(misread(), x, [0, 0], eps=1.0).rows
+    rows = asking.certify(misread(), x, [0, 0], eps=1.0).rows
     withdrawn(rows[0])
     assert "at the input itself" in rows[0].remark
     assert rows[1].status == "certified"
@@ -168,7 +170,7 @@ def test_what_single_precision_cannot_answer_is_said() -> None:
     def breaks(x: np.ndarray) -> np.ndarray:
         return np.where(np.abs(x).reshape(len(x), -1).max(1, keepdims=True) > 19, np.nan, run(x))
 
-    row = frown.certify(replace(right, run=breaks), CENTRE, [0], eps=2.0).rows[0]
+    row = asking.certify(replace(right, run=breaks), CENTRE, [0], eps=2.0).rows[0]
     assert (row.status, row.radius) == ("mismatch", 0.0)
     assert "nan" in row.remark
 
@@ -180,7 +182,7 @@ def test_a_withdrawn_row_leaves_no_certificate(tmp_path: Path) -> None:
     stale = folder / "input-000000.frown"
     stale.write_bytes(b"of an earlier run")
     x = np.concatenate([CENTRE[0], CENTRE[0] * 0.1])
-    rows = frown.certify(wrong, x, [0, 0], eps=3.0, certificates=folder, level="checked").rows
+    rows = asking.certify(wrong, x, [0, 0], eps=3.0, certificates=folder, level="checked").rows
     withdrawn(rows[0])
     assert rows[1].level == "checked"
     assert [p.name for p in folder.iterdir()] == ["input-000001.frown"]
@@ -212,7 +214,7 @@ def test_the_command_line_tells_and_fails(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def assert_agrees(tested: Model, x: np.ndarray, norm: float) -> None:
-    result = frown.certify(tested, x, norm=norm, method="crown", attack=False, tol=0.5)
+    result = asking.certify(tested, x, norm=norm, method="crown", attack=False, tol=0.5)
     assert not [row.remark for row in result.rows if row.status == "mismatch"]
 
 
@@ -269,18 +271,20 @@ def test_a_counterexample_by_rounding_leaves_the_proof_below_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = torch.full((1, 1), 0.9999995, dtype=torch.float64)
-    monkeypatch.setattr("frown.certification.search.nearest", lambda *_: Found(at, at[:, 0]))
+    monkeypatch.setattr(
+        "frown.certification.counterexamples.nearest", lambda *_: Found(at, at[:, 0])
+    )
     right, x = close(), np.array([[0.0]])
     rounded = replace(right, run=steps(right.run, 2e-6))
     options = {"tol": 1e-9, "dtype": "float64"}
-    row = frown.certify(rounded, x, [0], **options).rows[0]
+    row = asking.certify(rounded, x, [0], **options).rows[0]
     assert row.broken == 0.9999995 and row.radius == np.nextafter(row.broken, 0)
     assert (row.status, row.level) == ("certified", "rigorous")
     assert "by rounding in single precision" in row.remark
-    one = frown.certify(rounded, x, [0], eps=1.0, **options).rows[0]
+    one = asking.certify(rounded, x, [0], eps=1.0, **options).rows[0]
     assert (one.status, one.radius, one.broken) == ("falsified", row.radius, row.broken)
     assert one.remark == row.remark.replace(f"{1.000001:.6g}", "1")
-    executed = frown.certify(rounded, x, [0], eps=1.0, deployed="float32", **options).rows[0]
+    executed = asking.certify(rounded, x, [0], eps=1.0, deployed="float32", **options).rows[0]
     assert (executed.status, executed.radius) == ("mismatch", 0.0)
     assert "float32 execution was proved" in executed.remark
 
@@ -288,7 +292,7 @@ def test_a_counterexample_by_rounding_leaves_the_proof_below_it(
 def test_a_counterexample_beyond_rounding_withdraws_the_row() -> None:
     right = close()
     wrong = replace(right, run=steps(right.run, 0.05))
-    row = frown.certify(wrong, np.array([[0.0]]), [0], eps=0.99).rows[0]
+    row = asking.certify(wrong, np.array([[0.0]]), [0], eps=0.99).rows[0]
     withdrawn(row)
 
 
@@ -298,14 +302,15 @@ def test_a_proof_that_a_counterexample_contradicts_is_withdrawn(
     """The graph itself errs within the radius: the proof must be wrong, and is not shown."""
     from frown.certification.prove import Prover
 
-    proved = Prover._prove
+    prove = Prover.prove
 
-    def too_far(self: Prover, batch: Any, eps: Any) -> None:
-        proved(self, batch, eps)
-        batch.rigorous = (batch.rigorous[0] * 1.5, batch.rigorous[1])
+    def too_far(self: Prover, *stages: Any) -> Proved:
+        proved = prove(self, *stages)
+        assert proved.radius is not None
+        return replace(proved, radius=proved.radius * 1.5)
 
-    monkeypatch.setattr(Prover, "_prove", too_far)
-    row = frown.certify(close(), np.array([[0.0]]), [0]).rows[0]
+    monkeypatch.setattr(Prover, "prove", too_far)
+    row = asking.certify(close(), np.array([[0.0]]), [0]).rows[0]
     assert (row.status, row.radius, row.level) == ("mismatch", 0.0, "estimate")
     assert "contradict" in row.remark and "report" in row.remark
 
@@ -333,7 +338,7 @@ def test_a_margin_of_zero_violates_and_nan_does_not() -> None:
 def test_a_tie_at_the_input_is_misclassified_whichever_argmax_names(
     label: int, options: dict[str, Any]
 ) -> None:
-    row = frown.certify(tied(0), np.array([[0.5]]), [label], **options).rows[0]
+    row = asking.certify(tied(0), np.array([[0.5]]), [label], **options).rows[0]
     assert row.prediction == 0  # the first of the largest
     assert (row.status, row.radius, row.broken) == ("misclassified", 0.0, 0.0)
     if label == 0:
@@ -345,21 +350,21 @@ def test_a_tie_at_the_input_is_misclassified_whichever_argmax_names(
 def test_a_tie_is_a_counterexample(first: int, method: str) -> None:
     """The label's outputs win beyond 1/2 alone: the nearest point that is no win is the tie."""
     found = tied(first)
-    result = frown.certify(found, np.array([[1.0]]), [first], method=method, bounds=(0.5, 2.0))
+    result = asking.certify(found, np.array([[1.0]]), [first], method=method, bounds=(0.5, 2.0))
     row = result.rows[0]
     assert row.broken == 0.5 and 0.49 < row.radius < 0.5
     assert found.run(result.counterexamples[0][None])[0].argmax() == 0
-    again = frown.certify(found, result.counterexamples[0][None], [first])
+    again = asking.certify(found, result.counterexamples[0][None], [first])
     assert again.status == ["misclassified"] and again.broken.tolist() == [0.0]
 
 
 def test_against_a_target_another_winner_is_no_counterexample() -> None:
     """The third class wins at the input, and the property, label against target, holds there."""
-    row = frown.certify(tied(0), np.array([[1.0]]), [0], target=2).rows[0]
+    row = asking.certify(tied(0), np.array([[1.0]]), [0], target=2).rows[0]
     assert row.status == "certified"
-    other = frown.certify(tied(0), np.array([[0.0]]), [0], target=2).rows[0]
+    other = asking.certify(tied(0), np.array([[0.0]]), [0], target=2).rows[0]
     assert (other.status, other.prediction, other.broken) == ("misclassified", 1, None)
-    lost = frown.certify(tied(0), np.array([[-20.0]]), [0], target=2).rows[0]
+    lost = asking.certify(tied(0), np.array([[-20.0]]), [0], target=2).rows[0]
     assert (lost.status, lost.broken) == ("misclassified", 0.0)
 
 
@@ -370,6 +375,6 @@ def test_regions_with_a_scale_of_their_own_are_compared_within_a_range(norm: obj
     net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
     loaded = frown.load(net.eval(), torch.zeros(1, 4))
     x = np.random.default_rng(2).uniform(0.2, 0.8, (3, 4))
-    found = frown.sensitivity(loaded, x, norm=norm, method="crown", bounds=(0, 1), attack=False)
+    found = asking.sensitivity(loaded, x, norm=norm, method="crown", bounds=(0, 1), attack=False)
     assert {row.status for row in found.rows} <= {"certified", "robust"}
     assert (found.radius > 0).all()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import zoo
-from frown.certification.attack import Attack, nearest
+from frown.certification.attack import PGD, nearest
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.problem.property import LabelWins, other_classes
@@ -47,7 +47,7 @@ def test_the_distance_to_a_plane(p: float) -> None:
     truth = 1.0 / float(torch.tensor(weight).norm(q))
     ball = Region(torch.zeros(1, 1, 4).double(), torch.tensor([5.0]).double(), p)
     spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
-    found = nearest(graph, ball, spec, torch.tensor([0.1]).double(), Attack())
+    found = nearest(graph, ball, spec, torch.tensor([0.1]).double(), PGD())
     distance = float(found.distance[0])
     assert truth * (1 - 1e-9) <= distance <= truth * 1.05
     assert float(ball.distance(found.point)[0]) == pytest.approx(distance)
@@ -64,7 +64,7 @@ def test_points_are_inside_and_adversarial(
     ball = zoo.region(graph, p, radius=3.0, count=4, clipped=clipped, scaled=scaled)
     label = graph.apply(ball.centre).argmax(1)
     spec = LabelWins(label, other_classes(label, 3), 3, torch.float64)
-    found = nearest(graph, ball, spec, ball.radius / 10, Attack(steps=25, restarts=2))
+    found = nearest(graph, ball, spec, ball.radius / 10, PGD(steps=25, restarts=2))
     hit = torch.isfinite(found.distance)
     assert hit.any()
     worst = (spec.coef @ graph.apply(found.point)[:, :, None]).squeeze(-1).amin(1)
@@ -81,5 +81,5 @@ def test_nothing_is_found_where_nothing_is() -> None:
     graph = linear([1.0, 1.0], 1.0)
     ball = Region(torch.zeros(1, 1, 2).double(), torch.tensor([0.4]).double(), inf)
     spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
-    found = nearest(graph, ball, spec, torch.tensor([0.4]).double(), Attack())
+    found = nearest(graph, ball, spec, torch.tensor([0.4]).double(), PGD())
     assert torch.isinf(found.distance).all()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+import asking
 import frown
 import frown_check
 from frown.certification import folder as folder_module
@@ -95,7 +96,7 @@ def test_certificates_of_an_earlier_run_are_kept(net: Path, data: Path, tmp_path
 def test_folders_that_cannot_be_written_are_found_before_the_work(
     net: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches.Batches, "all", lambda *a, **k: pytest.fail("the work began"))
+    monkeypatch.setattr(batches._Run, "all", lambda *a, **k: pytest.fail("the work began"))
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         message = call("certify", net, data, "--certificates", folder, code=6).stderr
@@ -110,10 +111,15 @@ def test_folders_that_cannot_be_written_are_found_before_the_work(
 
 
 def test_refusals_say_what_to_do(net: Path, data: Path, tmp_path: Path) -> None:
-    message = call("certify", net, data, "--level", "checked", code=2).stderr
-    assert "--certificates DIR" in message
+    given = ("--certificates", tmp_path / "p", "--level", "estimate")
+    assert "leave out level estimate" in call("certify", net, data, *given, code=2).stderr
     given = ("--certificates", tmp_path / "p", "--method", "milp")
     assert "take frown, crown or lp" in call("certify", net, data, *given, code=2).stderr
+
+
+def test_certificates_may_be_checked_without_a_folder_to_keep_them(net: Path, data: Path) -> None:
+    rows = frown.certify(frown.load(net), np.load(data)[:2], method="crown", proof="checked").rows
+    assert [(row.level, row.certificate) for row in rows] == [("checked", "")] * 2
 
 
 def test_certificates_of_frames_have_names_of_their_own(
@@ -128,7 +134,7 @@ def test_certificates_of_frames_have_names_of_their_own(
     refused = call("certify", net, data, "--certificates", tmp_path / "p", *given, code=6).stderr
     assert "frame-001.frown and 3 more" in refused
     # From Python, with the folder as text.
-    found = frown.sensitivity(
+    found = asking.sensitivity(
         frown.load(net), np.load(data)[:1], frames=[0, 2], certificates=str(tmp_path / "q")
     )
     for row in found.rows:
@@ -157,7 +163,7 @@ def test_rows_cut_short_say_which_step_is_missing(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        frown.certify(
+        asking.certify(
             frown.load(net),
             np.load(data),
             certificates=tmp_path / "p",
@@ -183,7 +189,7 @@ def test_an_interrupt_between_writing_and_checking(
 
     monkeypatch.setattr(frown_check, "check", once)
     with pytest.raises(KeyboardInterrupt):
-        frown.certify(
+        asking.certify(
             frown.load(net),
             np.load(data)[:3],
             level="checked",
@@ -198,7 +204,7 @@ def test_an_interrupt_between_writing_and_checking(
 
 
 def test_a_radius_of_zero_is_proved_like_others(net: Path, data: Path, tmp_path: Path) -> None:
-    found = frown.certify(
+    found = asking.certify(
         frown.load(net),
         np.load(data)[:2],
         eps=[0.0, 1e-3],
@@ -290,7 +296,7 @@ def test_inputs_of_one_number_would_overwrite_each_others_certificates(
 ) -> None:
     found, x, proofs = frown.load(net), np.load(data), tmp_path / "proofs"
     with pytest.raises(frown.FrownError, match="several inputs have 7"):
-        frown.certify(found, x, indices=[7, 3, 7, 5], certificates=proofs)
+        asking.certify(found, x, indices=[7, 3, 7, 5], certificates=proofs)
     assert not proofs.exists()
-    rows = frown.certify(found, x, indices=[7, 3, 7, 5]).rows  # without files, why not
+    rows = asking.certify(found, x, indices=[7, 3, 7, 5]).rows  # without files, why not
     assert [row.index for row in rows] == [7, 3, 7, 5]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import asking
 import frown
 from frown import api
 from frown.certification.folder import CERTIFICATES_LOCK, RESULTS_LOCK, Lock, holder, write_whole
@@ -317,7 +318,7 @@ def test_certificates_of_python_take_their_folder(net: Path, data: Path, tmp_pat
     x = np.load(data)[:2]
     network = frown.load(net)
     seen: list[bool] = []
-    frown.certify(
+    asking.certify(
         network,
         x,
         method="crown",

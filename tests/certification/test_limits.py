@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import asking
 import frown
 from frown.api import plan_for
 from frown.bounds import clock as clocks
@@ -79,12 +80,12 @@ def test_no_work_is_begun_after_the_limit(
     monkeypatch.setattr(gather, "PASS", 40)
     options: dict[str, Any] = {"method": method, "attack": attack, "batch": 2}
     work = Work(monkeypatch)
-    whole = frown.certify(model, x, **options)
+    whole = asking.certify(model, x, **options)
     total, before = work.done, 0.0
     assert total > 500
     for limit in (50, 400, total // 2, 8 * total):
         work.done = 0
-        found = frown.certify(model, x, time_limit=limit, **options)
+        found = asking.certify(model, x, time_limit=limit, **options)
         assert work.done <= 1.1 * limit + BEYOND
         assert (found.radius <= whole.radius * 1.02).all()
         assert {row.level for row in found.rows} == {"rigorous"}
@@ -114,13 +115,13 @@ def test_in_little_time_more_is_proved_than_intervals_tell(
     monkeypatch.setattr(gather, "PASS", 40)
     model, options = deep(), dict[str, Any](method="crown", attack=False)
     work = Work(monkeypatch, proofs)
-    rough = frown.certify(model, x[:1], method="crown-ibp", attack=False).radius
+    rough = asking.certify(model, x[:1], method="crown-ibp", attack=False).radius
     work.done = 0
-    frown.certify(model, x[:1], **options)
+    asking.certify(model, x[:1], **options)
     total = work.done
     for share, least in ((0.45, 5.0), (1.0, 15.0), (2.0, 45.0)):
         work.done = 0
-        found = frown.certify(model, x[:1], time_limit=share * total, **options)
+        found = asking.certify(model, x[:1], time_limit=share * total, **options)
         assert work.done <= 1.1 * share * total + BEYOND * proofs
         assert (found.radius > least * rough).all()
 
@@ -137,9 +138,9 @@ def test_a_limit_passed_during_the_search_leaves_a_proof(
         now[0] += 1000
         return evaluate(*args, **named)
 
-    crown = frown.certify(model, x, method="crown", attack=False)
+    crown = asking.certify(model, x, method="crown", attack=False)
     monkeypatch.setattr(optimise._Search, "evaluate", slow)
-    found = frown.certify(model, x, method="frown", attack=False, time_limit=100)
+    found = asking.certify(model, x, method="frown", attack=False, time_limit=100)
     assert {row.level for row in found.rows} == {"rigorous"}
     assert not any(row.complete for row in found.rows)
     np.testing.assert_allclose(found.radius, crown.radius, rtol=0.05)
@@ -185,7 +186,7 @@ def test_no_tensor_has_classes_times_classes() -> None:
     model = frown.load(net.eval(), torch.zeros(1, 3))
     budget = 4 << 20
     with Sizes():
-        frown.certify(model, np.full((1, 3), 0.5), eps=1e-6, method="crown", memory=budget)
+        asking.certify(model, np.full((1, 3), 0.5), eps=1e-6, method="crown", memory=budget)
     assert 0 < largest[0] <= budget
 
 
@@ -195,15 +196,15 @@ def test_memory_that_is_too_little_is_said_before_any_work(
     layers = (torch.nn.Linear(3, 1200), torch.nn.ReLU(), torch.nn.Linear(1200, 1200))
     many = frown.load(torch.nn.Sequential(*layers, torch.nn.ReLU()).eval(), torch.zeros(1, 3))
     with pytest.raises(InvalidInput, match=r"slopes and margins take \d+ MiB"):
-        frown.certify(many, np.ones((1, 3)), memory=1 << 20)
+        asking.certify(many, np.ones((1, 3)), memory=1 << 20)
     with pytest.raises(InvalidInput, match="coef"):
-        frown.bound(many, np.ones((1, 3)), 0.1, memory=1 << 20)
+        asking.bound(many, np.ones((1, 3)), 0.1, memory=1 << 20)
     for wrong in ("a", 1.5, 0):
         with pytest.raises(InvalidInput, match="memory"):
-            frown.certify(model, x, memory=wrong)  # type: ignore[arg-type]
+            asking.certify(model, x, memory=wrong)  # type: ignore[arg-type]
     for wrong in ("a", float("nan"), True):
-        with pytest.raises(InvalidInput, match="time_limit"):
-            frown.certify(model, x, time_limit=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="time-limit"):
+            asking.certify(model, x, time_limit=wrong)  # type: ignore[arg-type]
 
 
 def test_patches_of_a_convolution_are_not_taken_for_whole_layers() -> None:
@@ -218,5 +219,5 @@ def test_patches_of_a_convolution_are_not_taken_for_whole_layers() -> None:
         *layers, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8192, 2)
     )
     model = frown.load(net.eval(), torch.zeros(1, 1, 32, 32))
-    plan = plan_for(model)
+    plan = plan_for(model, frown.Machine(), model.graph)
     assert batch_size(plan, Frown(), Budget(memory=64 << 20), 4) == 1

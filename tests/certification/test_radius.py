@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
 from math import exp, inf, nan
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from frown.certification import radius
-from frown.certification.batch import Batch
 from frown.certification.radius import Bracket, Goal, search
+from frown.certification.search import still_open
 
 Margin = Callable[[float], float]
 TOL = 0.01
 GOAL = Goal.fixed(TOL)
+
+
+def last(steps: Iterable[Bracket]) -> Bracket:
+    """The brackets at the end of a search."""
+    *_, found = steps
+    return found
 
 
 def power(root: float, exponent: float, clean: float = 1.0) -> Margin:
@@ -76,7 +83,7 @@ def run(
     clean = torch.tensor([[m(0.0), m(0.0) + 1] for m in margins], dtype=dtype)
     limits = torch.full((count,), limit, dtype=dtype)
     start = torch.full((count,), first, dtype=dtype)
-    return search(Bracket.start(clean, limits), evaluate, start, GOAL, 60), evaluate
+    return last(search(Bracket.start(clean, limits), evaluate, start, GOAL, 60)), evaluate
 
 
 @pytest.mark.parametrize("name", MARGINS)
@@ -165,16 +172,10 @@ def test_stopping_keeps_what_was_proved() -> None:
     margin, root = MARGINS["square"]
     for rounds in range(6):
         evaluate = Counted([margin], torch.float64)
-        asked = iter(range(100))
         clean = torch.ones(1, 2, dtype=torch.float64)
         start = Bracket.start(clean, torch.tensor([10.0], dtype=torch.float64))
-        bracket = search(
-            start,
-            evaluate,
-            torch.tensor([0.1], dtype=torch.float64),
-            GOAL,
-            stop=lambda asked=asked, rounds=rounds: next(asked) >= rounds,
-        )
+        first = torch.tensor([0.1], dtype=torch.float64)
+        bracket = last(islice(search(start, evaluate, first, GOAL), rounds + 1))
         assert len(evaluate.asked[0]) == rounds or rounds > 3
         proved = float(bracket.proved[0])
         assert proved == max(evaluate.held[0], default=0.0) <= root
@@ -184,7 +185,7 @@ def test_stopping_keeps_what_was_proved() -> None:
 def test_nan_and_infinity_prove_nothing(value: float) -> None:
     clean = torch.ones(1, 2)
     bracket = Bracket.start(clean, torch.tensor([10.0]))
-    bracket.record(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([[value, 1.0]]))
+    bracket = bracket.record(torch.tensor([0]), torch.tensor([1.0]), torch.tensor([[value, 1.0]]))
     assert float(bracket.proved[0]) == 0
     assert float(bracket.failed[0]) == 1
 
@@ -201,9 +202,9 @@ def test_what_a_glance_does_not_prove_has_not_failed(glance: bool) -> None:
 
     clean = torch.ones(1, 1, dtype=torch.float64)
     bracket = Bracket.start(clean, torch.tensor([10.0], dtype=torch.float64))
-    bracket.proved += 0.3
+    bracket = replace(bracket, proved=bracket.proved + 0.3)
     first = torch.tensor([0.6], dtype=torch.float64)
-    search(bracket, evaluate, first, GOAL, glance=glance)
+    bracket = last(search(bracket, evaluate, first, GOAL, glance=glance))
     end = 1.0 if glance else first.item()
     assert end / (1 + TOL) <= float(bracket.proved[0]) < float(bracket.failed[0])
     assert float(bracket.failed[0]) <= end * (1 + 2 * TOL) and len(asked) <= 9
@@ -213,13 +214,14 @@ def test_a_glance_where_nothing_is_proved_yet_counts() -> None:
     clean = torch.ones(3, 1, dtype=torch.float64)
     limit = torch.full((3,), torch.inf, dtype=torch.float64)
     bracket = Bracket.start(clean, limit)
-    bracket.proved += torch.tensor([0.0, 0.1, 0.1], dtype=torch.float64)
+    bracket = replace(bracket, proved=torch.tensor([0.0, 0.1, 0.1], dtype=torch.float64))
 
     def evaluate(index: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
         blind = (index == 2) & (radius > 0.5)
         return torch.where(blind, torch.nan, 1 - 4 * radius)[:, None]
 
-    search(bracket, evaluate, torch.ones(3, dtype=torch.float64), GOAL, glance=True)
+    first = torch.ones(3, dtype=torch.float64)
+    bracket = last(search(bracket, evaluate, first, GOAL, glance=True))
     assert (bracket.proved <= 0.25).all() and (bracket.proved >= 0.25 / (1 + TOL)).all()
 
 
@@ -230,11 +232,12 @@ def test_a_search_left_early_goes_on_as_if_it_had_not_been(name: str) -> None:
     clean = torch.tensor([[margin(0.0), margin(0.0) + 1]], dtype=torch.float64)
     first, limit = (torch.tensor([r], dtype=torch.float64) for r in (0.05, 1000.0))
     evaluate = Counted([margin], torch.float64)
-    bracket = search(Bracket.start(clean, limit), evaluate, first, GOAL, 60, enough=Goal(0.2, 0.05))
+    start, enough = Bracket.start(clean, limit), Goal(0.2, 0.05)
+    bracket = last(search(start, evaluate, first, GOAL, 60, enough=enough))
     assert len(evaluate.asked[0]) <= len(through.asked[0])
     rest = bracket.rows(torch.tensor([0]))
     if len(rest.open(GOAL)):
-        search(rest, evaluate, rest.propose(torch.tensor([0]), GOAL), GOAL, 60)
+        rest = last(search(rest, evaluate, rest.propose(torch.tensor([0]), GOAL), GOAL, 60))
     assert evaluate.asked == through.asked
     assert rest.proved == whole.proved and rest.failed == whole.failed
 
@@ -245,16 +248,16 @@ def test_what_another_search_proved_is_taken_over() -> None:
     one, other = Bracket.start(clean, limit), Bracket.start(clean[:2], limit[:2])
     every, some = torch.arange(3), torch.tensor([2, 0])
     margins = torch.full((3, 1), 0.1, dtype=torch.float64)
-    one.record(every, torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64), margins)
-    one.record(every, torch.tensor([1.2, 1.2, 2.0], dtype=torch.float64), -margins)
+    one = one.record(every, torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64), margins)
+    one = one.record(every, torch.tensor([1.2, 1.2, 2.0], dtype=torch.float64), -margins)
     # Sample 2 is proved further, below what failed; sample 0 beyond what failed.
     both = torch.arange(2)
-    other.record(both, torch.tensor([1.5, 1.3], dtype=torch.float64), 2 * margins[:2])
-    other.record(both, torch.tensor([1.6, 1.4], dtype=torch.float64), -2 * margins[:2])
-    one.take_over(some, other)
+    other = other.record(both, torch.tensor([1.5, 1.3], dtype=torch.float64), 2 * margins[:2])
+    other = other.record(both, torch.tensor([1.6, 1.4], dtype=torch.float64), -2 * margins[:2])
+    one = one.take_over(some, other)
     assert one.proved.tolist() == [1.3, 1.0, 1.5] and one.failed.tolist() == [1.4, 1.2, 2.0]
     assert one.at_proved.flatten().tolist() == [0.2, 0.1, 0.2]
-    one.take_over(every, Bracket.start(clean, limit))  # nothing proved: nothing changes
+    one = one.take_over(every, Bracket.start(clean, limit))  # nothing proved: nothing changes
     assert one.proved.tolist() == [1.3, 1.0, 1.5]
 
 
@@ -270,25 +273,19 @@ def test_what_failed_nearby_needs_no_remark(monkeypatch: pytest.MonkeyPatch) -> 
     """Open is a bracket whose margins should last longer, too; only a wide one is worth a word."""
     clean = torch.ones(3, 1)
     bracket = Bracket.start(clean, torch.full((3,), 9.0))
-    bracket.proved = torch.tensor([1.0, 1.0, 1.0])
-    bracket.failed = torch.tensor([1.005, 1.5, torch.inf])
+    ends = {"proved": [1.0, 1.0, 1.0], "failed": [1.005, 1.5, torch.inf]}
+    bracket = replace(bracket, **{k: torch.tensor(v) for k, v in ends.items()})
     monkeypatch.setattr(Bracket, "open", lambda self, goal: torch.arange(3))
-    batch = Batch.__new__(Batch)
-    batch.complete, batch.bracket, batch.whole = True, bracket, torch.full((3,), torch.inf)
-    batch.right, batch.remark = np.array([4, 5, 6]), {}
-    batch.say_what_is_open(Goal.optimised(0.01))
-    assert sorted(batch.remark) == [5, 6]
-    assert "1.5" in batch.remark[5] and "no radius told" in batch.remark[6]
-    batch.complete, batch.remark = False, {}
-    batch.say_what_is_open(Goal.optimised(0.01))
-    assert not batch.remark  # who was interrupted says so elsewhere
+    said = dict(still_open(bracket, Goal.optimised(0.01), torch.full((3,), torch.inf)))
+    assert sorted(said) == [1, 2]
+    assert "1.5" in said[1] and "no radius told" in said[2]
 
 
 def test_a_leap_ends_short_of_where_margins_vanish() -> None:
     """With nothing failed yet a search goes threefold; if it may leap, half the way at most."""
     clean, limit = torch.ones(3, 1), torch.full((3,), 100.0)
     bracket, every = Bracket.start(clean, limit, power=1.0), torch.arange(3)
-    bracket.record(every, torch.full((3,), 1.0), torch.tensor([[0.99], [0.9], [0.5]]))
+    bracket = bracket.record(every, torch.full((3,), 1.0), torch.tensor([[0.99], [0.9], [0.5]]))
     for leap, most in ((3.0, (3.0, 3.0, 2.0)), (10.0, (10.0, 5.0, 2.0))):
         found = bracket.propose(every, Goal(0.01, 0.006, leap))
         torch.testing.assert_close(found, torch.tensor(most), rtol=0.02, atol=0)

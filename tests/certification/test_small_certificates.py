@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import asking
 import frown
 import frown_check
 from frown.bounds.arithmetic.passing import _short
@@ -47,7 +48,7 @@ def _at_most(size: int, patch: pytest.MonkeyPatch) -> None:
 def certified(path: Path, out: Path, **options: object) -> tuple[list[frown.Row], list[bytes]]:
     loaded = frown.load(path)
     x = np.random.default_rng(1).uniform(-1, 1, (2, *loaded.input_shape))
-    rows = frown.certify(loaded, x, attack=False, certificates=out, **options).rows
+    rows = asking.certify(loaded, x, attack=False, certificates=out, **options).rows
     return list(rows), [(out / row.certificate).read_bytes() for row in rows]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import asking
 import frown
 from frown.errors import InvalidInput
 from onnx_models import model, node, saved, weights
@@ -60,9 +61,9 @@ def test_answers_do_not_depend_on_the_surroundings(name: str, method: str) -> No
 
     def answers() -> tuple[np.ndarray, ...]:
         loaded = frown.load(module, example)
-        one = frown.sensitivity(loaded, x, frame_axis=0, method=method)
-        there = frown.bound(loaded, x, 0.1, method=method)
-        radius = frown.certify(loaded, x, method=method).radius
+        one = asking.sensitivity(loaded, x, frame_axis=0, method=method)
+        there = asking.bound(loaded, x, 0.1, method=method)
+        radius = asking.certify(loaded, x, method=method).radius
         return radius, np.array([row.radius for row in one.rows]), there.lower, there.upper
 
     expected = answers()
@@ -81,7 +82,7 @@ def test_the_surroundings_are_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [frown.certify, frown.sensitivity, lambda m, x: frown.bound(m, x, 1)]
+    "call", [frown.certify, frown.sensitivity, lambda m, x: asking.bound(m, x, 1)]
 )
 @pytest.mark.parametrize("wrong", [network(), None, 3])
 def test_what_is_no_model_is_said_to_be_none(call: object, wrong: object) -> None:
@@ -93,7 +94,7 @@ def test_a_path_is_loaded() -> None:
     path = f"{frown.__path__[0]}/jobs/assets/digits.onnx"
     loaded = frown.load(path)
     x = np.full((1, *loaded.input_shape), 0.5)
-    found, expected = (frown.bound(m, x, 0.01) for m in (path, loaded))
+    found, expected = (asking.bound(m, x, 0.01) for m in (path, loaded))
     np.testing.assert_array_equal(found.lower, expected.lower)
 
 
@@ -109,7 +110,7 @@ def test_a_network_without_a_batch_axis_is_bounded(tmp_path: Path) -> None:
     ]
     loaded = frown.load(saved(model(nodes, [1], constants), tmp_path))
     for method in ("interval", "crown", "frown"):
-        found = frown.bound(loaded, np.zeros((1, 1)), 0.1, method=method)
+        found = asking.bound(loaded, np.zeros((1, 1)), 0.1, method=method)
         assert found.lower.shape == (1, 1)
         for x in np.linspace(-0.1, 0.1, 5):
             value = loaded.run(np.full((1, 1), x)).ravel()[0]
@@ -130,7 +131,7 @@ def test_a_network_without_a_batch_axis_is_bounded(tmp_path: Path) -> None:
 def test_what_is_no_array_of_numbers_is_refused(wrong: object) -> None:
     loaded = frown.load(network(), torch.zeros(1, 4))
     with pytest.raises(InvalidInput, match="not an array of real numbers"):
-        frown.certify(loaded, wrong)  # type: ignore[arg-type]
+        asking.certify(loaded, wrong)  # type: ignore[arg-type]
 
 
 def test_arrays_of_any_layout_are_read() -> None:
@@ -139,7 +140,7 @@ def test_arrays_of_any_layout_are_read() -> None:
     still = x.copy()
     still.flags.writeable = False
     tensor = torch.tensor(x, requires_grad=True)
-    expected = frown.certify(loaded, x, method="crown", attack=False).radius
+    expected = asking.certify(loaded, x, method="crown", attack=False).radius
     for other in (
         np.asfortranarray(x),
         x.astype(">f8"),
@@ -152,7 +153,7 @@ def test_arrays_of_any_layout_are_read() -> None:
         tensor.detach().to_sparse(),
         torch._neg_view(-tensor.detach()),
     ):
-        found = frown.certify(loaded, other, method="crown", attack=False).radius
+        found = asking.certify(loaded, other, method="crown", attack=False).radius
         np.testing.assert_array_equal(found, expected)
 
 
@@ -164,8 +165,7 @@ def test_arrays_of_any_layout_are_read() -> None:
         {"device": "meta"},
         {"attack": "a"},
         {"certificates": 3},
-        {"progress": 3},
-        {"on_rows": 3},
+        {"watch": 3},
         {"time_limit": "5"},
         {"group": 1.5},
     ],
@@ -174,12 +174,12 @@ def test_arrays_of_any_layout_are_read() -> None:
 def test_options_of_another_kind_are_refused(option: dict[str, object]) -> None:
     loaded = frown.load(network(), torch.zeros(1, 4))
     (name,) = option
-    with pytest.raises(InvalidInput, match=name):
-        frown.certify(loaded, np.ones((1, 4)), **option)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=name.replace("_", ".")):
+        asking.certify(loaded, np.ones((1, 4)), **option)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("coef", ["a", {}, object(), [[1, 2, 3], [1]], [[1j, 0, 0]]])
 def test_functions_that_are_none_are_refused(coef: object) -> None:
     loaded = frown.load(network(), torch.zeros(1, 4))
     with pytest.raises(InvalidInput, match="coef"):
-        frown.bound(loaded, np.ones((1, 4)), 0.1, coef=coef)  # type: ignore[arg-type]
+        asking.bound(loaded, np.ones((1, 4)), 0.1, coef=coef)  # type: ignore[arg-type]

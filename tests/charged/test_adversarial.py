@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+import asking
 import frown
 import frown_check
 from check.writer import draft
@@ -101,7 +102,7 @@ def test_plain_floating_point_does_not_see_the_backdoor(dtype: str, tmp_path: Pa
     for order in ORDERS:
         loaded = frown.load(network(backdoor(order), tmp_path))
         for method in ("crown", "frown"):
-            found = frown.certify(
+            found = asking.certify(
                 loaded,
                 [[CENTRE]],
                 [0],
@@ -121,9 +122,9 @@ def test_rigorous_bounds_and_the_checker_do(order: tuple[int, ...], tmp_path: Pa
     path = network(backdoor(order), tmp_path)
     loaded = frown.load(path)
     for method in ("interval", "crown", "frown"):
-        asked = frown.certify(loaded, [[CENTRE]], [0], eps=RADIUS, method=method, attack=False)
+        asked = asking.certify(loaded, [[CENTRE]], [0], eps=RADIUS, method=method, attack=False)
         assert asked.status[0] != "certified"
-    found = frown.certify(loaded, [[CENTRE]], [0], method="crown", dtype="float64", attack=False)
+    found = asking.certify(loaded, [[CENTRE]], [0], method="crown", dtype="float64", attack=False)
     assert found.rows[0].level == "rigorous" and found.radius[0] <= 0.2  # 0.5 - 0.2 = 0.3
     sites = [("a2", "Relu", 1)]
     for rng in (None, np.random.default_rng(0)):
@@ -160,9 +161,9 @@ def test_rounding_at_the_boundary_fools_estimates_only(dtype: str, tmp_path: Pat
         path = network(layers, tmp_path)
         loaded = frown.load(path)
         options = {"eps": eps, "method": "crown", "dtype": dtype, "attack": False}
-        estimate = frown.certify(loaded, [centre], [0], level="estimate", **options)
+        estimate = asking.certify(loaded, [centre], [0], level="estimate", **options)
         fooled += estimate.status[0] == "certified"
-        rigorous = frown.certify(loaded, [centre], [0], **options)
+        rigorous = asking.certify(loaded, [centre], [0], **options)
         assert rigorous.status[0] != "certified", seed
         verdict = frown_check.check(draft(path, [], centre, eps, 0, [1]).file(), path)
         assert not verdict.accepted, seed
@@ -174,7 +175,7 @@ def test_just_inside_the_boundary_everything_is_proved(tmp_path: Path) -> None:
     layers, centre, eps = boundary(1)
     path = network(layers, tmp_path)
     near = eps * (1 - 1e-12)
-    found = frown.certify(
+    found = asking.certify(
         frown.load(path),
         [centre],
         [0],
@@ -201,7 +202,7 @@ def test_saturated_activations_are_not_taken_for_constants(tmp_path: Path) -> No
     nodes = [gemm(0, "x", "z"), node("Tanh", "z", "a"), gemm(1, "a", "y")]
     path = saved(model(nodes, ["N", 1], constants), tmp_path)
     for method in ("interval", "crown", "frown"):
-        asked = frown.certify(frown.load(path), [[40.0]], [0], eps=20.0, method=method)
+        asked = asking.certify(frown.load(path), [[40.0]], [0], eps=20.0, method=method)
         assert asked.status[0] != "certified"
     claim = draft(path, [("a", "Tanh", 2)], [40.0], 20.0, 0, [1])
     assert not frown_check.check(claim.file(), path).accepted
@@ -237,7 +238,7 @@ def test_only_the_rows_own_statement_is_checked(
     monkeypatch.setattr(frown_check, "check", other)
     x = [[1.0, 0.0, 0.0]]
     proofs = tmp_path / "proofs"
-    (row,) = frown.certify(found, x, bounds=(-1, 1), level="checked", certificates=proofs).rows
+    (row,) = asking.certify(found, x, bounds=(-1, 1), level="checked", certificates=proofs).rows
     assert row.level == ("rigorous" if lie else "checked")
     assert row.remark == ("the checker accepted another statement" if lie else "")
 
@@ -250,7 +251,7 @@ def test_sums_that_are_too_long_stay_estimates(
     found = frown.load(saved(model([node("Gemm", "x w", "y")], ["N", 3], known), tmp_path))
     for longest, level in ((3, "rigorous"), (2, "estimate")):
         monkeypatch.setattr("frown.certification.prove.LONGEST", longest)
-        (row,) = frown.certify(found, [[1.0, 0.0, 0.0]]).rows
+        (row,) = asking.certify(found, [[1.0, 0.0, 0.0]]).rows
         assert row.level == level and ("sums of more" in row.remark) == (level == "estimate")
 
 
@@ -327,8 +328,8 @@ def test_the_input_itself_needs_a_proof(
     assert margin(layers, [Fraction(1), Fraction(1)]) == -Fraction(1, 2)
     loaded, x = frown.load(network(layers, tmp_path)), np.ones((len(eps), 2))
     asked = {"eps": eps, "method": "crown", "attack": False}
-    assert frown.certify(loaded, x, level="estimate", **asked).rows[0].status == "certified"
-    row = frown.certify(loaded, x, deployed=deployed, **asked).rows[0]
+    assert asking.certify(loaded, x, level="estimate", **asked).rows[0].status == "certified"
+    row = asking.certify(loaded, x, deployed=deployed, **asked).rows[0]
     assert (row.status, row.level) == ("unknown", "rigorous")
     assert "rounding" in row.remark
 
@@ -338,7 +339,7 @@ def test_a_true_claim_about_the_input_is_proved_and_checked(norm: object, tmp_pa
     layers = [(float32([1, 2], [3, -1]), float32(0, 0.1), True), (np.eye(2), float32(0, 0), False)]
     loaded = frown.load(network([(w.astype(np.float32), b, r) for w, b, r in layers], tmp_path))
     x = np.array([[0.0, 1.0], [0.5, 0.25]])
-    found = frown.certify(
+    found = asking.certify(
         loaded,
         x,
         eps=[0.0, 0.0],

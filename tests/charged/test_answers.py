@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 
+import asking
 import frown
 from frown.bounds.arithmetic.executed import Execution
 from frown.bounds.plan import Plan
@@ -166,5 +167,5 @@ def test_a_margin_within_what_execution_may_stray_is_not_certified(
     real = replace(loaded, run=lambda x: loaded.graph.apply(torch.from_numpy(x)).numpy())
     x = np.array([[-17.0]])
     for deployed, radius in ((None, 1e-6), ("float32", 0.0)):
-        found = frown.certify(real, x, [0], eps=1e-6, deployed=deployed, attack=False)
+        found = asking.certify(real, x, [0], eps=1e-6, deployed=deployed, attack=False)
         assert found.radius[0] == radius

@@ -13,6 +13,7 @@ import torch
 from flint import arb, ctx, fmpq
 from torch import nn
 
+import asking
 import frown
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
@@ -155,7 +156,7 @@ def test_robust_means_all_of_the_range(tmp_path: Path) -> None:
     path = saved(model([node("Gemm", "x w b", transB=1)], ["N", 2], known), tmp_path)
     lower, upper = [1000.0, 7.0], [1001.0, 9.0]
     for norm in ("1", "2", "inf"):
-        found = frown.certify(
+        found = asking.certify(
             frown.load(path), [[1000.1, 7.3]], [0], norm=norm, bounds=(lower, upper), method="crown"
         )
         (row,) = found.rows

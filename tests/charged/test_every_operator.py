@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asking
 import frown
 from frown.graph.box import Box
 from frown.relax import Log, LogSumExp, Max, Moderate, Power, Product
@@ -140,9 +141,10 @@ def test_networks_of_them_are_proved(name: str, method: str) -> None:
     model = frown.load(module, x)
     norm = 2 if method == "crown" else inf
     radii = []
+    how = frown.Crown() if method == "crown" else frown.Frown(steps=5)
     for level in ("estimate", "rigorous"):
-        result = frown.certify(
-            model, x.double().numpy(), norm=norm, method=method, level=level, attack=False, steps=5
+        result = asking.certify(
+            model, x.double().numpy(), norm=norm, method=how, level=level, attack=False
         )
         (row,) = result.rows
         assert row.level == level, row.remark

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from frown.bounds.arithmetic.float32 import UNIT32
 from frown.jobs.table import levels
@@ -34,7 +35,7 @@ def test_a_network_that_only_real_numbers_make_robust(tmp_path: Path) -> None:
     x, y = np.array([[0.5]]), np.array([0])
 
     def status(deployed: str | None) -> str:
-        found = frown.certify(network, x, y, eps=0.6, deployed=deployed, attack=False)
+        found = asking.certify(network, x, y, eps=0.6, deployed=deployed, attack=False)
         return found.rows[0].status
 
     options = onnxruntime.SessionOptions()
@@ -48,7 +49,7 @@ def test_a_network_that_only_real_numbers_make_robust(tmp_path: Path) -> None:
 
 def test_enough_of_a_margin_is_proved_for_execution(tmp_path: Path) -> None:
     network = frown.load(absorbing(tmp_path, ahead=1e-3))
-    found = frown.certify(
+    found = asking.certify(
         network, np.array([[0.5]]), np.array([0]), eps=0.6, deployed="float32", attack=False
     )
     assert found.rows[0].status == "certified"
@@ -67,7 +68,7 @@ def test_deep_networks_keep_their_radii(norm: float, activation: type[nn.Module]
     network = frown.load(nn.Sequential(*layers, nn.Linear(12, 4)), torch.zeros(1, 24))
     x = np.random.default_rng(0).standard_normal((3, 24))
     real, executed = (
-        frown.certify(network, x, norm=norm, method="crown", deployed=d, attack=False).radius
+        asking.certify(network, x, norm=norm, method="crown", deployed=d, attack=False).radius
         for d in (None, "float32")
     )
     assert (real > 0).all() and (executed <= real).all()
@@ -78,7 +79,7 @@ def test_certificates_of_executed_networks_are_checked(tmp_path: Path) -> None:
     asset = Path(frown.__file__).parent / "jobs" / "assets"
     data = np.load(asset / "digits.npz")
     network = frown.load(asset / "digits.onnx")
-    found = frown.certify(
+    found = asking.certify(
         network,
         data["x"][:2],
         data["y"][:2],
@@ -90,7 +91,7 @@ def test_certificates_of_executed_networks_are_checked(tmp_path: Path) -> None:
     assert [row.level for row in found.rows] == ["checked", "checked"]
     assert [row.deployed for row in found.rows] == ["float32", "float32"]
     assert "checked" in levels(found.rows)[0] and "float32" in levels(found.rows)[0]
-    plain = frown.certify(network, data["x"][:1], data["y"][:1], method="crown", attack=False)
+    plain = asking.certify(network, data["x"][:1], data["y"][:1], method="crown", attack=False)
     assert plain.rows[0].deployed == "" and "float32" not in levels(plain.rows)[0]
 
 
@@ -106,7 +107,7 @@ def test_normalisation_is_part_of_what_is_executed() -> None:
     lost = []
     for shifted, by in ((near, 0.0), (far, 1000.0)):
         real, executed = (
-            frown.certify(shifted, x + by, method="crown", deployed=d, attack=False).radius
+            asking.certify(shifted, x + by, method="crown", deployed=d, attack=False).radius
             for d in (None, "float32")
         )
         lost.append((real - executed).mean())

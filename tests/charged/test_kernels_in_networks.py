@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asking
 import frown
 from frown.bounds.arithmetic.float32 import factors
 from frown.errors import UnsupportedModel
@@ -18,7 +19,7 @@ from onnx_models import model, node, number, saved
 
 
 def certified(loaded: Model, x: np.ndarray, eps: float, deployed: str | None) -> str:
-    found = frown.certify(
+    found = asking.certify(
         loaded, x, np.zeros(len(x), int), eps=eps, deployed=deployed, attack=False, method="crown"
     )
     return found.rows[0].status

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 import frown_check
 import zoo
@@ -42,12 +43,12 @@ def test_nothing_of_the_radius_is_lost(name: str, norm: str, boxes: str) -> None
     x = np.random.default_rng(1).uniform(-1, 1, (3, 5))
     graph = frown.load(network(name), torch.zeros(1, 5).double())
     options = {"norm": norm, "method": "lp", "boxes": boxes, "attack": None, "dtype": "float64"}
-    plain = frown.certify(graph, x, level="estimate", **options)
-    proved = frown.certify(graph, x, **options)
+    plain = asking.certify(graph, x, level="estimate", **options)
+    proved = asking.certify(graph, x, **options)
     assert {row.level for row in proved.rows} == {"rigorous"}
     assert (proved.radius <= plain.radius).all()
     assert proved.radius == pytest.approx(plain.radius, rel=1e-3)
-    crown = frown.certify(graph, x, norm=norm, method="crown", attack=None, dtype="float64")
+    crown = asking.certify(graph, x, norm=norm, method="crown", attack=None, dtype="float64")
     assert (proved.radius >= crown.radius * 0.999).all()
     if boxes == "lp" and name == "relu":
         assert proved.radius.mean() > crown.radius.mean() * 1.02
@@ -71,8 +72,8 @@ def test_what_crown_settled_before_the_programs_is_settled_again(seed: int) -> N
     looser than they were; a replay with those lost up to 6 % here."""
     x = np.random.default_rng(1).uniform(-1, 1, (4, 5))
     options = {"method": "lp", "attack": None}
-    plain = frown.certify(deep(seed), x, level="estimate", **options)
-    proved = frown.certify(deep(seed), x, **options)
+    plain = asking.certify(deep(seed), x, level="estimate", **options)
+    proved = asking.certify(deep(seed), x, **options)
     assert {row.level for row in proved.rows} == {"rigorous"}
     assert proved.radius == pytest.approx(plain.radius, rel=1e-4)
 
@@ -98,7 +99,7 @@ def test_certificates_hold_the_very_slopes_that_were_replayed(
     x = np.random.default_rng(1).uniform(-1, 1, (2, 5))
     for boxes in ("lp", "crown", "frown"):
         options = {"method": "lp", "boxes": boxes, "dtype": "float64", "attack": None, "norm": 2}
-        frown.certify(frown.load(path), x, certificates=tmp_path / boxes, **options)
+        asking.certify(frown.load(path), x, certificates=tmp_path / boxes, **options)
     assert kept and all((s == s.astype(np.float32)).all() for s in kept)
 
 
@@ -108,7 +109,7 @@ def test_programs_are_not_below_frown_on_relu(seed: int) -> None:
     x = np.random.default_rng(1).uniform(-1, 1, (4, 5))
     options = {"attack": None, "level": "estimate"}
     lines, programs = (
-        frown.certify(deep(seed), x, method=m, **options).radius for m in ("frown", "lp")
+        asking.certify(deep(seed), x, method=m, **options).radius for m in ("frown", "lp")
     )
     assert (programs >= lines * (1 - 1e-5)).all()
 
@@ -122,7 +123,7 @@ def test_certificates_of_programs_are_accepted(norm: str, tmp_path: Path) -> Non
     path = tmp_path / "net.onnx"
     torch.onnx.export(net, (torch.zeros(1, 6),), path, dynamo=False)
     x = np.random.default_rng(0).uniform(-1, 1, (3, 6))
-    found = frown.certify(
+    found = asking.certify(
         frown.load(path), x, norm=norm, method="lp", attack=None, level="checked",
         certificates=tmp_path / "proofs",
     )  # fmt: skip

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
-from frown.certification.batch import Batch
-from frown.certification.prove import Prover
+from frown.certification.prove import _Replays
 from frown.read.model import Model
 from frown.relax.proven.rounding import arithmetic_fault
 from frown_check.balls import require_ieee
@@ -53,9 +53,9 @@ def small() -> tuple[Model, np.ndarray]:
 @pytest.mark.parametrize("deployed", [None, "float32"])
 def test_rows_stay_estimates_where_floats_round_otherwise(mode: str, deployed: str | None) -> None:
     model, x = small()
-    assert {row.level for row in frown.certify(model, x, attack=False).rows} == {"rigorous"}
+    assert {row.level for row in asking.certify(model, x, attack=False).rows} == {"rigorous"}
     with rounding(MODES[mode]):
-        rows = frown.certify(model, x, attack=False, deployed=deployed).rows
+        rows = asking.certify(model, x, attack=False, deployed=deployed).rows
     assert [row.level for row in rows] == ["estimate"] * 3
     assert all("not rounded to nearest" in row.remark and row.deployed == "" for row in rows)
     assert arithmetic_fault() is None
@@ -72,17 +72,17 @@ def test_a_mode_that_changes_during_the_proof_is_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     library = ctypes.CDLL(ctypes.util.find_library("m"))
-    whole = Prover._fall_back
+    whole = _Replays._fall_back
 
-    def disturbed(self: Prover, batch: Batch, *rest: torch.Tensor) -> None:
-        whole(self, batch, *rest)
+    def disturbed(self: _Replays, radius: torch.Tensor) -> None:
+        whole(self, radius)
         library.fesetround(MODES["upward"])
 
-    monkeypatch.setattr(Prover, "_fall_back", disturbed)
+    monkeypatch.setattr(_Replays, "_fall_back", disturbed)
     asset = Path(frown.__file__).parent / "jobs" / "assets"
     model, data = frown.load(asset / "digits.onnx"), np.load(asset / "digits.npz")
     try:
-        found = frown.certify(
+        found = asking.certify(
             model, data["x"][:1], method="crown", certificates=tmp_path, attack=False
         )
     finally:

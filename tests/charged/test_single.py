@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from charged.kernels import Kernel, floats, kernels, measured
 from frown.bounds.arithmetic.float32 import LIBRARY, UNIT32
@@ -70,7 +71,7 @@ def test_operators_of_unknown_execution_are_refused(layer: nn.Module, what: str)
     torch.manual_seed(0)
     network = frown.load(nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)), torch.zeros(1, 4))
     with pytest.raises(UnsupportedModel, match=f"{what} +at .*\\n.*leave out deployed"):
-        frown.certify(network, np.zeros((1, 4)), deployed="float32")
+        asking.certify(network, np.zeros((1, 4)), deployed="float32")
 
 
 def test_resampling_is_refused() -> None:
@@ -79,10 +80,10 @@ def test_resampling_is_refused() -> None:
     )
     network = frown.load(module, torch.zeros(1, 1, 4, 4))
     with pytest.raises(UnsupportedModel, match="resampling"):
-        frown.certify(network, np.zeros((1, 1, 4, 4)), deployed="float32")
+        asking.certify(network, np.zeros((1, 1, 4, 4)), deployed="float32")
 
 
 def test_estimates_say_nothing_of_execution() -> None:
     network = frown.load(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 4))
     with pytest.raises(InvalidInput, match="milp are estimates"):
-        frown.certify(network, np.zeros((1, 4)), method="milp", deployed="float32")
+        asking.certify(network, np.zeros((1, 4)), method="milp", deployed="float32")

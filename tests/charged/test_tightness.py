@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
-from frown.certification.prove import Prover
+from frown.certification.prove import _Replays
 
 
 @pytest.mark.parametrize(("norm", "seed"), [("2", 2), ("inf", 1)])
@@ -31,15 +32,15 @@ def test_rigorous_radii_of_max_pooling_are_those_of_the_search(
     model = frown.load(module.eval(), torch.zeros(1, 1, 6, 6))
     x = np.random.default_rng(seed).uniform(0, 1, (4, 1, 6, 6))
     replays = []
-    replayed = Prover._replayed
+    replayed = _Replays._replayed
 
     def counted(*args, **kwargs):
         replays.append(1)
         return replayed(*args, **kwargs)
 
-    monkeypatch.setattr(Prover, "_replayed", counted)
+    monkeypatch.setattr(_Replays, "_replayed", counted)
     radius = {
-        level: frown.certify(
+        level: asking.certify(
             model,
             x,
             norm=norm,

@@ -13,10 +13,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import asking
 import frown
 import frown_check
 from check.writer import draft
-from frown.certification import run as batches
+from frown.certification.certificates import Certificates
 from frown.cli import app
 from frown.errors import FrownError, InvalidInput
 from onnx_models import integers, model, node, number, saved, weights
@@ -76,23 +77,23 @@ def inputs(count: int = 6) -> np.ndarray:
 @pytest.mark.parametrize("name", KEPT)
 def test_what_keeps_the_order_is_left_out_by_both(name: str, tmp_path: Path) -> None:
     plain = frown.load(saved(model([*BODY, node("Identity", "z")], [1, 4], KNOWN), tmp_path))
-    wanted = frown.certify(plain, inputs(), attack=False)
+    wanted = asking.certify(plain, inputs(), attack=False)
     path = built(name, tmp_path)
     found = frown.load(path)
     assert found.scores is not None
-    rows = frown.certify(
+    rows = asking.certify(
         found, inputs(), attack=False, level="checked", certificates=tmp_path / "proofs"
     ).rows
     assert [r.level for r in rows] == ["checked"] * 6
     assert [r.radius for r in rows] == [r.radius for r in wanted.rows]
     # Margins are those of the scores.
     assert [r.margins for r in rows] == [r.margins for r in wanted.rows]
-    moved = frown.certify(found.normalised(0.1, 2.0), inputs(), attack=False)
+    moved = asking.certify(found.normalised(0.1, 2.0), inputs(), attack=False)
     assert moved.radius == pytest.approx(
-        frown.certify(plain.normalised(0.1, 2.0), inputs(), attack=False).radius
+        asking.certify(plain.normalised(0.1, 2.0), inputs(), attack=False).radius
     )
     # Bounds of outputs are of the outputs themselves.
-    box = frown.bound(found, inputs(1), 0.01)
+    box = asking.bound(found, inputs(1), 0.01)
     there = found.run(inputs(1))
     assert (box.lower - 1e-5 <= there.ravel()).all()
     assert (there.ravel() <= box.upper + 1e-5).all()
@@ -108,7 +109,7 @@ def test_what_does_not_is_not(name: str, tmp_path: Path) -> None:
         assert "shares of 3 outputs among 6" in frown_check.check(file, path).reason
         return
     assert found.scores is None
-    rows = frown.certify(
+    rows = asking.certify(
         found, inputs(), attack=False, level="checked", certificates=tmp_path / "proofs"
     ).rows
     # A claim about the scores would be about another order; sites tell which it is.
@@ -150,7 +151,7 @@ def test_modules_are_read_alike(end: torch.nn.Module) -> None:
     plain = frown.load(body, torch.zeros(1, 4))
     found = frown.load(torch.nn.Sequential(body, end), torch.zeros(1, 4))
     assert plain.scores is None and found.scores is not None
-    one, two = (frown.certify(m, inputs()) for m in (plain, found))
+    one, two = (asking.certify(m, inputs()) for m in (plain, found))
     assert one.radius.tolist() == two.radius.tolist()
     scaled = torch.nn.Sequential(body, end, torch.nn.Flatten(), torch.nn.Linear(3, 3))
     assert frown.load(scaled, torch.zeros(1, 4)).scores is None
@@ -159,7 +160,7 @@ def test_modules_are_read_alike(end: torch.nn.Module) -> None:
 def test_counterexamples_are_the_original_models(tmp_path: Path) -> None:
     path = built("softmax", tmp_path)
     found = frown.load(path)
-    result = frown.certify(found, inputs())
+    result = asking.certify(found, inputs())
     assert result.counterexamples
     for index, point in result.counterexamples.items():
         y = found.run(point[None])[0]
@@ -177,16 +178,16 @@ def test_execution_is_proved_with_the_last_function(tmp_path: Path) -> None:
     assert found.run(np.array([[1.0, 0.0]]))[0].tolist() == [1, 1]
     one = np.array([[0.5, 0.0]])  # a tie is near, not there
     options = {"eps": 0.49, "attack": False, "bounds": ([0.01, 0.0], [1.0, 0.0])}
-    (row,) = frown.certify(found, one, [0], **options).rows
+    (row,) = asking.certify(found, one, [0], **options).rows
     assert row.status != "certified"  # the real-valued network prefers the other one
     known["w"] = known["w"][:, ::-1].copy()
     found = frown.load(saved(model(nodes, [1, 2], known), tmp_path))
-    (row,) = frown.certify(found, one, [0], **options).rows
+    (row,) = asking.certify(found, one, [0], **options).rows
     assert row.status == "certified"
-    (row,) = frown.certify(found, one, [0], deployed="float32", **options).rows
+    (row,) = asking.certify(found, one, [0], deployed="float32", **options).rows
     assert row.status == "unknown"
     with pytest.raises(InvalidInput, match="ask for one of the two"):
-        frown.certify(found, one, [0], deployed="float32", certificates=tmp_path / "p", **options)
+        asking.certify(found, one, [0], deployed="float32", certificates=tmp_path / "p", **options)
 
 
 # -- a level that is not reached -------------------------------------------------------------------
@@ -227,8 +228,8 @@ def test_the_exit_code_tells_of_certificates_that_are_refused(tmp_path: Path) ->
 def test_a_certificate_of_another_statement_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches.Shelf, "_meant", lambda *given: False)
-    rows = frown.certify(
+    monkeypatch.setattr(Certificates, "_meant", lambda *given: False)
+    rows = asking.certify(
         frown.load(built("softmax", tmp_path)),
         inputs(2),
         level="checked",
@@ -265,7 +266,7 @@ def outside(folder: Path, location: str = "model.onnx.data") -> Path:
 
 def test_models_in_several_files_have_certificates(tmp_path: Path) -> None:
     path, proofs = outside(tmp_path), tmp_path / "proofs"
-    rows = frown.certify(frown.load(path), inputs(), level="checked", certificates=proofs).rows
+    rows = asking.certify(frown.load(path), inputs(), level="checked", certificates=proofs).rows
     assert [r.level for r in rows] == ["checked"] * 6
     data = tmp_path / "model.onnx.data"
     whole = data.read_bytes()
@@ -289,7 +290,7 @@ def test_what_the_exporter_of_torch_writes_is_certified(tmp_path: Path) -> None:
     torch.onnx.export(net, (torch.zeros(1, 4),), path, dynamo=True, external_data=True)
     assert (tmp_path / "net.onnx.data").exists()
     found = frown.load(path)
-    rows = frown.certify(found, inputs(), level="checked", certificates=tmp_path / "p").rows
+    rows = asking.certify(found, inputs(), level="checked", certificates=tmp_path / "p").rows
     assert [r.level for r in rows] == ["checked"] * 6
 
 
@@ -301,4 +302,4 @@ def test_weights_in_another_folder_have_none(tmp_path: Path) -> None:
     except FrownError:
         return  # as onnxruntime has it
     with pytest.raises(InvalidInput, match="do not lie beside it"):
-        frown.certify(found, inputs(), certificates=tmp_path / "proofs")
+        asking.certify(found, inputs(), certificates=tmp_path / "proofs")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from frown.errors import FrownError, InvalidInput
 from frown.problem.inputs import inputs_of
@@ -65,11 +66,11 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "scale a word": ({"scale": "big"}, "scale"),
     "tol of 0": ({"tol": 0}, "tol"),
     "tol of 1": ({"tol": 1.0}, "tol"),
-    "negative group": ({"group": -1}, "group"),
+    "negative group": ({"method": "frown", "group": -1}, "group"),
     "negative memory": ({"memory": -5}, "memory"),
-    "no time": ({"time_limit": 0}, "time_limit"),
+    "no time": ({"time_limit": 0}, "time-limit"),
     "negative batch": ({"batch": -1}, "batch"),
-    "negative steps": ({"steps": -1}, "steps"),
+    "negative steps": ({"method": "frown", "steps": -1}, "steps"),
     "indices of a wrong shape": ({"indices": [1, 2]}, "5 inputs"),
 }
 
@@ -79,7 +80,7 @@ def test_bad_input_is_named(model: Model, data: tuple[np.ndarray, np.ndarray], n
     changed, hint = BAD[name]
     arguments: dict[str, object] = {"x": data[0], "y": data[1], "method": "crown", "attack": False}
     with pytest.raises(InvalidInput) as caught:
-        frown.certify(model, **{**arguments, **changed})  # type: ignore[arg-type]
+        asking.certify(model, **{**arguments, **changed})  # type: ignore[arg-type]
     assert hint in str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -104,26 +105,26 @@ def test_caps_that_use_up_the_budget_are_not_forgotten() -> None:
     """(0, 0, 0.5) is within 0.5 of the input and on the other side."""
     model = linear([1.0, 0.3, 1e-6], -0.21)
     arguments = {"norm": 2, "bounds": (0, 1), "eps": 0.5}
-    found = frown.certify(model, [[0.3, 0.4, 0.5]], [0], attack=False, **arguments)
+    found = asking.certify(model, [[0.3, 0.4, 0.5]], [0], attack=False, **arguments)
     assert found.status == ["unknown"]
-    assert frown.certify(model, [[0.3, 0.4, 0.5]], [0], **arguments).status == ["falsified"]
+    assert asking.certify(model, [[0.3, 0.4, 0.5]], [0], **arguments).status == ["falsified"]
 
 
 @pytest.mark.parametrize("p", [1.0001, 1.001, 1.01])
 def test_powers_near_1_do_not_vanish(p: float) -> None:
-    found = frown.certify(linear([1.0, 0.3, 0.3], -0.2), [[0, 1, 1]], [0], norm=p, bounds=(0, 1))
+    found = asking.certify(linear([1.0, 0.3, 0.3], -0.2), [[0, 1, 1]], [0], norm=p, bounds=(0, 1))
     assert 1.2 < found.radius[0] < 1.34
 
 
 def test_robust_means_the_whole_range() -> None:
     """The answer changes at 5000, inside the range but beyond the largest radius tried."""
-    found = frown.certify(linear([1.0], 5000.0), [[0.0]], [0], bounds=(-1e6, 1e6))
+    found = asking.certify(linear([1.0], 5000.0), [[0.0]], [0], bounds=(-1e6, 1e6))
     assert found.status == ["certified"]
     assert found.radius[0] <= 5000
 
 
 def test_distances_of_counterexamples_do_not_underflow() -> None:
-    found = frown.certify(linear([1.0, 1.0], -0.98), [[0.5, 0.5]], [0], norm=200)
+    found = asking.certify(linear([1.0, 1.0], -0.98), [[0.5, 0.5]], [0], norm=200)
     assert 0.0095 < found.radius[0] <= found.broken[0] < 0.0105
 
 
@@ -131,9 +132,9 @@ def test_axes_in_another_order_are_not_reshaped() -> None:
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(2 * 2 * 3, 2))
     model = frown.load(net, torch.zeros(1, 3, 4, 5))
     with pytest.raises(InvalidInput, match="Transpose"):
-        frown.certify(model, np.zeros((2, 4, 5, 3)), [0, 0])
-    flat = frown.certify(model, np.ones((2, 60)), method="crown", attack=False)
-    image = frown.certify(model, np.ones((2, 3, 4, 5)), method="crown", attack=False)
+        asking.certify(model, np.zeros((2, 4, 5, 3)), [0, 0])
+    flat = asking.certify(model, np.ones((2, 60)), method="crown", attack=False)
+    image = asking.certify(model, np.ones((2, 3, 4, 5)), method="crown", attack=False)
     assert flat.radius.tolist() == image.radius.tolist()
     assert "3, 4, 5" in repr(model)
 
@@ -141,13 +142,13 @@ def test_axes_in_another_order_are_not_reshaped() -> None:
 def test_tensors_are_taken_whatever_tracks_them() -> None:
     x = torch.tensor([[0.3, 0.4]], requires_grad=True)
     model = linear([1.0, 1.0], 0.0)
-    found = frown.certify(model, x, torch.tensor([0]), attack=False)
+    found = asking.certify(model, x, torch.tensor([0]), attack=False)
     assert (
         found.radius.tolist()
-        == frown.certify(model, [[0.3, 0.4]], [0], attack=False).radius.tolist()
+        == asking.certify(model, [[0.3, 0.4]], [0], attack=False).radius.tolist()
     )
     with pytest.raises(InvalidInput, match="real numbers"):
-        frown.certify(model, np.array([[1j, 0]]), [0])
+        asking.certify(model, np.array([[1j, 0]]), [0])
 
 
 @pytest.mark.parametrize(
@@ -170,9 +171,9 @@ def test_arrays_of_features_with_their_axes_in_another_order_are_refused() -> No
     x, turned = np.full((1, 2, 3), 0.5), np.eye(3, 2)
     for given in ({"scale": turned}, {"bounds": (0 * turned, 0 * turned + 1)}):
         with pytest.raises(InvalidInput, match="do not fit"):
-            frown.certify(model, x, attack=False, **given)
+            asking.certify(model, x, attack=False, **given)
     with pytest.raises(InvalidInput, match="mean has shape"):
         model.normalised(turned, 1.0)
-    flat = frown.certify(model, x, attack=False, method="crown", scale=turned.T.ravel())
-    whole = frown.certify(model, x, attack=False, method="crown", scale=turned.T[None])
+    flat = asking.certify(model, x, attack=False, method="crown", scale=turned.T.ravel())
+    whole = asking.certify(model, x, attack=False, method="crown", scale=turned.T[None])
     assert flat.radius[0] == whole.radius[0] > 0

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import asking
 import frown
 from frown.certification.results import Row
 from frown.certification.statement import moving
 from frown.errors import InvalidInput
-from frown.jobs.table_frames import ACROSS, frames_tables
+from frown.jobs.table import ACROSS, frames_tables
 from frown.report.frames import Shades, means
 from frown.report.page import report_from_files, write_report
 from frown.report.read import read_any, read_results
@@ -66,7 +67,7 @@ def test_the_command_line_with_balls_per_frame(folder: Path, tmp_path: Path) -> 
     assert [r["frames"] for r in rows] == ["each of 0:2"] * 4
     assert rows[0]["settings"]["frames"] == "each of 0:2" and rows[0]["settings"]["frame_axis"] == 0
     with np.load(folder / "data.npz") as data:
-        expected = frown.certify(
+        expected = asking.certify(
             frown.load(net(folder)),
             data["x"],
             data["y"],
@@ -176,8 +177,8 @@ def test_reports_that_make_no_sense(folder: Path, tmp_path: Path) -> None:
     model = frown.load(net(folder))
     with np.load(folder / "data.npz") as data:
         x = data["x"]
-    found = frown.sensitivity(model, x, method="crown", attack=False)
-    whole = frown.certify(model, x, method="crown", attack=False)
+    found = asking.sensitivity(model, x, method="crown", attack=False)
+    whole = asking.certify(model, x, method="crown", attack=False)
     out = tmp_path / "page.html"
     write_report({"crown": whole}, None, out, "t", frames={"crown": found}, sequences=x)
     other = frown.Sensitivity(found.rows, found.frames, digest="another")
@@ -185,7 +186,7 @@ def test_reports_that_make_no_sense(folder: Path, tmp_path: Path) -> None:
         write_report({"crown": whole}, None, out, "t", frames={"crown": other})
     with pytest.raises(InvalidInput, match="empty"):
         write_report({}, None, out, "t", frames={"crown": frown.Sensitivity((), ())})
-    each = frown.certify(model, x, method="crown", frames="each", attack=False)
+    each = asking.certify(model, x, method="crown", frames="each", attack=False)
     with pytest.raises(InvalidInput, match="different frames that move"):
         write_report({"crown": whole, "frown": each}, None, out, "t")
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asking
 import frown
 import zoo
 from frown.bounds.clock import NO_LIMIT, Clock
@@ -270,7 +271,7 @@ def test_its_counterexamples_are_replayed_in_the_model(eps: float | None) -> Non
     x = np.random.default_rng(0).normal(size=(4, 2))
     model = frown.load(net, torch.from_numpy(x[:1]).float())
     y = model.run(x).argmax(1)
-    result = frown.certify(model, x, y, method="milp", attack=False, eps=eps, bounds=(-2, 2))
+    result = asking.certify(model, x, y, method="milp", attack=False, eps=eps, bounds=(-2, 2))
     points = result.counterexamples
     near = 0
     for row in result.rows:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from test_api import network
 
@@ -23,7 +24,7 @@ def test_frown_is_never_below_crown(norm: object, level: str) -> None:
         x = np.random.default_rng(seed).uniform(-1, 1, (8, 4))
         y = model.run(x).argmax(1)
         crown, optimised = (
-            frown.certify(model, x, y, norm=norm, method=m, attack=False, level=level).radius
+            asking.certify(model, x, y, norm=norm, method=m, attack=False, level=level).radius
             for m in ("crown", "frown")
         )
         assert (optimised >= crown * (1 - 1e-6)).all(), (seed, optimised / crown)
@@ -47,7 +48,7 @@ def test_coefficients_that_overflow_prove_nothing(
     x = np.random.default_rng(2).random((6, 4)).astype(np.float32)
     options = {"norm": norm, "bounds": bounds, "level": "estimate", "method": method}
     usual, scaled = (
-        frown.certify(frown.load(net, torch.zeros(1, 4)), x, **options) for net in (sound, huge)
+        asking.certify(frown.load(net, torch.zeros(1, 4)), x, **options) for net in (sound, huge)
     )
     assert np.isfinite(usual.broken).any()
     assert (scaled.radius <= usual.broken * (1 + 1e-5)).all()
@@ -64,9 +65,9 @@ def test_what_holds_everywhere_is_proved_as_far_as_searches_go(method: str) -> N
         for parameter in net.parameters():
             parameter.mul_(1.6)
     model, x = frown.load(net, torch.zeros(1, 5)), np.random.default_rng(1).uniform(-1, 1, (2, 5))
-    free = frown.certify(model, x, method=method, norm=2, attack=False)
+    free = asking.certify(model, x, method=method, norm=2, attack=False)
     assert (free.radius > 1000).all()
     assert all("more may hold" in row.remark for row in free.rows)
-    inside = frown.certify(model, x, method=method, norm=2, attack=False, bounds=(-9, 9))
+    inside = asking.certify(model, x, method=method, norm=2, attack=False, bounds=(-9, 9))
     assert all(row.remark == "" for row in inside.rows)
     assert (inside.radius < 100).all()

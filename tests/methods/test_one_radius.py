@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from frown.bounds.clock import OutOfTime
 from frown.certification import search as certifier
@@ -64,11 +65,11 @@ def test_one_radius_is_proved_nearly_as_far_as_a_search_proves(
 ) -> None:
     model, x, y = deep
     options = {"method": "frown", "attack": False, "level": level, "dtype": "float64"}
-    radius = frown.certify(model, x, y, **options).radius
+    radius = asking.certify(model, x, y, **options).radius
 
     def proved(share: float, insist: int) -> int:
         monkeypatch.setattr(certifier, "INSIST", insist)
-        result = frown.certify(model, x, y, eps=share * radius, **options)
+        result = asking.certify(model, x, y, eps=share * radius, **options)
         for row, r in zip(result.rows, radius, strict=True):
             if row.status == "certified":
                 assert row.radius == share * r
@@ -82,12 +83,12 @@ def test_one_radius_is_proved_nearly_as_far_as_a_search_proves(
 
 def test_radii_without_hope_are_tried_once(deep, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = deep
-    radius = frown.certify(model, x, y, method="frown", attack=False, level="estimate").radius
+    radius = asking.certify(model, x, y, method="frown", attack=False, level="estimate").radius
     calls = counted(monkeypatch)
-    frown.certify(model, x, y, eps=2 * radius, method="frown", attack=False, level="estimate")
+    asking.certify(model, x, y, eps=2 * radius, method="frown", attack=False, level="estimate")
     assert calls == [len(x)]
     calls.clear()
-    frown.certify(model, x, y, eps=1.005 * radius, method="frown", attack=False, level="estimate")
+    asking.certify(model, x, y, eps=1.005 * radius, method="frown", attack=False, level="estimate")
     assert len(calls) == 1 + certifier.INSIST
 
 
@@ -95,7 +96,7 @@ def test_a_clock_that_stops_the_second_try_leaves_the_first_ones_answer(
     deep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x, y = deep
-    radius = frown.certify(model, x, y, method="frown", attack=False, level="estimate").radius
+    radius = asking.certify(model, x, y, method="frown", attack=False, level="estimate").radius
     real, calls = network.frown, []
 
     def stopped(*args, **more):
@@ -105,7 +106,7 @@ def test_a_clock_that_stops_the_second_try_leaves_the_first_ones_answer(
         return real(*args, **more)
 
     monkeypatch.setattr(network, "frown", stopped)
-    result = frown.certify(
+    result = asking.certify(
         model, x, y, eps=1.01 * radius, method="frown", attack=False, level="estimate"
     )
     assert len(calls) == 2
@@ -125,10 +126,10 @@ def test_only_a_searchs_first_radius_gets_a_glance(deep, monkeypatch: pytest.Mon
     monkeypatch.setattr(network, "frown", noted)
     options = {"method": "frown", "attack": False, "level": "estimate"}
     full = Ascent()
-    frown.certify(model, x, y, **options)
+    asking.certify(model, x, y, **options)
     assert steps[0] == full.glance.steps < full.steps and full.glance.rate > full.rate
     assert len(steps) > 2 and set(steps[1:]) == {full.steps}
     for more in ({"eps": 1.0}, {"group": 4}, {"steps": 6}):  # where all steps are due
         steps.clear()
-        frown.certify(model, x, y, **options, **more)
+        asking.certify(model, x, y, **options, **more)
         assert set(steps) == {more.get("steps", full.steps)}

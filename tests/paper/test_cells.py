@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import asking
 from benchmarks.paper import runner
 from benchmarks.paper.cells import (
     AREA,
@@ -171,7 +172,7 @@ def test_results_are_those_of_certify_on_the_same_samples(world: World, tmp_path
     method = frown_method(2)
     watch = run(problems, tmp_path, Cell(RELU, inf, method))
     samples = problems.samples(RELU)
-    truth = api.certify(
+    truth = asking.certify(
         api.load(world.nets / RELU.file),
         samples.x,
         samples.label,
@@ -233,7 +234,7 @@ def fake_lp(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[d
             )
         )  # fmt: skip
 
-    monkeypatch.setattr(runner.api, "certify", certify)
+    monkeypatch.setattr(runner.flat, "certify", certify)
     return calls
 
 
@@ -297,7 +298,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
         tasks = tasks_for(cells, problems, results)
         assert [t.cell.method.name for t in tasks] == ["crown", "lp"]  # linear programs last
         measure(tasks[:1], problems, results, Silent())
-        monkeypatch.setattr(runner.api, "certify", certify)
+        monkeypatch.setattr(runner.flat, "certify", certify)
         (failure,) = measure(tasks[1:], problems, results, Silent())
     assert failure.task.cell == cells[0] and failure.error == "no solver"
     assert len(stored_results(tmp_path)) == 6

@@ -94,7 +94,7 @@ def test_the_same_command_measures_nothing_again(
     def certify(*args: object, **options: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(runner.api, "certify", certify)
+    monkeypatch.setattr(runner.flat, "certify", certify)
     again = table4(world, done[0])
     assert again.exit_code == 0, again.output
     assert again.stdout == done[1].stdout and again.stderr == ""
@@ -112,14 +112,14 @@ def test_a_failed_cell_is_named_and_the_exit_code_tells(
 ) -> None:
     from frown.errors import InvalidInput
 
-    certify = runner.api.certify
+    certify = runner.flat.certify
 
     def failing(*args: Any, **options: Any) -> Any:
         if options["method"] == "frown":
             raise InvalidInput("out of luck")
         return certify(*args, **options)
 
-    monkeypatch.setattr(runner.api, "certify", failing)
+    monkeypatch.setattr(runner.flat, "certify", failing)
     result = table4(world, tmp_path, "--no-plots")
     assert result.exit_code == 1
     assert "not measured: drive_4x20_relu p=inf frown: out of luck" in result.stderr
@@ -130,14 +130,14 @@ def test_a_failed_cell_is_named_and_the_exit_code_tells(
 def test_an_interrupt_says_how_to_go_on(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certify = runner.api.certify
+    certify = runner.flat.certify
 
     def interrupted(*args: Any, **options: Any) -> Any:
         if options["method"] == "frown":
             raise KeyboardInterrupt
         return certify(*args, **options)
 
-    monkeypatch.setattr(runner.api, "certify", interrupted)
+    monkeypatch.setattr(runner.flat, "certify", interrupted)
     monkeypatch.setattr("sys.argv", ["paper", "table4", "--no-plots"])
     result = table4(world, tmp_path, "--no-plots")
     assert result.exit_code == 130

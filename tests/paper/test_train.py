@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 from benchmarks.paper import train
 from benchmarks.paper.data import load_data
 from benchmarks.paper.networks import Activation, Network, parse
@@ -83,7 +84,7 @@ def test_the_file_is_a_chain_of_gemms(data: Path, tmp_path: Path) -> None:
 def test_frown_loads_what_onnxruntime_runs(data: Path, tmp_path: Path) -> None:
     (done,) = train_networks([replace(SMALL, activation="tanh")], data, tmp_path, epochs=3)
     drive = load_data(data, "drive")
-    result = api.certify(api.load(done.path), drive.test_x[:6], drive.test_y[:6], method="crown")
+    result = asking.certify(api.load(done.path), drive.test_x[:6], drive.test_y[:6], method="crown")
     right = scores(done.path, drive.test_x[:6]).argmax(1) == drive.test_y[:6]
     assert right.any()
     assert np.array_equal(result.radius > 0, right)

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from frown.bounds.memory import bytes_of
 from frown.errors import InvalidInput
 from frown.jobs.options import (
-    parse_group,
-    parse_memory,
     parse_numbers,
     parse_samples,
     parse_target,
     per_feature,
+    request_of,
 )
+from frown.methods.frown.network import Frown
 from frown.problem.data import Dataset, digest, read_classes, read_data
 
 X = np.arange(12.0).reshape(3, 4)
@@ -232,15 +233,17 @@ def test_samples_none_or_twice() -> None:
 
 def test_memory_in_powers_of_1024() -> None:
     sizes = {"4G": 4 << 30, "500M": 500 << 20, "1.5GiB": 3 << 29, "2kb": 2048, "100": 100}
-    assert {t: parse_memory(t) for t in sizes} == sizes
+    assert {t: bytes_of(t) for t in sizes} == sizes
     for text in ("much", "-1G", "0", "4X", ""):
-        refused(parse_memory, text)
+        refused(bytes_of, text)
 
 
 def test_groups_and_numbers() -> None:
-    assert parse_group("layer") == 0
-    assert parse_group("8") == 8
-    refused(parse_group, "some")
+    model, data = Path("m.onnx"), Path("d.npz")
+    assert request_of(model, data, {"group": "layer"}).method == Frown(group=0)
+    assert request_of(model, data, {"group": "8"}).method == Frown(group=8)
+    refused(request_of, model, data, {"group": "some"})
+    refused(request_of, model, data, {"group": "0"})
     assert parse_numbers("0.5", "--mean").shape == ()
     assert parse_numbers("1,2", "--mean").tolist() == [1, 2]
     assert "--std" in refused(parse_numbers, "1,x", "--std")

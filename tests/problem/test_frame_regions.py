@@ -13,7 +13,7 @@ from torch import Tensor
 
 import zoo
 from frown.bounds.plan import Plan
-from frown.certification.attack import Attack, nearest
+from frown.certification.attack import PGD, nearest
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Crown
@@ -201,7 +201,7 @@ def test_the_attack_finds_the_distance_to_a_plane(p: float, split: int) -> None:
     q = {1.0: inf, inf: 1.0}.get(p) or p / (p - 1)
     exact = 1.0 / float(torch.linalg.vector_norm(weight, ord=q, dim=3 - split).sum())
     spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
-    found = nearest(plane(weight, 1.0), ball, spec, torch.tensor([0.1]).double(), Attack())
+    found = nearest(plane(weight, 1.0), ball, spec, torch.tensor([0.1]).double(), PGD())
     assert exact * (1 - 1e-9) <= float(found.distance) <= exact * 1.05
     assert float(ball.gain(weight[None, None])) == pytest.approx(1 / exact)
 

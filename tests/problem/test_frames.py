@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import asking
 import frown
 from frown.errors import InvalidInput
-from frown.problem.frames import Frames, apart_of, frames_of
+from frown.problem.frames import Frames, Moving
 from frown.read.model import Model
 
 FRAMES, WIDTH = 3, 2
@@ -75,7 +76,7 @@ CASES: list[tuple[object, list[int], bool]] = [
 def test_a_proved_region_holds_and_counterexamples_lie_in_theirs(
     model: Model, x: np.ndarray, p: float, frames: object, moved: list[int], each: bool
 ) -> None:
-    result = frown.certify(model, x, norm=p, frames=frames, bounds=(-3, 3), method="crown")
+    result = asking.certify(model, x, norm=p, frames=frames, bounds=(-3, 3), method="crown")
     label = model.run(x).argmax(1)
     assert (result.radius > 0).all() and (result.radius <= result.broken).all()
     for n, row in enumerate(result.rows):
@@ -94,7 +95,7 @@ def test_fewer_frames_and_smaller_balls_are_larger_radii(model: Model, x: np.nda
     """each <= all <= each frame alone, and a ball of l_inf is the same either way."""
 
     def radius(frames: object, norm: float) -> np.ndarray:
-        found = frown.certify(
+        found = asking.certify(
             model, x, norm=norm, frames=frames, attack=False, method="crown", tol=0.001
         )
         return found.radius
@@ -111,10 +112,9 @@ def test_fewer_frames_and_smaller_balls_are_larger_radii(model: Model, x: np.nda
 @pytest.mark.parametrize("p", [1, 2, inf])
 def test_methods_agree_on_frames(model: Model, x: np.ndarray, p: float) -> None:
     options: dict[str, Any] = {"norm": p, "frames": "each of 0:2", "attack": False}
-    options |= {"dtype": "float64", "boxes": "frown"}
-    crown, tight, lp = (
-        frown.certify(model, x[:1], method=m, **options).radius for m in ("crown", "frown", "lp")
-    )
+    options |= {"dtype": "float64"}
+    methods = (frown.Crown(), frown.Frown(), frown.LP(inner=frown.Frown()))
+    crown, tight, lp = (asking.certify(model, x[:1], method=m, **options).radius for m in methods)
     assert (crown <= tight * 1.001).all() and (tight <= lp * 1.05).all()
     assert (lp <= crown * 3).all()
 
@@ -128,8 +128,8 @@ def test_the_exact_distance_of_frames(p: float) -> None:
     x = np.random.default_rng(1).uniform(-1, 1, (2, FRAMES, WIDTH))
     label = small.run(x).argmax(1)
     for frames, moved in (("each", [0, 1, 2]), ("each of 0,2", [0, 2])):
-        exact = frown.certify(small, x, norm=p, frames=frames, method="milp")
-        loose = frown.certify(small, x, norm=p, frames=frames, method="crown", attack=False)
+        exact = asking.certify(small, x, norm=p, frames=frames, method="milp")
+        loose = asking.certify(small, x, norm=p, frames=frames, method="crown", attack=False)
         assert all(row.remark == "" for row in exact.rows)
         assert (exact.radius >= loose.radius * 0.999).all()
         assert (exact.broken <= exact.radius * 1.01).all()
@@ -142,14 +142,14 @@ def test_the_exact_distance_of_frames(p: float) -> None:
 
 def test_sensitivity_is_every_frame_alone(model: Model, x: np.ndarray) -> None:
     seen = []
-    found = frown.sensitivity(
+    found = asking.sensitivity(
         model, x, norm=2, method="crown", indices=[7, 3, 5, 1], progress=seen.append, batch=5
     )
     assert found.radius.shape == found.broken.shape == (4, FRAMES)
     assert found.index == [7, 3, 5, 1] and found.frames == (0, 1, 2)
     assert seen[-1].done == seen[-1].total == 4 * FRAMES
     for frame in range(FRAMES):
-        alone = frown.certify(model, x, norm=2, frames=frame, method="crown")
+        alone = asking.certify(model, x, norm=2, frames=frame, method="crown")
         assert np.allclose(found.radius[:, frame], alone.radius, rtol=0.02)
         assert [r.frames for r in alone.rows] == [str(frame)] * 4
     assert (found.radius <= found.broken).all()
@@ -168,7 +168,7 @@ def test_sensitivity_takes_what_certify_takes(model: Model, x: np.ndarray) -> No
     label = model.run(x).argmax(1)
     eps = np.array([0.01, 0.02, 0.03, 0.04])
     rows = []
-    found = frown.sensitivity(
+    found = asking.sensitivity(
         model,
         x,
         label,
@@ -191,13 +191,13 @@ def test_sensitivity_takes_what_certify_takes(model: Model, x: np.ndarray) -> No
 
 def test_bound_over_frames(model: Model, x: np.ndarray) -> None:
     for frames, moved, each in CASES:
-        out = frown.bound(model, x[:1], 0.3, norm=2, frames=frames, method="crown")
+        out = asking.bound(model, x[:1], 0.3, norm=2, frames=frames, method="crown")
         answers = model.run(ball_points(x[0], 0.3, 2, moved, each))
         assert (out.lower[0] <= answers + 1e-5).all() and (answers <= out.upper[0] + 1e-5).all()
     rows, columns = (
-        frown.bound(model, x, 0.3, norm=2, frames="each", frame_axis=k).lower for k in (0, 1)
+        asking.bound(model, x, 0.3, norm=2, frames="each", frame_axis=k).lower for k in (0, 1)
     )
-    last = frown.bound(model, x, 0.3, norm=2, frames="each", frame_axis=-1).lower
+    last = asking.bound(model, x, 0.3, norm=2, frames="each", frame_axis=-1).lower
     assert np.array_equal(columns, last)
     assert (rows != columns).all()
 
@@ -222,11 +222,11 @@ def test_bound_over_frames(model: Model, x: np.ndarray) -> None:
     ids=str,
 )
 def test_ways_to_name_frames(given: object, chosen: tuple[int, ...], each: bool, name: str) -> None:
-    found = frames_of(given, 0, (4, 5))
-    assert found == Frames(0, 4, chosen, each)
+    found = Frames(given, 0).on((4, 5))
+    assert found == Moving(0, 4, chosen, each)
     assert found.name == name
     if name != "all":
-        assert frames_of(name, 0, (4, 5)) == found
+        assert Frames(name, 0).on((4, 5)) == found
     mask = found.mask((4, 5))
     expected = np.isin(np.arange(4), chosen)
     assert mask is None or np.array_equal(mask[0], np.repeat(expected[:, None], 5, 1))
@@ -234,13 +234,13 @@ def test_ways_to_name_frames(given: object, chosen: tuple[int, ...], each: bool,
 
 
 def test_frames_along_another_axis() -> None:
-    found = frames_of("each of 1", -1, (1, 3, 4))
+    found = Frames("each of 1", -1).on((1, 3, 4))
     assert found is not None and (found.axis, found.count) == (2, 4)
     mask = found.mask((1, 3, 4))
     assert mask is not None and np.array_equal(np.argwhere(mask[0].any((0, 1))), [[1]])
-    assert frames_of("all", 99, ()) is None
-    assert apart_of("all", 1, (1, 3, 4)).chosen == (0, 1, 2)
-    assert apart_of("0:2", 1, (1, 3, 4)).apart((1, 3, 4)).sum() == 8
+    assert Frames("all", 99).on(()) is None
+    assert Frames("all", 1).alone((1, 3, 4)).chosen == (0, 1, 2)
+    assert Frames("0:2", 1).alone((1, 3, 4)).apart((1, 3, 4)).sum() == 8
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_frames_along_another_axis() -> None:
 )
 def test_frames_that_make_no_sense(frames: object, axis: Any, shape: Any, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        frames_of(frames, axis, shape)
+        Frames(frames, axis).on(shape)
     assert words in str(refused.value)
 
 
@@ -275,8 +275,8 @@ def test_scale_must_leave_frames_to_move(model: Model, x: np.ndarray) -> None:
     scale = np.ones((FRAMES, WIDTH))
     scale[1] = 0
     with pytest.raises(InvalidInput, match="scale is 0 in all frames"):
-        frown.certify(model, x, frames=1, scale=scale)
+        asking.certify(model, x, frames=1, scale=scale)
     with pytest.raises(InvalidInput, match="leaves frames 1 nowhere to move"):
-        frown.sensitivity(model, x, scale=scale)
+        asking.sensitivity(model, x, scale=scale)
     with pytest.raises(InvalidInput, match="one frame at a time"):
-        frown.sensitivity(model, x, frames="each of 0:2")
+        asking.sensitivity(model, x, frames="each of 0:2")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asking
 import frown
 import zoo
 from frown.bounds.plan import Plan
@@ -42,10 +43,10 @@ def trained() -> tuple[example.Classifier, np.ndarray, np.ndarray]:
 def test_a_two_block_classifier_has_a_radius(trained) -> None:
     module, image, label = trained
     model = frown.load(module, torch.from_numpy(image).float())
-    result = frown.certify(model, image, label, norm="inf", method="crown", bounds=(0, 1))
+    result = asking.certify(model, image, label, norm="inf", method="crown", bounds=(0, 1))
     assert result.radius[0] > 0.003
     assert result.radius[0] <= result.broken[0] < 0.3
-    out = frown.bound(model, image, 0.01, norm="inf", method="crown", bounds=(0, 1))
+    out = asking.bound(model, image, 0.01, norm="inf", method="crown", bounds=(0, 1))
     rng = np.random.default_rng(0)
     signs = rng.choice([-1, 1, 0.3], (200, *image.shape[1:]))
     answers = model.run((image + 0.01 * signs).clip(0, 1))
@@ -121,7 +122,7 @@ class Masked(nn.Module):
 
 @pytest.mark.parametrize("mask", [-1e31, -3e38, -torch.inf])
 def test_a_mask_takes_out_moderate_scores(mask: float) -> None:
-    found = frown.certify(frown.load(Masked(1.0, mask), torch.zeros(1, 2)), [[5.0, 0.0]], [1])
+    found = asking.certify(frown.load(Masked(1.0, mask), torch.zeros(1, 2)), [[5.0, 0.0]], [1])
     assert found.radius[0] > 1e3
 
 
@@ -131,7 +132,7 @@ def test_a_mask_takes_out_no_score_that_outgrows_it() -> None:
     x = np.array([[5.0, 0.0]])
     assert model.run(x)[0].argmax() == 1 and model.run(np.array([[50.0, 0.0]]))[0].argmax() == 0
     for level in ("estimate", "rigorous"):
-        found = frown.certify(model, x, [1], bounds=(-100, 100), attack=False, level=level)
+        found = asking.certify(model, x, [1], bounds=(-100, 100), attack=False, level=level)
         assert found.radius[0] <= 15
 
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+import asking
 import frown
 from check.test_hostile_models import claimed
 from frown.errors import FrownError, InvalidModel, UnsupportedModel
@@ -185,7 +186,7 @@ def test_a_threshold_far_out_is_not_proved_away(tmp_path: Path) -> None:
     path = saved(model(nodes, [1, 1], known, opset=11), tmp_path)
     flip = next(x for x in np.linspace(0, 40, 4001) if np.argmin(answers(path, x)) == 0)
     assert 8 < flip < 9  # 100 / 12 + 0.1, not 100 / 4
-    result = frown.certify(load_onnx(path), [[0.0]], [0], attack=False)
+    result = asking.certify(load_onnx(path), [[0.0]], [0], attack=False)
     assert 0.9 * flip < result.rows[0].radius < flip
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 
-import frown
+import asking
 from frown.errors import InvalidModel
 from frown.graph.graph import Graph
 from frown.read.model import Model
@@ -312,7 +312,7 @@ def test_bounds_hold_on_sampled_and_attacked_sequences(name: str, tmp_path: Path
     for p, eps, frames in REGIONS.values():
         low, high = reached(loaded.run, x, eps, p, frames == "each")
         for method in ("crown", "frown"):
-            out = frown.bound(loaded, x, eps, norm=p, method=method, steps=2, frames=frames)
+            out = asking.bound(loaded, x, eps, norm=p, method=method, steps=2, frames=frames)
             assert (high <= out.upper + 1e-5).all() and (low >= out.lower - 1e-5).all()
             room = out.upper - middle
             at_stake = room > 0.01  # not saturated

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import asking
 import frown
 from frown.bounds.plan import Plan
 from frown.bounds.rule import LeastArea, relax
@@ -176,8 +177,8 @@ def test_recurrent_networks_are_bounded(name: str, norm: str | int) -> None:
     module = Recurrent(LAYERS[name](), 4).eval()
     x = torch.randn(2, 3, 3)
     model = frown.load(module, x)
-    crown = frown.bound(model, x, 0.1, norm=norm, method="crown")
-    best = frown.bound(model, x, 0.1, norm=norm, method="frown", steps=3)
+    crown = asking.bound(model, x, 0.1, norm=norm, method="crown")
+    best = asking.bound(model, x, 0.1, norm=norm, method="frown", steps=3)
     assert (best.lower >= crown.lower).all() and (best.upper <= crown.upper).all()
     assert (best.upper - best.lower < crown.upper - crown.lower).any()
     step = torch.randn(2000, 1, 3, 3)
@@ -193,8 +194,8 @@ def test_a_recurrent_network_is_certified() -> None:
     module = Recurrent(nn.LSTM(3, 4, batch_first=True), 4).eval()
     x = torch.randn(1, 3, 3)
     model = frown.load(module, x)
-    crown = frown.certify(model, x, method="crown", attack=False)
-    best = frown.certify(model, x, method="frown", steps=3)
+    crown = asking.certify(model, x, method="crown", attack=False)
+    best = asking.certify(model, x, method="frown", steps=3)
     assert 0 < crown.radius[0] <= best.radius[0] * 1.005
     assert best.radius[0] < best.broken[0] < np.inf
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asking
 import frown
 from frown.errors import ModelMismatch
 from frown.read.torch.load import load_torch
@@ -72,5 +73,5 @@ def test_inputs_themselves_are_compared_too() -> None:
     run = loaded.run
     far = replace(loaded, run=lambda x: np.where(x[:, :1] > 50, run(x)[:, ::-1] * 2, run(x)))
     far.check()
-    row = frown.certify(far, np.array([[100.0, 0.0]]), level="estimate").rows[0]
+    row = asking.certify(far, np.array([[100.0, 0.0]]), level="estimate").rows[0]
     assert (row.status, row.radius) == ("mismatch", 0.0)

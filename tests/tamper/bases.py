@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+import asking
 import frown
 import frown_check
 from check.networks import NETWORKS, drawn
@@ -246,7 +247,7 @@ def _certified(kind: Kind, seed: list[int], folder: Path) -> Base | None:
     label = int(y.argmax())
     if np.sort(y[0])[-2] > y[0, label] - 0.05:
         return None
-    found = frown.certify(
+    found = asking.certify(
         used,
         x,
         [label],

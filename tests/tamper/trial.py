@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+import asking
 import frown
 import frown_check
 from tamper.bases import SURE, Base, run, session
@@ -180,14 +181,16 @@ def proved(base: Base, s: Statement, loaded: frown.Model, net: Any) -> bool:
 
     def reached(other: int, **how: Any) -> bool:
         how["attack"] = False
-        row = frown.certify(model, s.centre[None], [s.label], target=other, **asked, **how).rows[0]
+        row = asking.certify(model, s.centre[None], [s.label], target=other, **asked, **how).rows[0]
         return row.level == "rigorous" and row.radius >= s.radius
 
     if y.argmax() != s.label:  # a third class wins: the answer is wrong, the statement need not be
         coef = np.zeros((len(s.others), len(y)))
         coef[:, s.label] = 1
         coef[np.arange(len(s.others)), list(s.others)] = -1
-        found = frown.bound(model, s.centre[None], eps=s.radius, coef=coef, method="frown", **asked)
+        found = asking.bound(
+            model, s.centre[None], eps=s.radius, coef=coef, method="frown", **asked
+        )
         return bool((found.lower > SURE).all())
 
     ways: list[dict[str, Any]] = [

@@ -100,6 +100,11 @@ class Method(ABC):
         return None
 
     @property
+    def once(self) -> Method:
+        """The variant for a single region, with no other to go on from."""
+        return self
+
+    @property
     def foresight(self) -> Method | None:
         """A cheaper method whose radii tell where this one should look first."""
         return None

@@ -6,16 +6,17 @@ numpy does on overflow are set by whoever calls; bounds must not depend on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+Step = TypeVar("Step")
 
 
 @contextmanager
@@ -47,3 +48,27 @@ def in_plain_surroundings(call: Callable[Given, Result]) -> Callable[Given, Resu
             return call(*args, **kwargs)
 
     return within
+
+
+def stepwise(
+    steps: Iterator[Step], within: Callable[[], AbstractContextManager[Any]]
+) -> Iterator[Step]:
+    """The same steps, each taken inside of a context that ends before it is handed over: what the
+    caller does between two steps is not inside. A KeyboardInterrupt is passed on to a generator."""
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            with within():
+                if interrupt is None:
+                    step = next(steps)
+                elif isinstance(steps, Generator):
+                    step = steps.throw(interrupt)
+                else:
+                    raise interrupt
+        except StopIteration:
+            return
+        try:
+            yield step
+            interrupt = None
+        except KeyboardInterrupt as caught:
+            interrupt = caught

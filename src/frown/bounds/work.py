@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from frown.bounds.clock import NO_LIMIT, Clock
+from frown.bounds.memory import bytes_of, half_of_free
+from frown.problem.options import Option, check_options
+
+PANEL = "Machine"
+MOST = 1024  # threads or processes: where systems refuse more, libraries end the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +44,39 @@ class Work:
     memory: int = 4 << 30  # bytes for rows in flight
     clock: Clock = NO_LIMIT
     pool: Pool = field(default_factory=Pool)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a call may use of the machine; none of it changes a radius beyond rounding, but for
+    `seconds`, after which every input keeps what is proved."""
+
+    device: Annotated[str, Option("where to compute: cpu, cuda, cuda:1, ...", panel=PANEL)] = "cpu"
+    dtype: Annotated[
+        str, Option("the precision of the search", ("float32", "float64"), panel=PANEL)
+    ] = "float32"
+    memory: Annotated[
+        int | str | None, Option("bytes, or like 4G (default: half of what is free)", panel=PANEL)
+    ] = None
+    seconds: Annotated[
+        float | None,
+        Option("seconds; what is proved by then counts", above=0, flag="time-limit", panel=PANEL),
+    ] = None
+    batch: Annotated[int | None, Option("inputs at a time", least=1, panel=PANEL)] = None
+    workers: Annotated[
+        int, Option("processes that share the programs of lp", least=1, most=MOST, panel=PANEL)
+    ] = 1
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.memory is not None:
+            bytes_of(self.memory)
+
+    def clock(self, began: float) -> Clock:
+        """The deadline of a call that began then."""
+        return NO_LIMIT if self.seconds is None else Clock(began + self.seconds)
+
+    def work(self, clock: Clock = NO_LIMIT, pool: Pool = Pool()) -> Work:  # noqa: B008
+        """The limits of a computation that ends then."""
+        memory = half_of_free(self.device) if self.memory is None else bytes_of(self.memory)
+        return Work(memory, clock, pool)

@@ -8,7 +8,7 @@ precision explains, nothing is said of that input but what was seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.certification.batch import Batch
+from frown.certification.findings import Findings, joined
 from frown.certification.results import digits
 from frown.graph.graph import Graph
-from frown.problem.query import Query
+from frown.problem.problem import Problem
 from frown.problem.region import Region
 from frown.read.model import ROUNDINGS, UNIT, Array, Model
 
@@ -35,19 +35,32 @@ ROWS, NUMBERS = 4096, 1 << 22  # points of one call, and the numbers they consis
 Outputs = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What was seen of a batch's inputs, by place: of those in `mismatch` nothing is proved."""
+
+    mismatch: Mapping[int, str]
+    remarks: Mapping[int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Claim:
     """What is about to be said of some inputs of a batch: their places, regions and gradients."""
 
-    right: list[int]  # places among the inputs classified right
-    query: Query  # of these inputs
+    right: list[int]  # places among the right answers
+    places: list[int]  # the same among all inputs
+    problem: Problem  # of these inputs
     radius: Tensor  # (n,) proved, in double precision
-    rivals: Tensor  # (n, rivals) conditions whose gradients are taken
+    rivals: Tensor  # (n, rivals) clauses whose gradients are taken
 
     def part(self, which: slice) -> _Claim:
         index = np.arange(len(self.right))[which]
         return _Claim(
-            self.right[which], self.query.take(index), self.radius[which], self.rivals[which]
+            self.right[which],
+            self.places[which],
+            self.problem.take(index),
+            self.radius[which],
+            self.rivals[which],
         )
 
 
@@ -62,39 +75,43 @@ def compare_inputs(model: Model, x: Array, theirs: Array, ours: Outputs) -> dict
     }
 
 
-def compare_regions(
-    model: Model, graph: Graph, batch: Batch, eps: NDArray[np.float64] | None
-) -> None:
+def compare_regions(model: Model, graph: Graph, findings: Findings) -> Compared:
     """Have graph and original answer points of every proved region of a batch, and hold proofs
-    against counterexamples. Rows to be withdrawn are in `batch.mismatch` afterwards.
+    against counterexamples.
 
     `graph` is the network as the engines have it, for gradients; the model's own is compared.
     """
-    claim = _claims(batch, eps)
+    claim = _claims(findings)
+    mismatch, remarks = dict(findings.begun.mismatch), dict[int, str]()
     if not claim.right:
-        return
+        return Compared(mismatch, remarks)
     features = int(np.prod(model.input_shape))
     conditions = claim.rivals.shape[1] + HIDDEN
     points = 2 * (conditions + AXES) + CORNERS + INSIDE + 2
     step = max(1, min(ROWS // points, NUMBERS // (points * features)))
     for first in range(0, len(claim.right), step):
         part = claim.part(slice(first, first + step))
-        _compare_points(model, batch, part, _points(model, graph, batch, part))
-    for k, radius in zip(claim.right, claim.radius.tolist(), strict=True):
-        _hold_against_counterexample(model, batch, k, radius)
-    for n in batch.mismatch:
-        batch.certificate.pop(n, None)
+        found, said = _compare_points(model, part, _points(model, graph, findings, part))
+        mismatch |= found
+        remarks |= said
+    for n, radius in zip(claim.places, claim.radius.tolist(), strict=True):
+        if n not in mismatch:
+            found, said = _hold_against_counterexample(model, findings, n, radius)
+            mismatch |= found
+            remarks = joined(remarks, said)
+    return Compared(mismatch, remarks)
 
 
-def _claims(batch: Batch, eps: NDArray[np.float64] | None) -> _Claim:
-    radius, margins = batch.rigorous or (batch.bracket.proved, batch.bracket.at_proved)
-    radius, margins = radius.double().cpu(), margins.double().cpu()
-    if eps is not None:
-        radius = radius.minimum(torch.from_numpy(eps[batch.right]))
+def _claims(findings: Findings) -> _Claim:
+    begun = findings.begun
+    radius, margins = findings.radius.double().cpu(), findings.margins.double().cpu()
+    asked = begun.problem.regions.radius
+    if asked is not None:
+        radius = radius.minimum(torch.from_numpy(asked[begun.right]))
     which = [
         k
-        for k in range(len(batch.right))
-        if float(radius[k]) > 0 and int(batch.right[k]) not in batch.mismatch
+        for k in range(len(begun.right))
+        if float(radius[k]) > 0 and int(begun.right[k]) not in begun.mismatch
     ]
     count = min(RIVALS, margins.shape[1])
     least = margins[which].argsort(1)
@@ -102,17 +119,18 @@ def _claims(batch: Batch, eps: NDArray[np.float64] | None) -> _Claim:
     shuffled = torch.randperm(max(0, margins.shape[1] - count), generator=_dice()) + count
     near = count if margins.shape[1] == count else (count + 1) // 2
     rivals = torch.cat([least[:, :near], least[:, shuffled[: count - near]]], 1)
-    return _Claim(which, batch.query.take(batch.right[which]), radius[which], rivals)
+    places = begun.right[which]
+    return _Claim(which, places.tolist(), begun.problem.take(places), radius[which], rivals)
 
 
 # -- points ---------------------------------------------------------------------------
 
 
-def _points(model: Model, graph: Graph, batch: Batch, claim: _Claim) -> Tensor:
+def _points(model: Model, graph: Graph, findings: Findings, claim: _Claim) -> Tensor:
     """(n, points, *shape of the graph's input) in double precision, all of the regions."""
-    region = claim.query.region(model.graph).with_radius(claim.radius)
+    region = claim.problem.regions.on(model.graph).with_radius(claim.radius)
     centre, dice = region.centre, _dice()
-    found = [centre, _attacked(region, batch, claim)]
+    found = [centre, _attacked(region, findings, claim)]
     slopes = _gradients(graph, claim).reshape(len(centre), -1, *centre.shape[1:])
     ways = [*slopes.unbind(1), *(_axes(region, dice) if region.p != inf else ())]
     for way in ways:
@@ -137,11 +155,14 @@ def _noise(like: Tensor, dice: torch.Generator) -> Tensor:
 
 def _gradients(graph: Graph, claim: _Claim) -> Tensor:
     """(n, margins and hidden sums, features) their gradients at the inputs, in one pass."""
-    region, wanted = claim.query.region(graph), claim.query.property(graph)
+    cast = claim.problem.on(graph)
+    region, wanted = cast.region, cast.property
     count, rivals = claim.rivals.shape
     lanes = rivals + HIDDEN
     first = torch.arange(count)[:, None] * wanted.shape[1]
-    coef = wanted.pick((first + claim.rivals).flatten().to(graph.device)).view(count, rivals, -1)
+    # Of a clause of several literals its first will do: any direction is worth a point.
+    literal = _firsts(wanted.clause.cpu())[claim.rivals]
+    coef = wanted.pick((first + literal).flatten().to(graph.device)).view(count, rivals, -1)
     dice = _dice()
     with torch.inference_mode(False), torch.enable_grad():
         x = region.centre.clone().repeat_interleave(lanes, 0).requires_grad_()
@@ -156,6 +177,13 @@ def _gradients(graph: Graph, claim: _Claim) -> Tensor:
     return slope.nan_to_num(0.0, 0.0, 0.0).double().cpu().reshape(count, lanes, -1)
 
 
+def _firsts(clause: Tensor) -> Tensor:
+    """(clauses,) the first literal of each."""
+    starts = torch.ones_like(clause, dtype=torch.bool)
+    starts[1:] = clause[1:] != clause[:-1]
+    return starts.nonzero().flatten()
+
+
 def _axes(region: Region, dice: torch.Generator) -> Iterator[Tensor]:
     """Single features (1, *shape) that may move, chosen at random."""
     shape = region.centre.shape[1:]
@@ -167,15 +195,14 @@ def _axes(region: Region, dice: torch.Generator) -> Iterator[Tensor]:
         yield axis.reshape(1, *shape)
 
 
-def _attacked(region: Region, batch: Batch, claim: _Claim) -> Tensor:
+def _attacked(region: Region, findings: Findings, claim: _Claim) -> Tensor:
     """(n, *shape) the attack's points, drawn into the regions; the centre where it has none."""
     points = region.centre.clone()
-    for row, k in enumerate(claim.right):
-        n = int(batch.right[k])
-        found = batch.counterexample.get(n, batch.tried.get(n))
+    for row, n in enumerate(claim.places):
+        found = findings.broken.point.get(n, findings.broken.tried.get(n))
         if found is not None:
             step = torch.from_numpy(found).reshape(points.shape[1:]) - points[row]
-            far = claim.query.distance(row, found)
+            far = claim.problem.regions.distance(row, found)
             points[row] += step * min(1.0, float(claim.radius[row]) / max(far, 1e-300))
     return region.project(points)
 
@@ -187,8 +214,12 @@ def _dice() -> torch.Generator:
 # -- comparison -----------------------------------------------------------------------
 
 
-def _compare_points(model: Model, batch: Batch, claim: _Claim, points: Tensor) -> None:
-    """Compare the two on points of the regions, all of them in one call of each."""
+def _compare_points(
+    model: Model, claim: _Claim, points: Tensor
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Compare the two on points of the regions, all of them in one call of each: mismatches and
+    remarks by place."""
+    mismatch, remarks = dict[int, str](), dict[int, str]()
     count, lanes = points.shape[:2]
     given = points.flatten(0, 1).numpy().reshape(-1, *model.input_shape)
     theirs = np.asarray(model.run(given), np.float64).reshape(count, lanes, -1)
@@ -199,21 +230,21 @@ def _compare_points(model: Model, batch: Batch, claim: _Claim, points: Tensor) -
         gap, size = np.abs(theirs - quick).max(2), np.abs(theirs).max(2)
     least = ROUNDINGS * UNIT * size
     for row in np.flatnonzero(~((gap <= least) & np.isfinite(size)).all(1)):
-        n = int(batch.right[claim.right[row]])
+        n = claim.places[row]
         inputs = given.reshape(count, lanes, *model.input_shape)[row]
         ours = model.answer(inputs)
         for lane in _differing(model, inputs, theirs[row], ours):
-            far = claim.query.distance(int(row), inputs[lane])
+            far = claim.problem.regions.distance(int(row), inputs[lane])
             where = f"at the distance {far:.6g}, within the radius {float(claim.radius[row]):.6g}"
-            batch.mismatch[n] = _seen(where, inputs[lane], ours[lane], theirs[row, lane])
+            mismatch[n] = _seen(where, inputs[lane], ours[lane], theirs[row, lane])
             break
         else:
             if not np.isfinite(theirs[row]).all():
-                batch.say(
-                    n,
+                remarks[n] = (
                     "the original model answers NaN or infinity at points of the region, as single "
-                    "precision does there",
+                    "precision does there"
                 )
+    return mismatch, remarks
 
 
 def _differing(model: Model, x: Array, theirs: Outputs, ours: Outputs) -> Iterator[int]:
@@ -231,43 +262,42 @@ def _differing(model: Model, x: Array, theirs: Outputs, ours: Outputs) -> Iterat
     return (int(i) for i in order if not explained[i])
 
 
-def _hold_against_counterexample(model: Model, batch: Batch, k: int, radius: float) -> None:
+def _hold_against_counterexample(
+    model: Model, findings: Findings, n: int, radius: float
+) -> tuple[dict[int, str], dict[int, str]]:
     """Tell what a counterexample within a proved radius means: docs/soundness.md has the cases."""
-    n = int(batch.right[k])
-    point = batch.counterexample.get(n)
-    distance = float(batch.broken[n])
-    if n in batch.mismatch or point is None or distance > radius:
-        return
+    point = findings.broken.point.get(n)
+    distance = float(findings.broken.radius[n])
+    if point is None or distance > radius:
+        return {}, {}
     x = np.repeat(point[None], DRAWS, 0)
     theirs, ours = (np.asarray(a, np.float64) for a in (model.run(x), model.answer(x)))
     where = f"at a counterexample at the distance {distance:.6g}, within the radius {radius:.6g}"
     if any(True for _ in _differing(model, x, theirs, ours)):
-        batch.mismatch[n] = _seen(where, point, ours[0], theirs[0])
-        return
-    targets = batch.query.targets(model.classes)[n].numpy()
-    label = int(batch.query.label[n])
-    margin = float((ours[0, label] - ours[0, targets]).min())
+        return {n: _seen(where, point, ours[0], theirs[0])}, {}
+    margin = float(findings.begun.problem.margins(ours[:1], n).min())
     # What double precision may be off by: single precision's noise is 2^29 times as large.
     noise = np.abs(model.in_single_precision(x) - ours).max() + UNIT * np.abs(ours).max()
     inside = distance <= radius * (1 - 1e-12)
-    if batch.level == "estimate":
-        batch.say(n, f"a counterexample lies within the radius {radius:.6g} that was estimated")
-    elif inside and margin < -(2.0**-20) * noise:
-        batch.mismatch[n] = (
+    if not findings.rigorous:
+        return {}, {n: f"a counterexample lies within the radius {radius:.6g} that was estimated"}
+    if inside and margin < -(2.0**-20) * noise:
+        contradiction = (
             f"a proof and a counterexample contradict each other, {where[3:]}: a bug in frown; "
             "please report it with the model and this input"
         )
-    elif batch.deployed:
-        batch.mismatch[n] = (
-            f"the original model errs {where}, although {batch.deployed} execution was proved: "
+        return {n: contradiction}, {}
+    if findings.execution:
+        otherwise = (
+            f"the original model errs {where}, although {findings.execution} execution was proved: "
             "its arithmetic is not what docs/soundness.md assumes"
         )
-    else:
-        batch.say(
-            n,
-            f"proved up to {digits(radius, 6, -1):.6g} over the real numbers; as executed the "
-            f"model does not let the label win {where[3:]}, by rounding in single precision",
-        )
+        return {n: otherwise}, {}
+    executed = (
+        f"proved up to {digits(radius, 6, -1):.6g} over the real numbers; as executed the "
+        f"model does not let the label win {where[3:]}, by rounding in single precision"
+    )
+    return {}, {n: executed}
 
 
 def _seen(where: str, point: Array, ours: Array, theirs: Array) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, pi
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
 from frown.graph.graph import Graph
+from frown.problem.options import Option, check_options
 from frown.problem.property import Property, violated
 from frown.problem.region import Region
 
@@ -24,12 +26,15 @@ WALK = 0.8  # of the time is for the walk, the rest for pulling points in
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
-    """How hard to look."""
+class PGD:
+    """Projected gradient descent: steps of each restart, restarts, and the seed of their starts."""
 
-    steps: int = 100
-    restarts: int = 8
-    seed: int = 0
+    steps: Annotated[int, Option("steps of every restart", least=1)] = 100
+    restarts: Annotated[int, Option("points to start from", least=1)] = 8
+    seed: Annotated[int, Option("of random starts", least=0)] = 0
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ def nearest(
     region: Region,  # its radius: no counterexample beyond it is wanted
     property: Property,
     guess: Tensor,  # (N,) the radius to start with
-    attack: Attack,
+    attack: PGD,
     clock: Clock = NO_LIMIT,
     memory: int | None = None,  # bytes for what is computed at once
 ) -> Found:

@@ -22,7 +22,8 @@ from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay, Step
 from frown.errors import InvalidInput
 from frown.graph.box import Box
-from frown.problem.query import Query
+from frown.problem.problem import Problem, Regions
+from frown.problem.property import LabelWins
 from frown.read.model import Model
 
 MAGIC = b"FROWNC01"
@@ -53,8 +54,9 @@ class Recorder:
     def __call__(self, step: Step) -> None:
         self.steps.append(step)
 
-    def file(self, model: Model, query: Query, replay: Replay, n: int, radius: float) -> bytes:
+    def file(self, model: Model, problem: Problem, replay: Replay, n: int, radius: float) -> bytes:
         """The certificate of the replay's n-th sample."""
+        wanted = labels_of(problem)
         payload = Payload()
         mine = [part for step in self.steps if (part := _of_sample(step, n)) is not None]
         output = self.plan.graph.output
@@ -66,10 +68,10 @@ class Recorder:
             "model": {"sha256": model.files[0][1], "external": dict(model.files[1:])},
             "normalisation": _normalisation(model, payload),
             "input": list(model.input_shape),
-            "region": _region(query, n, radius, payload),
+            "region": _region(problem.regions, n, radius, payload),
             "claim": {
-                "label": int(query.label[n]),
-                "others": query.targets(model.classes)[n].tolist(),
+                "label": int(wanted.label[n]),
+                "others": wanted.targets[n].tolist(),
             },
             "sites": self._sites(),
             "shared": [_shared(replay, i, n, payload) for i in self.plan.nonlinear],
@@ -172,8 +174,16 @@ def _shared(replay: Replay, i: int, n: int, payload: Payload) -> dict[str, Any]:
     return payload.put(both.numpy())
 
 
-def check_certifiable(model: Model) -> None:
-    """Raise InvalidInput where a certificate could not name the network."""
+def labels_of(problem: Problem) -> LabelWins:
+    """The property of a problem that a certificate can state; InvalidInput for any other."""
+    if not isinstance(problem.property, LabelWins):
+        raise InvalidInput("certificates state that a label wins; this property is another")
+    return problem.property
+
+
+def check_certifiable(model: Model, problem: Problem) -> None:
+    """Raise InvalidInput where a certificate could not name the network or state the property."""
+    labels_of(problem)
     if model.source != "onnx" or model.path is None:
         raise InvalidInput(
             "certificates are about ONNX files: export the module with torch.onnx.export and "
@@ -196,21 +206,21 @@ def _normalisation(model: Model, payload: Payload) -> dict[str, Any] | None:
     return {"mean": payload.put(mean), "std": payload.put(std)}
 
 
-def _region(query: Query, n: int, radius: float, payload: Payload) -> dict[str, Any]:
-    shape = query.x.shape[1:]
+def _region(regions: Regions, n: int, radius: float, payload: Payload) -> dict[str, Any]:
+    shape = regions.x.shape[1:]
 
     def put(array: NDArray[np.float64] | None, dtype: str = "f8") -> dict[str, Any] | None:
         if array is None:
             return None
         return payload.put(np.broadcast_to(array[n if len(array) > 1 else 0], shape), dtype)
 
-    norm = {inf: "inf", 1.0: "1", 2.0: "2"}.get(query.p, float(query.p).hex())
+    norm = {inf: "inf", 1.0: "1", 2.0: "2"}.get(regions.p, float(regions.p).hex())
     return {
         "norm": norm,
         "radius": radius.hex(),
-        "centre": payload.put(query.x[n]),
-        "scale": put(query.scale),
-        "ball": payload.put(balls, "i4") if (balls := query.balls()).any() else None,
-        "lower": put(query.range.lower) if query.range else None,
-        "upper": put(query.range.upper) if query.range else None,
+        "centre": payload.put(regions.x[n]),
+        "scale": put(regions.scale),
+        "ball": payload.put(balls, "i4") if (balls := regions.balls()).any() else None,
+        "lower": put(regions.range.lower) if regions.range else None,
+        "upper": put(regions.range.upper) if regions.range else None,
     }

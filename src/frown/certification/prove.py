@@ -6,24 +6,29 @@ rigorously; where that fails, the radius shrinks by a hair or, if it was given, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.arithmetic.executed import Execution
+from frown.bounds.arithmetic.float32 import PRECISIONS
 from frown.bounds.arithmetic.minima import farthest
 from frown.bounds.clock import OutOfTime, now
 from frown.bounds.plan import Plan
-from frown.bounds.proof import ByRule, Proof
+from frown.bounds.proof import ByRule, Proof, Proofs
 from frown.bounds.replay import Replay
 from frown.bounds.work import Work
-from frown.certification.batch import Batch
 from frown.certification.certificate import Recorder
-from frown.certification.search import Certifier
-from frown.problem.query import Query
+from frown.certification.findings import Begun, Proved, Searched
+from frown.certification.search import Searcher
+from frown.errors import InvalidInput
+from frown.problem.options import Option, check_options
+from frown.problem.problem import Cast, Problem
 from frown.read.model import Model
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.rounding import LONGEST, arithmetic_fault
@@ -35,6 +40,60 @@ _THRIFTY = (
     *((thrift, 1.0) for thrift in (8e-6, 1.6e-5, 3.2e-5)),
     *((thrift, 1 - 2.0**-9) for thrift in (1.6e-5, 3.2e-5, 6.4e-5)),
 )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """No proof beyond the search's own, in plain floating point; for a quick look."""
+
+    level = "estimate"
+
+
+@dataclass(frozen=True)
+class Rigorous:
+    """Every radius proved again at that very radius, with all rounding errors accounted for.
+
+    `certificates` is a folder for one file per input, which `frown check` verifies; with `check`
+    that is done at once, also if no folder keeps them. With `execution` "float32" the statement
+    covers the network as executed in single precision, in any order of summation, as well
+    (docs/soundness.md says what is assumed).
+    """
+
+    certificates: Annotated[
+        Path | str | None,
+        Option("one certificate per input, for frown check", metavar="DIR", panel="Output"),
+    ] = None
+    check: bool = False
+    execution: Annotated[
+        str | None,
+        Option(
+            "prove it for the network as executed in that precision, too",
+            tuple(PRECISIONS),
+            flag="deployed",
+            panel="Search",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not isinstance(self.certificates, str | Path | None):
+            raise InvalidInput(f"certificates must be a folder's path, not {self.certificates!r}")
+
+    @property
+    def level(self) -> str:
+        """The level that rows are to reach."""
+        return "checked" if self.check else "rigorous"
+
+
+def proof_of(proof: object) -> Estimate | Rigorous:
+    """A kind of proof as users give it: itself, or the name of a level."""
+    if isinstance(proof, Estimate | Rigorous):
+        return proof
+    if proof == "estimate":
+        return Estimate()
+    if proof in LEVELS:
+        return Rigorous(check=proof == "checked")
+    raise InvalidInput(f"unknown level {proof!r}; choose from {', '.join(LEVELS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +116,14 @@ _ONE_RADIUS = (_FIRST, _Try(1.0, again=True))
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    margins: Tensor  # (samples, conditions)
-    query: Query
+    margins: Tensor  # (samples, clauses)
+    problem: Problem
     replay: Replay
     recorder: Recorder | None
 
     def file(self, model: Model, n: int, radius: float) -> bytes:
         assert self.recorder is not None
-        return self.recorder.file(model, self.query, self.replay, n, radius)
+        return self.recorder.file(model, self.problem, self.replay, n, radius)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,160 +156,198 @@ class _Failed:
 class Prover:
     """A network as its file has it, in float64 and with nothing merged."""
 
-    certifier: Certifier
+    searcher: Searcher
     plan: Plan
     certificates: bool = False
-    deployed: str = ""  # a precision of execution to cover
-    work: Work = Work()  # noqa: RUF009  (a frozen value)
-    inside: bool = True  # or by plain intervals alone, what they proved
-    share: float = 1.0  # of the radii that were found
+    execution: str = ""  # a precision of execution to cover
 
-    def prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> None:
-        """Move every radius of the batch to one that is proved over the real numbers.
+    def prove(
+        self,
+        begun: Begun,
+        searched: Searched,
+        work: Work,
+        before: Proved | None = None,
+        share: float = 1.0,
+        inside: bool = True,
+    ) -> Proved:
+        """Move every radius of a batch to one that is proved over the real numbers.
 
         Exact distances have no such proof; where an operator has none, rows stay estimates and
-        say why. When the clock runs out, what was proved before stands.
+        say why. When the clock runs out, what was proved `before` stands. `share` is of the
+        radii that were found. Unless `inside`, only what plain intervals proved is.
         """
-        if not len(batch.right):
-            return
-        if self.certifier.method.estimates:
-            return
+        replays = _Replays(self, begun, searched, work, before, share, inside)
+        if not len(begun.right) or self.searcher.method.estimates:
+            return before or replays.nothing({})
         reason = self._unproven()
         if reason is None:
             try:
                 with torch.inference_mode():
-                    reason = self._prove(batch, eps)
-                if reason is None:
-                    return
+                    found = replays.run()
+                if isinstance(found, Proved):
+                    return found
+                return replays.nothing(dict.fromkeys(begun.right.tolist(), found))
             except NoProof as missing:
                 reason = f"no rigorous lines for {missing}"
-        for n in batch.right.tolist():
-            batch.say(n, reason)
+        remarks = dict.fromkeys(begun.right.tolist(), reason)
+        if before is not None and before.radius is not None:
+            return replace(before, remarks=remarks)
+        return replays.nothing(remarks)
 
     def _unproven(self) -> str | None:
         if max(node.size for node in self.plan.graph.nodes) > LONGEST:
             return f"sums of more than {LONGEST} terms, whose rounding is not accounted for"
         return arithmetic_fault()
 
-    def _prove(self, batch: Batch, eps: NDArray[np.float64] | None) -> str | None:
+
+class _Replays:
+    """The replays of one batch at smaller and smaller radii."""
+
+    def __init__(
+        self,
+        prover: Prover,
+        begun: Begun,
+        searched: Searched,
+        work: Work,
+        before: Proved | None,
+        share: float,
+        inside: bool,
+    ) -> None:
+        self.prover, self.begun, self.searched = prover, begun, searched
+        self.work, self.before, self.share, self.inside = work, before, share, inside
+        bracket = searched.bracket
+        self.margins = torch.full_like(bracket.at_proved.double().cpu(), -torch.inf)
+        self.proved = torch.zeros(len(begun.right), dtype=torch.float64)
+        self.tried = torch.zeros_like(self.proved)
+        self.files: dict[int, bytes] = {}
+        if before is not None and before.radius is not None:
+            self.proved, self.margins = before.radius.clone(), before.margins.clone()
+            self.tried = before.tried
+            self.files = dict(before.certificates)
+        self.proofs: Proofs | None = searched.proofs
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The right answers' problem."""
+        return self.begun.problem.take(self.begun.right)
+
+    @cached_property
+    def cast(self) -> Cast:
+        """The same in the numbers of the proof."""
+        return self.problem.on(self.prover.plan.graph)
+
+    def nothing(self, remarks: dict[int, str]) -> Proved:
+        """No proof at all."""
+        nowhere = torch.zeros_like(self.proved, dtype=torch.bool)
+        return Proved(None, self.margins, self.tried, nowhere, remarks=remarks)
+
+    def run(self) -> Proved | str:
         """Proofs for the batch, or why there are none after all."""
-        began, source = now(), batch.bracket if self.inside or not batch.cheap else batch.cheap
+        began, cheap = now(), self.searched.cheap
+        source = self.searched.bracket if self.inside or not cheap else cheap
         radius = source.proved.double().cpu() * self.share
-        if eps is not None:
-            radius = radius.minimum(torch.from_numpy(eps[batch.right]))
-        margins = torch.full_like(batch.bracket.at_proved.double().cpu(), -torch.inf)
-        proved, tried = torch.zeros_like(radius), torch.zeros_like(radius)
-        if batch.rigorous is not None and batch.replayed is not None:
-            (proved, margins), tried = batch.rigorous, batch.replayed
+        asked = self.problem.regions.radius
+        if asked is not None:
+            radius = radius.minimum(torch.from_numpy(asked))
+        complete = self.before is None or self.before.complete
         try:
-            self._attempts(batch, eps, radius, tried, proved, margins)
+            self._attempts(radius)
         except OutOfTime:
-            batch.complete = False
-            batch.nothing = "the time limit came before a proof with all rounding accounted for"
+            complete = False
         fault = arithmetic_fault()  # whatever ran in between may have set another mode
         if fault is not None:
-            batch.certificate.clear()
-            batch.rigorous = batch.replayed = batch.covered = None
             return fault
-        asked = int((radius > tried).sum())
-        if self.inside and batch.base is None and asked:
-            batch.replay = (now() - began) / asked
-        batch.rigorous, batch.deployed = (proved, margins), self.deployed
-        batch.replayed = tried.maximum(radius)
-        region = batch.query.take(batch.right).region(self.plan.graph)
-        batch.covered = proved >= farthest(region)
-        return None
+        fresh = int((radius > self.tried).sum())
+        pace = 0.0 if self.before is None else self.before.pace
+        if self.inside and self.searched.base is None and fresh:
+            pace = (now() - began) / fresh
+        return Proved(
+            self.proved,
+            self.margins,
+            self.tried.maximum(radius),
+            self.proved >= farthest(self.cast.region),
+            self.files,
+            self.prover.execution,
+            complete,
+            pace,
+        )
 
-    def _attempts(
-        self,
-        batch: Batch,
-        eps: NDArray[np.float64] | None,
-        radius: Tensor,
-        tried: Tensor,
-        proved: Tensor,
-        margins: Tensor,
-    ) -> None:
+    def _attempts(self, radius: Tensor) -> None:
         """Put what holds of radii beyond those tried before into `proved`, with its `margins`."""
-        waiting = ((radius > tried) & (radius > proved)).nonzero().flatten()
+        single = self.problem.regions.radius is not None
+        waiting = ((radius > self.tried) & (radius > self.proved)).nonzero().flatten()
         failed = _Failed.none(radius)
-        for attempt in _ONE_RADIUS if eps is not None else _DEPLOYED if self.deployed else _TRIES:
+        for attempt in _ONE_RADIUS if single else _DEPLOYED if self.prover.execution else _TRIES:
             if not len(waiting):
                 break
-            if attempt.again and not self._again(batch, waiting, radius[waiting]):
+            if attempt.again and not self._again(waiting, radius[waiting]):
                 continue
             guess = failed.crossing() if attempt.share is None else radius * attempt.share
             trial = guess[waiting]
-            found = self._replayed(batch, waiting, trial, spare=attempt is _FIRST)
-            good = (found.margins > 0).all(1) & (trial > proved[waiting])
-            proved[waiting[good]], margins[waiting[good]] = trial[good], found.margins[good]
-            self._keep(batch, waiting, found, good, trial)
+            found = self._replayed(waiting, trial, spare=attempt is _FIRST)
+            good = (found.margins > 0).all(1) & (trial > self.proved[waiting])
+            self._keep(waiting, found, good, trial)
             failed = failed.then(waiting, trial, found.margins)
-            waiting = waiting[~good & (proved[waiting] < trial)]
-        self._fall_back(batch, radius, proved, margins)
-        if eps is not None:
-            self._points(batch, eps[batch.right] == 0, margins)
-        if self.certificates:
-            self._economise(batch, proved, margins, eps is not None)
+            waiting = waiting[~good & (self.proved[waiting] < trial)]
+        self._fall_back(radius)
+        if single:
+            self._points()
+        if self.prover.certificates:
+            self._economise(single)
 
-    def _fall_back(self, batch: Batch, radius: Tensor, proved: Tensor, margins: Tensor) -> None:
+    def _fall_back(self, radius: Tensor) -> None:
         """Where less is left than CROWN had proved, CROWN's own lines at CROWN's radius."""
-        if batch.base is None:
+        if self.searched.base is None:
             return
-        base = batch.base.double().cpu().minimum(radius)
-        worse = (proved < base).nonzero().flatten()
-        if not len(worse):
-            return
-        found = self._replayed(batch, worse, base[worse], self._by_rule)
-        good = (found.margins > 0).all(1)
-        proved[worse[good]], margins[worse[good]] = base[worse[good]], found.margins[good]
-        self._keep(batch, worse, found, good, base[worse])
+        base = self.searched.base.double().cpu().minimum(radius)
+        worse = (self.proved < base).nonzero().flatten()
+        if len(worse):
+            found = self._replayed(worse, base[worse], self._by_rule)
+            self._keep(worse, found, (found.margins > 0).all(1), base[worse])
 
-    def _points(self, batch: Batch, still: NDArray[np.bool_], margins: Tensor) -> None:
+    def _points(self) -> None:
         """Where the one radius is 0, the claim about the input alone: no search was needed for it,
         but a proof is."""
-        which = torch.from_numpy(np.flatnonzero(still & ~(margins > 0).all(1).numpy()))
-        if not len(which):
-            return
-        radius = torch.zeros(len(which), dtype=margins.dtype)
-        found = self._replayed(batch, which, radius, self._by_rule)
-        good = (found.margins > 0).all(1)
-        margins[which[good]] = found.margins[good]
-        self._keep(batch, which, found, good, radius)
+        still = self.problem.regions.radius == 0
+        which = torch.from_numpy(np.flatnonzero(still & ~(self.margins > 0).all(1).numpy()))
+        if len(which):
+            radius = torch.zeros(len(which), dtype=self.margins.dtype)
+            found = self._replayed(which, radius, self._by_rule)
+            self._keep(which, found, (found.margins > 0).all(1), radius)
 
-    def _economise(self, batch: Batch, proved: Tensor, margins: Tensor, fixed: bool) -> None:
+    def _economise(self, single: bool) -> None:
         """Large certificates again with fewer and shorter slopes, at a radius smaller by 2^-9
-        where that is what it takes (unless it is `fixed`). Where nothing does, they stay."""
-        files = [batch.certificate.get(int(n), b"") for n in batch.right]
+        where that is what it takes (unless a `single` one is asked about). Where nothing does, they
+        stay."""
+        files = [self.files.get(int(n), b"") for n in self.begun.right]
         waiting = torch.tensor([k for k, file in enumerate(files) if len(file) > LARGE])
-        whole = proved.clone()
+        whole = self.proved.clone()
         for thrift, part in _THRIFTY:
-            if not len(waiting) or (fixed and part < 1):
+            if not len(waiting) or (single and part < 1):
                 return
             trial = whole[waiting] * part
-            found = self._replayed(batch, waiting, trial, thrift=thrift)
+            found = self._replayed(waiting, trial, thrift=thrift)
             good = (found.margins > 0).all(1)
             for k in good.nonzero().flatten().tolist():
                 n, radius = int(waiting[k]), float(trial[k])
-                file = found.file(self.certifier.model, k, radius)
+                file = found.file(self.prover.searcher.model, k, radius)
                 if len(file) <= LARGE:
-                    batch.certificate[int(batch.right[n])] = file
-                    proved[n], margins[n] = radius, found.margins[k]
+                    self.files[int(self.begun.right[n])] = file
+                    self.proved[n], self.margins[n] = radius, found.margins[k]
                 else:
                     good[k] = False
             waiting = waiting[~good]
 
-    def _keep(
-        self, batch: Batch, which: Tensor, found: _Replayed, good: Tensor, radius: Tensor
-    ) -> None:
-        """The certificates of what was proved."""
-        if self.certificates:
+    def _keep(self, which: Tensor, found: _Replayed, good: Tensor, radius: Tensor) -> None:
+        """Take in what was proved, with its certificates."""
+        self.proved[which[good]], self.margins[which[good]] = radius[good], found.margins[good]
+        if self.prover.certificates:
             for k in good.nonzero().flatten().tolist():
-                file = found.file(self.certifier.model, k, float(radius[k]))
-                batch.certificate[int(batch.right[which[k]])] = file
+                file = found.file(self.prover.searcher.model, k, float(radius[k]))
+                self.files[int(self.begun.right[which[k]])] = file
 
     def _replayed(
         self,
-        batch: Batch,
         which: Tensor,
         radius: Tensor,
         proof: Proof | None = None,
@@ -259,16 +356,13 @@ class Prover:
     ) -> _Replayed:
         """Proven margins of these samples at these radii, and how; `spare` the fixed rule's rows
         where FROWN has its own."""
-        query = batch.query.take(batch.right[which.numpy()])
-        graph = self.plan.graph
-        region = query.region(graph).with_radius(radius)
-        recorder = Recorder(self.plan) if self.certificates else None
-        proof = proof or self._proof(batch, which)
-        execution = Execution(self.plan, region, self.work) if self.deployed else None
+        plan, own = self.prover.plan, self.cast.rows(which).at(radius)
+        recorder = Recorder(plan) if self.prover.certificates else None
+        execution = Execution(plan, own.region, self.work) if self.prover.execution else None
         replay = Replay(
-            self.plan,
-            region,
-            proof,
+            plan,
+            own.region,
+            proof or self._proof(which),
             self.work,
             record=recorder,
             thrift=thrift,
@@ -276,34 +370,34 @@ class Prover:
             execution=execution,
         )
         replay.layers()
-        wanted = query.property(graph)
-        margins = wanted.margins(replay.literals(wanted))
-        return _Replayed(margins, query, replay, recorder)
+        margins = own.property.margins(replay.literals(own.property))
+        return _Replayed(margins, self.problem.take(which.numpy()), replay, recorder)
 
     @property
     def _by_rule(self) -> ByRule:
         """Every row along the fixed lines that the search started from."""
-        base = self.certifier.base
+        base = self.prover.searcher.base
         return ByRule(base.lines, self.inside and base.inside)
 
-    def _proof(self, batch: Batch, which: Tensor) -> Proof:
+    def _proof(self, which: Tensor) -> Proof:
         """What the search chose for these samples."""
-        if batch.base is None or batch.proofs is None:  # nothing but fixed lines so far
+        if self.searched.base is None or self.proofs is None:  # nothing but fixed lines so far
             return self._by_rule
-        return batch.proofs.of(which) or self._by_rule
+        return self.proofs.of(which) or self._by_rule
 
-    def _again(self, batch: Batch, which: Tensor, radius: Tensor) -> bool:
+    def _again(self, which: Tensor, radius: Tensor) -> bool:
         """Let the method go on at these radii, for margins that rounding leaves something of.
         False where it has nothing to go on from."""
-        proof = None if batch.proofs is None else batch.proofs.of(which)
+        proof = None if self.proofs is None else self.proofs.of(which)
         state = None if proof is None else proof.state()
-        if batch.proofs is None or state is None:
+        if self.proofs is None or state is None:
             return False
-        certifier, graph = self.certifier, self.certifier.plan.graph
-        query = batch.query.take(batch.right[which.numpy()])
-        ball = query.region(graph).with_radius(radius.to(graph.dtype).to(graph.device))
-        found = certifier.method.bound(
-            certifier.plan, ball, query.property(graph), state, None, self.work
+        searcher, like = self.prover.searcher, self.begun.clean
+        own = self.begun.cast.rows(which.to(like.device)).at(radius.to(like.dtype).to(like.device))
+        found = searcher.method.bound(
+            searcher.plan, own.region, own.property, state, None, self.work
         )
-        batch.proofs.replace(which, found.proof)
+        kept = Proofs(self.proofs.radius, dict(self.proofs.kept))
+        kept.replace(which, found.proof)
+        self.proofs = kept
         return True

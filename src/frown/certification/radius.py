@@ -8,11 +8,13 @@ handful of evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+
+from frown.problem.property import positive
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]  # (samples (n,), radii (n,)) -> margins (n, T)
 
@@ -47,7 +49,7 @@ class Goal:
         return cls(tol, 0.4 * tol)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Bracket:
     """Per sample: `proved` holds with margins `at_proved`, `failed` was not proved."""
 
@@ -101,18 +103,21 @@ class Bracket:
         """The brackets of these samples."""
         return Bracket(*(getattr(self, f.name)[index] for f in fields(self)))
 
-    def take_over(self, index: Tensor, other: Bracket) -> None:
+    def take_over(self, index: Tensor, other: Bracket) -> Bracket:
         """What `other`, of these samples, has proved beyond this."""
         better = (other.proved > self.proved[index]).nonzero().flatten()
         place = (index[better],)
         proved, failed = other.proved[better], self.failed[place]
-        self.proved = self.proved.index_put(place, proved)
-        self.at_proved = self.at_proved.index_put(place, other.at_proved[better])
         kept = failed > proved
         failed = torch.where(kept, failed, other.failed[better])
         lost = torch.where(kept[:, None], self.at_failed[place], other.at_failed[better])
-        self.failed = self.failed.index_put(place, failed)
-        self.at_failed = self.at_failed.index_put(place, lost)
+        return replace(
+            self,
+            proved=self.proved.index_put(place, proved),
+            at_proved=self.at_proved.index_put(place, other.at_proved[better]),
+            failed=self.failed.index_put(place, failed),
+            at_failed=self.at_failed.index_put(place, lost),
+        )
 
     def open(self, goal: Goal, root: Tensor | None = None) -> Tensor:
         """Indices of the samples not yet decided, where `root` is known or not.
@@ -142,26 +147,30 @@ class Bracket:
         slope = (rise / run[:, None]).amin(1)
         return torch.where(torch.isfinite(slope), slope.clamp(*POWERS), self.power)
 
-    def record(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
+    def record(self, index: Tensor, radius: Tensor, margins: Tensor) -> Bracket:
         """Take in the margins found at these radii; NaN and infinity prove nothing."""
         finite = torch.isfinite(margins).all(1)
-        self.suppose(index[finite], radius[finite], margins[finite])
-        self.tries = self.tries.index_put((index,), self.tries[index] + 1)
-        self.widest = self.widest.index_put((index,), radius.maximum(self.widest[index]))
+        known = self.suppose(index[finite], radius[finite], margins[finite])
         margins = margins.where(torch.isfinite(margins), -torch.inf)
-        good = holds(margins)
+        good = positive(margins)
         streak = self.streak[index]
         streak = torch.where(good, streak.clamp(min=0) + 1, streak.clamp(max=0) - 1)
-        self.streak = self.streak.index_put((index,), streak)
         up, down = index[good], index[~good]
         better = radius[good] > self.proved[up]
-        self.proved = self.proved.index_put((up[better],), radius[good][better])
-        self.at_proved = self.at_proved.index_put((up[better],), margins[good][better])
         lower = radius[~good] < self.failed[down]
-        self.failed = self.failed.index_put((down[lower],), radius[~good][lower])
-        self.at_failed = self.at_failed.index_put((down[lower],), margins[~good][lower])
+        above, below = (up[better],), (down[lower],)
+        return replace(
+            known,
+            tries=self.tries.index_put((index,), self.tries[index] + 1),
+            widest=self.widest.index_put((index,), radius.maximum(self.widest[index])),
+            streak=self.streak.index_put((index,), streak),
+            proved=self.proved.index_put(above, radius[good][better]),
+            at_proved=self.at_proved.index_put(above, margins[good][better]),
+            failed=self.failed.index_put(below, radius[~good][lower]),
+            at_failed=self.at_failed.index_put(below, margins[~good][lower]),
+        )
 
-    def suppose(self, index: Tensor, radius: Tensor, margins: Tensor) -> None:
+    def suppose(self, index: Tensor, radius: Tensor, margins: Tensor) -> Bracket:
         """Let estimates rest on these margins too; nothing is decided by it."""
         seen, at_seen = self.seen[index], self.at_seen[index]
         # Between the two ends margins are known best: the other end stands second.
@@ -172,8 +181,11 @@ class Bracket:
         every = torch.arange(len(index), device=index.device)[:, None]
         seen = torch.cat([radius[:, None], seen[every, order]], 1)
         at_seen = torch.cat([margins[:, None], at_seen[every, order]], 1)
-        self.seen = self.seen.index_put((index,), seen)
-        self.at_seen = self.at_seen.index_put((index,), at_seen)
+        return replace(
+            self,
+            seen=self.seen.index_put((index,), seen),
+            at_seen=self.at_seen.index_put((index,), at_seen),
+        )
 
     def propose(self, index: Tensor, goal: Goal, root: Tensor | None = None) -> Tensor:
         """The next radius of each sample, near where margins should reach 0: just beyond, until
@@ -245,42 +257,38 @@ def search(
     first: Tensor,
     goal: Goal,
     rounds: int = 40,
-    stop: Callable[[], bool] = lambda: False,
     glance: bool = False,
     enough: Goal | None = None,
-) -> Bracket:
+) -> Iterator[Bracket]:
     """Shrink every bracket until the `goal` is reached, by at most `rounds` evaluations.
 
-    With `enough` the way to the goal is left as soon as that is reached. Starts at the radii
-    `first`; if the first evaluation is a mere `glance`, what it does not prove has not failed yet.
-    `stop` is asked before every evaluation; what was proved until then stands.
+    Yields the brackets before every evaluation, where a caller may stop, and at the end. With
+    `enough` the way to the goal is left as soon as that is reached. Starts at the radii `first`; if
+    the first evaluation is a mere `glance`, what it does not prove has not failed yet.
     """
     radius, enough = torch.minimum(first, bracket.limit), enough or goal
     index = bracket.open(enough)
     supposed, root = index[:0], None
     for turn in range(rounds):
-        if not len(index) or stop():
+        if not len(index):
             break
+        yield bracket
         here = radius[index] if turn == 0 else bracket.propose(index, goal, root)
         margins = evaluate(index, here)
         if turn == 1:  # better is known now
-            bracket.seen = bracket.seen.index_fill(0, supposed, torch.nan)
+            bracket = replace(bracket, seen=bracket.seen.index_fill(0, supposed, torch.nan))
         if glance and turn == 0:
             # Where nothing is proved yet, or nothing seen, there is no other radius to go on from.
-            weak = torch.isfinite(margins).all(1) & ~holds(margins) & (bracket.proved[index] > 0)
+            weak = torch.isfinite(margins).all(1) & ~positive(margins) & (bracket.proved[index] > 0)
             supposed = index[weak]
-            bracket.suppose(supposed, here[weak], margins[weak])
-            bracket.doubted = bracket.doubted.index_put((supposed,), here[weak])
+            bracket = bracket.suppose(supposed, here[weak], margins[weak])
+            doubted = bracket.doubted.index_put((supposed,), here[weak])
+            bracket = replace(bracket, doubted=doubted)
             index, here, margins = index[~weak], here[~weak], margins[~weak]
-        bracket.record(index, here, margins)
+        bracket = bracket.record(index, here, margins)
         root = bracket.root()
         index = bracket.open(enough, root)
-    return bracket
-
-
-def holds(margins: Tensor) -> Tensor:
-    """(n,) whether margins (n, T) prove a radius; NaN and infinity do not."""
-    return (torch.isfinite(margins) & (margins > 0)).all(1)
+    yield bracket
 
 
 def _positive(t: Tensor) -> Tensor:

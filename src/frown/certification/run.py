@@ -1,55 +1,45 @@
-"""Many inputs, batch by batch: what is known of each is handed over as it is finished."""
+"""Many inputs, batch by batch: an iterator of outcomes.
+
+Every batch goes through the same stages: begin, attack, search, proofs, agreement, certificates,
+rows. Where time is limited, every input gets its cheap radius before any is optimised.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frown.bounds.arithmetic.float32 import PRECISIONS, check_execution
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
-from frown.bounds.memory import half_of_free
+from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
-from frown.bounds.work import Pool, Work, pool_of
-from frown.certification.agreement import compare_regions
-from frown.certification.answers import answers
-from frown.certification.attack import Attack
-from frown.certification.batch import Batch
-from frown.certification.certificate import check_certifiable
-from frown.certification.folder import CERTIFICATES_LOCK, Lock, require_writable, write_whole
-from frown.certification.prove import LEVELS, Prover
+from frown.bounds.surroundings import plain_surroundings, stepwise
+from frown.bounds.work import Work
+from frown.certification.agreement import Compared, compare_regions
+from frown.certification.attack import PGD
+from frown.certification.begin import begin
+from frown.certification.certificates import Certificates, Kept
+from frown.certification.counterexamples import attack
+from frown.certification.findings import Begun, Broken, Findings, Proved, Searched
+from frown.certification.prove import Prover
 from frown.certification.results import Row
-from frown.certification.search import CHECK, Certifier
-from frown.certification.statement import input_digest
-from frown.errors import InvalidInput, OutputError
-from frown.graph.graph import Graph
-from frown.graph.simplify import tidy
-from frown.methods import described, kind_of, method_of
-from frown.methods.crown import RULES
-from frown.methods.frown.network import Frown
-from frown.problem.inputs import real_number, whole_number
-from frown.problem.query import Query
-from frown.read.model import Model
-
-if TYPE_CHECKING:
-    from frown_check.checker import Claim
-
+from frown.certification.rows import rows_of
+from frown.certification.search import RadiusSearch, Searcher
+from frown.errors import InvalidInput
+from frown.problem.problem import Problem
 
 ATTACK = 0.15  # of the time, where it is limited, is for the attack
 LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the budget
-BOXES = ("lp", "crown", "frown")
-STARTS = ("frown", "crown")
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
+
+Key = int | tuple[int, int]  # an input's index; of a frame that moves alone, a pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,288 +52,299 @@ class Progress:
     stage: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Search:
-    """How `certify` and `sensitivity` look for radii: their options of the same names."""
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of a batch, with the counterexamples found."""
 
-    method: str | Method = "frown"  # by its name and the options below, or as it is
-    tol: float = 0.01
-    group: int = 1
-    wide: bool = False
-    rule: str = "area"
-    steps: int | None = None
-    tangents: int = 3
-    boxes: str = "lp"
-    workers: int = 1
-    hot: bool = True
-    start: str = "frown"
-    dtype: str = "float32"
-    device: str = "cpu"
-    memory: int | None = None
-    time_limit: float | None = None
-    attack: bool | Attack = True
-    batch: int | None = None
-    level: str = "rigorous"
-    certificates: Path | None = None
-    deployed: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < real_number(self.tol, "tol") < 1:
-            raise InvalidInput(f"tol must lie between 0 and 1, not {self.tol}")
-        if self.time_limit is not None and not real_number(self.time_limit, "time_limit") > 0:
-            raise InvalidInput(f"time_limit (--time-limit) must be positive, not {self.time_limit}")
-        if not isinstance(self.attack, bool | Attack | None):
-            raise InvalidInput(f"attack must be True, False or an Attack, not {self.attack!r}")
-        if self.batch is not None:
-            whole_number(self.batch, "batch")
-        if self.kind.estimates and (self.level == "checked" or self.certificates is not None):
-            raise InvalidInput(
-                f"bounds of the method {self.kind.name} have no certificates: "
-                "take frown, crown or lp"
-            )
-        if self.level == "checked" and self.certificates is None:
-            raise InvalidInput(
-                "the level checked needs a folder for certificates (--certificates DIR)"
-            )
-        if self.deployed is not None:
-            if self.deployed not in PRECISIONS:
-                raise InvalidInput(f"deployed must be float32, not {self.deployed!r}")
-            if self.level == "estimate":
-                raise InvalidInput("deployed needs rigorous bounds: leave out level=estimate")
-            if self.kind.estimates:
-                raise InvalidInput(
-                    f"deployed needs rigorous bounds, and those of the method {self.kind.name} are "
-                    "estimates: take frown, crown or lp"
-                )
-        if self.level not in LEVELS:
-            raise InvalidInput(f"unknown level {self.level!r}; choose from {', '.join(LEVELS)}")
-
-    def proved(self, model: Model) -> Graph:
-        """The graph in which classes are compared. Executed, a last function that keeps the order
-        over the real numbers may round two outputs to one, so `deployed` has all of it."""
-        return model.ranking if self.deployed is None else model.graph
-
-    def clock(self, began: float) -> Clock:
-        """The deadline of a call that began then."""
-        return NO_LIMIT if self.time_limit is None else Clock(began + self.time_limit)
-
-    def _bytes(self) -> int:
-        if self.memory is None:
-            return half_of_free(self.device)
-        return whole_number(self.memory, "memory (--memory)")
-
-    def chosen(self) -> Method:
-        """The method with those of the options that it has; all of them must make sense."""
-        if isinstance(self.method, Method):
-            return self.method
-        for name, choices in (("rule", tuple(RULES)), ("boxes", BOXES), ("start", STARTS)):
-            if getattr(self, name) not in choices:
-                raise InvalidInput(
-                    f"unknown {name} {getattr(self, name)!r}; choose from {', '.join(choices)}"
-                )
-        whole_number(self.workers, "workers")
-        own = {
-            "group": whole_number(self.group, "group", least=0),
-            "wide": self.wide,
-            "rule": self.rule,
-            "steps": None if self.steps is None else whole_number(self.steps, "steps"),
-            "tangents": whole_number(self.tangents, "tangents"),
-            "inner": None if self.boxes == "lp" else self.boxes,
-            "start_at": Frown() if self.start == "frown" else None,
-            "hot": self.hot,
-        }
-        kind = kind_of(self.method)
-        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        return method_of(self.method, **{k: v for k, v in own.items() if k in known})
-
-    @property
-    def kind(self) -> type[Method]:
-        """The method's class."""
-        return type(self.method) if isinstance(self.method, Method) else kind_of(self.method)
-
-    def told(self, method: Method) -> dict[str, Any]:
-        """The method's options as users give them, for the record."""
-        if isinstance(self.method, Method):
-            return described(method)
-        ascent = method.ascent if isinstance(method, Frown) else Frown(steps=self.steps).ascent
-        names = ("group", "wide", "rule", "tangents", "boxes", "workers", "hot", "start")
-        own = {name: getattr(self, name) for name in names}
-        return {"method": self.method, **own, "ascent": asdict(ascent)}
-
-    def work(self, clock: Clock, pool: Pool) -> Work:
-        """What the computation may use."""
-        return Work(self._bytes(), clock, pool)
+    rows: tuple[Row, ...]
+    counterexamples: Mapping[Key, NDArray[np.float64]]
 
 
-def certificate_name(index: int, frame: int | None = None) -> str:
-    """The file of an input's certificate, or of that of one of its frames alone."""
-    alone = "" if frame is None else f"-frame-{frame:03d}"
-    return f"input-{index:06d}{alone}.frown"
+class Watch:
+    """Someone who is told how a long call goes; to be subclassed."""
 
+    def progress(self, progress: Progress) -> None:
+        """A radius was tried, or another stage has begun."""
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Inputs with what is asked of them."""
-
-    query: Query
-    radii: NDArray[np.float64] | None  # to check instead of searching
-    numbers: NDArray[np.int64]  # what the user calls the inputs
-    certificate: Callable[[int], str] = certificate_name  # a number's certificate
-
-
-def answered(
-    model: Model,
-    plan: Plan,
-    question: Question,
-    search: Search,
-    clock: Clock,
-    progress: Callable[[Progress], None] | None,
-    on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
-) -> tuple[Batches, dict[str, Any]]:
-    """All batches, worked through, and how."""
-    query, radii = question.query, question.radii
-    for name, call in (("progress", progress), ("on_rows", on_rows)):
-        if call is not None and not callable(call):
-            raise InvalidInput(f"{name} must be a function, not {call!r}")
-    method = search.chosen()
-    attack = Attack() if search.attack is True else search.attack or None
-    method.refuse(plan, query.p)
-    size = search.batch or batch_size(plan, method, search.work(clock, Pool()), len(query))
-    shelf = Shelf.open(model, search, question)
-    taken = nullcontext() if shelf is None else shelf.lock
-    with taken, torch.no_grad(), pool_of(search.workers if method.singly else 1) as pool:
-        work = search.work(clock, pool)
-        after = 0.0 if search.level == "estimate" else 1 + CHECK * (search.level == "checked")
-        certifier = Certifier(model, plan, method, search.tol, attack, work, proofs=after)
-        prover = None
-        if search.level != "estimate":
-            exact = Plan(tidy(search.proved(model)))
-            if search.deployed is not None:
-                check_execution(exact.graph)
-            prover = Prover(certifier, exact, shelf is not None, search.deployed or "", work)
-        run = Batches(
-            certifier, prover, shelf, query, radii, question.numbers, size, progress, on_rows
-        )
-        run.all()
-    frames = {}
-    if query.frames is not None:
-        frames = {"frames": query.frames.name, "frame_axis": query.frames.axis}
-    return run, {
-        "norm": query.p,
-        "target": "all" if query.target is None else "given",
-        "bounds": None if query.range is None else "given",
-        "eps": None if radii is None else "given",
-        **frames,
-        "tol": search.tol,
-        "dtype": search.dtype,
-        "device": search.device,
-        "level": search.level,
-        "deployed": search.deployed,
-        "time_limit": search.time_limit,
-        "attack": None if attack is None else asdict(attack),
-        "memory": work.memory,
-        **search.told(method),
-    }
+    def finished(self, outcome: Outcome) -> None:
+        """These rows are final."""
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Where certificates go."""
+class Stages:
+    """Everything that a run has fixed but the inputs."""
 
-    model: Model
-    folder: Path
-    check: bool
-    name: Callable[[int], str]
-    lock: Lock
+    searcher: Searcher
+    attack: PGD | None
+    prover: Prover | None  # None: estimates are enough
+    certificates: Certificates | None
+    size: int  # inputs of a batch
 
-    @classmethod
-    def open(cls, model: Model, search: Search, question: Question) -> Shelf | None:
-        """Make sure that certificates can be written, before any work, and by no other run."""
-        if search.certificates is None:
-            return None
-        if search.level == "estimate":
-            raise InvalidInput("certificates need rigorous bounds: use level rigorous or checked")
-        check_certifiable(model)
-        if search.proved(model) is not model.ranking:
-            raise InvalidInput(
-                f"{model.name} ends in a function that keeps the order of the outputs: deployed "
-                "counts its rounding, certificates leave it out; ask for one of the two"
-            )
-        numbers, times = np.unique(question.numbers, return_counts=True)
-        if len(numbers) < len(question.numbers):
-            twice = numbers[times.argmax()]
-            raise InvalidInput(f"certificates are named by indices: several inputs have {twice}")
+    @property
+    def clock(self) -> Clock:
+        """When everything must have ended."""
+        return self.searcher.work.clock
+
+
+def outcomes(
+    stages: Callable[[ExitStack], Stages], problem: Problem, watch: Watch
+) -> Iterator[Outcome]:
+    """Work through all batches. `stages` are made with what they take until the run ends.
+
+    An interrupt, be it passed in (`throw`) or struck inside, yields what the batches under way have
+    proved, and is raised then.
+    """
+    return stepwise(_opened(stages, problem, watch), _undisturbed)
+
+
+def each(run: Iterator[Outcome], take: Callable[[Outcome], None]) -> None:
+    """Hand every outcome over. An interrupt, wherever it strikes, is raised after what the batches
+    under way have proved was handed over, too."""
+    interrupt: KeyboardInterrupt | None = None
+    while True:
         try:
-            require_writable(search.certificates)
-            lock = Lock.take(search.certificates, CERTIFICATES_LOCK, "certificates")
-        except OSError as error:
-            raise OutputError(
-                f"cannot write certificates to {search.certificates}: {error.strerror}; choose "
-                "another folder (--certificates)"
-            ) from None
-        return cls(
-            model, search.certificates, search.level == "checked", question.certificate, lock
-        )
+            if interrupt is not None and isinstance(run, Generator):
+                outcome = run.throw(interrupt)
+                interrupt = None
+            else:
+                outcome = next(run)
+        except StopIteration:
+            return
+        try:
+            take(outcome)
+        except KeyboardInterrupt as struck:
+            interrupt = struck
 
-    def keep(self, batch: Batch, clock: Clock) -> None:
-        """Write the batch's certificates and, if asked to, have each checked while time is left."""
-        for n in batch.mismatch:  # one of an earlier run says what no longer holds
-            (self.folder / self.name(int(batch.index[n]))).unlink(missing_ok=True)
-        for n, content in list(batch.certificate.items()):
-            file = self.folder / self.name(int(batch.index[n]))
-            try:
-                write_whole(file, content)
-            except OSError as error:
-                raise OutputError(f"{file} cannot be written: {error.strerror}") from None
-            batch.certificate_file[n] = file.name
-            if self.check:
-                import frown_check
 
-                assert self.model.path is not None
-                try:
-                    clock.check()
-                    verdict = frown_check.check(file, self.model.path, lambda _: clock.check())
-                except OutOfTime:
-                    batch.say(n, "the time limit came before its certificate was checked")
-                    continue
-                if not verdict.accepted:
-                    self._discard(batch, n, f"the checker refused: {verdict.reason}")
-                elif verdict.claim is not None and self._meant(verdict.claim, batch, n):
-                    batch.checked.add(n)
-                else:
-                    self._discard(batch, n, "the checker accepted another statement")
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    with plain_surroundings(), torch.no_grad():
+        yield
 
-    def _discard(self, batch: Batch, n: int, reason: str) -> None:
-        """Leave no file in the folder that was checked and is not what its row says."""
-        (self.folder / batch.certificate_file.pop(n)).unlink(missing_ok=True)
-        del batch.certificate[n]
-        batch.say(n, reason)
 
-    def _meant(self, claim: Claim, batch: Batch, n: int) -> bool:
-        """Whether a claim is what the row of input n is going to say."""
-        query, place = batch.query, batch.right.tolist().index(n)
-        others = query.targets(self.model.graph.output_size)[n].tolist()
+def _opened(
+    stages: Callable[[ExitStack], Stages], problem: Problem, watch: Watch
+) -> Iterator[Outcome]:
+    with ExitStack() as taken:
+        yield from _Run(stages(taken), problem, watch).all()
 
-        def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:
-            if claimed is None or own is None:
-                return claimed is own
-            own = own[n if len(own) > 1 else 0]
-            return np.array_equal(
-                claimed, np.broadcast_to(own, query.x.shape[1:]).reshape(claimed.shape)
-            )
 
-        lower, upper = (query.range.lower, query.range.upper) if query.range else (None, None)
-        scale = np.ones((1, 1)) if query.scale is None else query.scale
-        return (
-            same(claim.scale, scale)
-            and same(claim.lower, lower)
-            and same(claim.upper, upper)
-            and np.array_equal(claim.ball.ravel(), query.balls().ravel())
-            and claim.radius >= batch.proof(place, others)[0]
-            and (claim.norm, claim.label) == (query.p, int(query.label[n]))
-            and sorted(claim.others) == sorted(others)
-            and np.array_equal(claim.centre.ravel(), query.x[n].ravel())
-        )
+@dataclass
+class _Underway:
+    """A batch between two of its stages, which only the run changes."""
+
+    begun: Begun
+    search: RadiusSearch
+    searched: Searched
+    broken: Broken
+    proved: Proved | None = None
+    compared: Compared | None = None
+    kept: Kept = field(default_factory=Kept)
+    seconds: float = 0.0
+
+    @property
+    def findings(self) -> Findings:
+        """What is known now."""
+        return Findings(self.begun, self.searched.broken or self.broken, self.searched, self.proved)
+
+    @property
+    def pace(self) -> float:
+        """Seconds that a proof by fixed lines took, for each input; 0: not known."""
+        return 0.0 if self.proved is None else self.proved.pace
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """The time inside counts as this batch's."""
+        began = monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += monotonic() - began
+
+
+class _Run:
+    """Batches in order; rows are yielded as they are finished."""
+
+    def __init__(self, stages: Stages, problem: Problem, watch: Watch) -> None:
+        self.stages, self.problem, self.watch = stages, problem, watch
+        self.stage = stages.searcher.method.name
+        self.radii: list[float] = []  # of the rows yielded
+        size = stages.size
+        self.parts = [
+            np.arange(a, min(a + size, len(problem))) for a in range(0, len(problem), size)
+        ]
+
+    def all(self) -> Iterator[Outcome]:
+        """Work through the batches; an interrupt yields what those under way have proved."""
+        limited, searcher = self.stages.clock != NO_LIMIT, self.stages.searcher
+        waiting: list[_Underway] = []
+        try:
+            if limited:
+                self._prepare(waiting)
+            for k, part in enumerate(self.parts):
+                clock = self.stages.clock.share(len(self.parts) - k)
+                if not limited:
+                    fresh = self._begin(part)
+                    self._attack(fresh, clock)
+                    waiting.append(fresh)
+                batch = waiting[0]
+                if not (limited and searcher.optimised):
+                    self._tell("crown" if searcher.optimised else "search")
+                    self._search(batch, batch.search.bracket(clock))
+                self._tell(searcher.method.name)
+                self._search(batch, batch.search.tighten(batch.broken, clock, batch.pace))
+                # A proof that takes longer than it should leaves something to those behind it.
+                own = clock
+                if limited:
+                    clock = self.stages.clock.share((len(self.parts) - k + 1) // 2)
+                self._prove_in_time(batch, clock)
+                while limited and not searcher.single and self._go_on(batch, own):
+                    self._prove(batch, clock)
+                self._compare(batch)
+                self._keep(batch, clock)
+                outcome = self._outcome(batch)
+                waiting.pop(0)
+                yield outcome
+                self._tell("done")
+        except KeyboardInterrupt:
+            for batch in waiting:
+                batch.searched = replace(batch.searched, complete=False)
+                self._cut_short(batch)
+                self._compare(batch)
+                yield self._outcome(batch)
+                self._tell("done")
+            raise
+
+    def _prepare(self, waiting: list[_Underway]) -> None:
+        """What is cheap, for all inputs: radii by plain intervals, the attack within its part of
+        the time and, where another method goes on, CROWN's radii within theirs; all proved."""
+        clock, count = self.stages.clock, len(self.parts)
+        for part in self.parts:
+            batch = self._begin(part)
+            self._tell("interval")
+            self._search(batch, batch.search.glance(clock))
+            self._prove(batch, clock, inside=False)
+            waiting.append(batch)
+        attack = clock.part(ATTACK)
+        for k, batch in enumerate(waiting):
+            self._tell("attack")
+            self._attack(batch, attack.share(count - k))
+        first = clock.part(CROWN)
+        for k, batch in enumerate(waiting if self.stages.searcher.optimised else []):
+            self._tell("crown")
+            own, soft = clock.share(count - k), first.share(count - k)
+            self._search(batch, batch.search.bracket(own, soft))
+            self._prove_in_time(batch, own)
+
+    # -- stages ----------------------------------------------------------------------------
+
+    def _begin(self, part: NDArray[np.int64]) -> _Underway:
+        """One more batch."""
+        began, searcher = monotonic(), self.stages.searcher
+        begun = begin(searcher.model, searcher.plan.graph, self.problem.take(part))
+        search = RadiusSearch(searcher, begun)
+        batch = _Underway(begun, search, search.found, Broken.of(begun))
+        batch.seconds = monotonic() - began
+        return batch
+
+    def _attack(self, batch: _Underway, clock: Clock) -> None:
+        """The counterexamples that an attack finds."""
+        how, searcher = self.stages.attack, self.stages.searcher
+        if how is not None:
+            with batch.timed():
+                batch.broken = attack(
+                    searcher.model, batch.begun, how, searcher.single, clock, searcher.work.memory
+                )
+
+    def _search(self, batch: _Underway, steps: Iterator[Searched]) -> None:
+        """A stage of the search: what it has found is kept after every radius."""
+        with batch.timed():
+            for batch.searched in steps:
+                done = len(self.radii)
+                proved = self.radii + batch.searched.bracket.proved.tolist()
+                mean = sum(proved) / max(1, len(proved))
+                self.watch.progress(Progress(done, len(self.problem), mean, self.stage))
+            batch.searched = batch.search.found
+
+    def _go_on(self, batch: _Underway, clock: Clock) -> bool:
+        """Take up a search by fixed lines that left time for its proof, in what that did not take.
+
+        Whether larger radii came of it.
+        """
+        if self.stages.searcher.optimised or batch.findings.complete:
+            return False
+        if batch.pace <= 0 or clock.expired():
+            return False
+        before = batch.searched.bracket.proved
+        self._search(batch, batch.search.go_on(clock, batch.pace))
+        return bool((batch.searched.bracket.proved > before).any())
+
+    def _prove_in_time(self, batch: _Underway, clock: Clock) -> None:
+        """Prove what the search found; smaller radii first, should there be too little time for a
+        whole proof."""
+        haste = batch.search.haste(clock, batch.pace)
+        if haste < 1 and not self.stages.searcher.single:
+            self._prove(batch, clock, haste)
+        self._prove(batch, clock)
+
+    def _prove(
+        self, batch: _Underway, clock: Clock, share: float = 1.0, inside: bool = True
+    ) -> None:
+        """Prove what the search found, or a share of its radii, with all rounding accounted for."""
+        if self.stages.prover is not None:
+            self._tell("rigorous")
+            with batch.timed():
+                work = replace(self.stages.searcher.work, clock=clock)
+                batch.proved = self.stages.prover.prove(
+                    batch.begun, batch.searched, work, batch.proved, share, inside
+                )
+
+    def _compare(self, batch: _Underway) -> None:
+        """Ask the original about the regions that are about to be called proved."""
+        if batch.compared is None:
+            searcher = self.stages.searcher
+            with batch.timed():
+                batch.compared = compare_regions(
+                    searcher.model, searcher.plan.graph, batch.findings
+                )
+
+    def _keep(self, batch: _Underway, clock: Clock) -> None:
+        """The batch's certificates."""
+        if self.stages.certificates is not None and batch.compared is not None:
+            self._tell("certificates")
+            with batch.timed():
+                steps = self.stages.certificates.keep(batch.findings, batch.compared, clock)
+                for batch.kept in steps:
+                    pass
+
+    def _cut_short(self, batch: _Underway) -> None:
+        """Say which of the steps that were asked for an interrupt has left out."""
+        if self.stages.prover is None:
+            return
+        findings, kept, remarks = batch.findings, batch.kept, dict(batch.kept.remarks)
+        check = self.stages.certificates is not None and self.stages.certificates.check
+        for n in batch.begun.right.tolist():
+            if not findings.rigorous:
+                remarks[n] = "interrupted before rounding errors were accounted for"
+            elif n in findings.certificates and n not in kept.files and n not in remarks:
+                remarks[n] = "interrupted before its certificate was written"
+            elif check and n in kept.files.keys() - kept.checked - remarks.keys():
+                remarks[n] = "interrupted before its certificate was checked"
+        batch.kept = replace(kept, remarks=remarks)
+
+    def _outcome(self, batch: _Underway) -> Outcome:
+        assert batch.compared is not None
+        name, findings = self.stages.searcher.method.name, batch.findings
+        rows = rows_of(findings, batch.compared, batch.kept, name, batch.seconds)
+        regions = batch.begun.problem.regions
+        found = {regions.key(n): point for n, point in findings.broken.point.items()}
+        self.radii += [row.radius for row in rows]
+        return Outcome(tuple(rows), found)
+
+    def _tell(self, stage: str) -> None:
+        self.stage = stage
+        mean = float(np.mean(self.radii)) if self.radii else 0.0
+        self.watch.progress(Progress(len(self.radii), len(self.problem), mean, stage))
 
 
 def batch_size(plan: Plan, method: Method, work: Work, count: int) -> int:
@@ -367,187 +368,3 @@ def batch_size(plan: Plan, method: Method, work: Work, count: int) -> int:
 
 def _mib(size: int) -> str:
     return f"{-(-size // (1 << 20)):,} MiB"
-
-
-class Batches:
-    """Batches in order; rows are handed over as they are finished."""
-
-    def __init__(
-        self,
-        certifier: Certifier,
-        prover: Prover | None,
-        shelf: Shelf | None,
-        query: Query,
-        eps: NDArray[np.float64] | None,
-        numbers: NDArray[np.int64],
-        size: int,
-        progress: Callable[[Progress], None] | None,
-        on_rows: Callable[[list[Row], dict[int, NDArray[np.float64]]], None] | None,
-    ) -> None:
-        self.certifier, self.query, self.eps, self.numbers = certifier, query, eps, numbers
-        self.prover, self.shelf = prover, shelf
-        self.size, self.progress, self.on_rows = size, progress, on_rows
-        self.rows: list[Row] = []
-        self.stage = certifier.method.name
-        self.counterexamples: dict[int, NDArray[np.float64]] = {}
-        self.parts = [np.arange(a, min(a + size, len(query))) for a in range(0, len(query), size)]
-
-    def all(self) -> None:
-        """Where time is limited, every input gets its cheap radius before any is optimised.
-
-        An interrupt hands over what the batches under way have proved.
-        """
-        limited = self.certifier.clock != NO_LIMIT
-        waiting: list[tuple[NDArray[np.int64], Batch]] = []
-        try:
-            if limited:
-                self._prepare(waiting)
-            for k, part in enumerate(self.parts):
-                certifier = self.certifier
-                if limited:
-                    certifier = self._within(certifier.clock.share(len(self.parts) - k))
-                else:
-                    batch = self._begin(part)
-                    certifier.strike(batch, self.eps is not None)
-                    waiting.append((part, batch))
-                batch = waiting[0][1]
-                if not (limited and self._in_two):
-                    self._tell("crown" if self._in_two else "search")
-                    certifier.bracket(batch, self.eps is not None, self._pulse)
-                self._tell(certifier.method.name)
-                certifier.tighten(batch, self.eps is not None, self._pulse)
-                # A proof that takes longer than it should leaves something to those behind it.
-                clock = certifier.clock
-                if limited:
-                    clock = self.certifier.clock.share((len(self.parts) - k + 1) // 2)
-                self._prove_in_time(part, batch, self._within(clock))
-                while limited and self.eps is None and certifier.go_on(batch, self._pulse):
-                    self._prove(part, batch, clock)
-                self._compare(part, batch)
-                self._keep(batch, clock)
-                self._hand_over(*waiting.pop(0))
-        except KeyboardInterrupt:
-            for part, batch in waiting:
-                batch.complete = False
-                self._cut_short(batch)
-                self._compare(part, batch)
-                self._hand_over(part, batch)
-            raise
-
-    @property
-    def _in_two(self) -> bool:
-        """Whether a search with fixed lines comes before another."""
-        return self.certifier.optimised
-
-    def _within(self, clock: Clock) -> Certifier:
-        return self.certifier.within(clock)
-
-    def _prepare(self, waiting: list[tuple[NDArray[np.int64], Batch]]) -> None:
-        """What is cheap, for all inputs: radii by plain intervals, the attack within its part of
-        the time and, where another method goes on, CROWN's radii within theirs; all proved."""
-        clock, fixed, count = self.certifier.clock, self.eps is not None, len(self.parts)
-        for part in self.parts:
-            batch = self._begin(part)
-            self._tell("interval")
-            self.certifier.glance(batch, fixed, self._pulse)
-            self._prove(part, batch, clock, inside=False)
-            waiting.append((part, batch))
-        attack = clock.part(ATTACK)
-        for k, (_, batch) in enumerate(waiting):
-            self._tell("attack")
-            self._within(attack.share(count - k)).strike(batch, fixed)
-        first = clock.part(CROWN)
-        for k, (part, batch) in enumerate(waiting if self._in_two else []):
-            self._tell("crown")
-            own, soft = clock.share(count - k), first.share(count - k)
-            certifier = self.certifier.within(own, soft)
-            certifier.bracket(batch, fixed, self._pulse)
-            self._prove_in_time(part, batch, certifier)
-
-    def _begin(self, part: NDArray[np.int64]) -> Batch:
-        """One more batch."""
-        return self.certifier.start(self.query.take(part), self.numbers[part], self._eps(part))
-
-    def _prove(
-        self,
-        part: NDArray[np.int64],
-        batch: Batch,
-        clock: Clock,
-        share: float = 1.0,
-        inside: bool = True,
-    ) -> None:
-        """What the search found, or a share of its radii, with all rounding accounted for."""
-        if self.prover is not None:
-            self._tell("rigorous")
-            began = monotonic()
-            work = replace(self.prover.work, clock=clock)
-            prover = replace(self.prover, work=work, inside=inside, share=share)
-            prover.prove(batch, self._eps(part))
-            batch.seconds += monotonic() - began
-
-    def _prove_in_time(self, part: NDArray[np.int64], batch: Batch, certifier: Certifier) -> None:
-        """The same; smaller radii first, should there be too little time for a whole proof."""
-        haste = certifier.in_haste(batch)
-        if haste < 1 and self.eps is None:
-            self._prove(part, batch, certifier.clock, haste)
-        self._prove(part, batch, certifier.clock)
-
-    def _keep(self, batch: Batch, clock: Clock) -> None:
-        """The batch's certificates."""
-        if self.shelf is not None:
-            self._tell("certificates")
-            began = monotonic()
-            self.shelf.keep(batch, clock)
-            batch.seconds += monotonic() - began
-
-    def _compare(self, part: NDArray[np.int64], batch: Batch) -> None:
-        """Ask the original about the regions that are about to be called proved."""
-        if not batch.compared:
-            began = monotonic()
-            model, graph = self.certifier.model, self.certifier.plan.graph
-            compare_regions(model, graph, batch, self._eps(part))
-            batch.compared = True
-            batch.seconds += monotonic() - began
-
-    def _cut_short(self, batch: Batch) -> None:
-        """Which of the steps that were asked for an interrupt has left out."""
-        wanted = batch.certificate if self.shelf is not None and self.shelf.check else {}
-        unchecked = wanted.keys() - batch.checked
-        for n in batch.right.tolist() if self.prover is not None else []:
-            if batch.rigorous is None:
-                batch.say(n, "interrupted before rounding errors were accounted for")
-            elif n in batch.certificate and n not in batch.certificate_file:
-                batch.say(n, "interrupted before its certificate was written")
-            elif n in unchecked and n not in batch.remark:
-                batch.say(n, "interrupted before its certificate was checked")
-
-    def _pulse(self, batch: Batch) -> None:
-        """A sign of life after every radius: the mean proved so far, this batch included."""
-        if self.progress is not None:
-            proved = [r.radius for r in self.rows] + batch.bracket.proved.tolist()
-            mean = sum(proved) / max(1, len(proved))
-            self.progress(Progress(len(self.rows), len(self.query), mean, self.stage))
-
-    def _hand_over(self, part: NDArray[np.int64], batch: Batch) -> None:
-        method, outputs = self.certifier.method.name, self.certifier.plan.graph.output_size
-        rows = [
-            replace(row, input=input_digest(x))
-            for row, x in zip(
-                answers(batch, method, outputs, self._eps(part)), batch.query.x, strict=True
-            )
-        ]
-        found = {int(batch.index[n]): point for n, point in batch.counterexample.items()}
-        self.rows += rows
-        self.counterexamples |= found
-        if self.on_rows is not None:
-            self.on_rows(rows, found)
-        self._tell("done")
-
-    def _eps(self, part: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return None if self.eps is None else self.eps[part]
-
-    def _tell(self, stage: str) -> None:
-        self.stage = stage
-        if self.progress is not None:
-            mean = float(np.mean([r.radius for r in self.rows])) if self.rows else 0.0
-            self.progress(Progress(len(self.rows), len(self.query), mean, stage))

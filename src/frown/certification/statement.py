@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite, isinf
 from typing import Any
 
@@ -18,6 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.certification.results import LEVELS, Certification, Row, Sensitivity
+from frown.problem.frames import Moving
+from frown.problem.problem import Regions
+from frown.problem.property import GIVEN, Condition
+from frown.read.model import Model
 
 # Options that change the region, the property, their units, or how they are proved.
 SAID = {
@@ -29,16 +33,15 @@ SAID = {
 # Options that change none of it.
 UNSAID = {
     "inputs, which rows name": ("model", "data", "labels", "label_column", "samples"),
-    "search": ("method", "tol", "group", "wide", "rule", "tangents", "boxes", "attack"),
-    "machine": (
-        *("threads", "workers", "hot", "start", "device", "dtype"),
-        *("time_limit", "memory", "batch"),
+    "search": (
+        *("method", "tol", "group", "wide", "rule", "steps", "tangents", "boxes", "attack"),
+        *("inner", "seconds", "gap"),
     ),
+    "machine": ("threads", "workers", "device", "dtype", "time_limit", "memory", "batch"),
     "output": ("out", "certificates", "force", "quiet", "json"),
 }
 
 KEY = "statement"  # where a result's settings hold it
-GIVEN = "given"  # a target for each input, which its row names
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -92,6 +95,7 @@ class Statement:
     target: str = "all"  # every other class; a class; +K; `GIVEN`
     eps: str | None = None  # the radius asked about; None: searched for
     deployed: str = ""
+    condition: str = ""  # in words, where it is not that labels win
 
     # -- to and from settings ----------------------------------------------------------
 
@@ -141,6 +145,7 @@ class Statement:
             target=str(held.get("target", "all")),
             eps=None if eps is None else str(eps),
             deployed=str(held.get("deployed", "")),
+            condition=str(held.get("condition", "")),
         )
 
     @classmethod
@@ -242,6 +247,8 @@ class Statement:
 
     def altering(self) -> str:
         """What no change within the radius does."""
+        if self.condition:
+            return f"undoes this: {self.condition}"
         return (
             f"lets {self.rival()} overtake the label"
             if self.targeted
@@ -294,6 +301,8 @@ class Statement:
     def lines(self) -> list[str]:
         """For a terminal: what the radii r of a table mean."""
         lines = [f"radius r: {self.allowed('r')}"]
+        if self.condition:
+            lines.append(f"proved: {self.condition}")
         if self.targeted:
             rival = self.rival()
             lines.append(f"proved: {rival} does not overtake the label; all others are left aside")
@@ -350,7 +359,60 @@ class Statement:
             f"std {full(self.std)}",
             "radii asked about": self.eps or "none",
             "kinds of execution": self.deployed or "real numbers",
+            "properties": self.condition or "labels win",
         }
+
+
+def statement_of(
+    model: Model,
+    regions: Regions,
+    condition: Condition,
+    execution: str | None = None,
+    alone: Moving | None = None,
+) -> Statement:
+    """What rows about these regions say; `alone` are frames that move one at a time in them."""
+    shape = model.input_shape
+    frames = alone or regions.frames
+    mask = None if frames is None else frames.mask(shape)
+    moves = np.ones(shape, bool) if mask is None else mask[0] > 0
+    scale, fixed = None, 0
+    if regions.scale is not None:
+        factors = regions.scale
+        free = factors[:, moves][factors[:, moves] > 0]
+        least, largest = float(free.min()), float(free.max())
+        scale = replace(_spread(factors, shape), least=least, largest=largest)
+        fixed = int((moves & (factors == 0).all(0)).sum())
+    valid = regions.range
+    # Several normalisations are one: (x - mean) / std of the whole.
+    mean, std = np.zeros(shape), np.ones(shape)
+    for inner_mean, inner_std in model.normalisation:
+        mean, std = mean + std * inner_mean, std * inner_std
+    eps = None
+    if regions.radius is not None and not regions.box:
+        same = (regions.radius == regions.radius[0]).all()
+        eps = repr(float(regions.radius[0])) if same else "one per input"
+    return Statement(
+        norm=regions.p,
+        frames="all" if frames is None else frames.name,
+        frame_axis=0 if frames is None else frames.axis,
+        sensitivity=alone is not None,
+        scale=scale,
+        fixed=fixed,
+        features=int(moves.sum()),
+        lower=None if valid is None else _spread(valid.lower, shape),
+        upper=None if valid is None else _spread(valid.upper, shape),
+        mean=Spread.of(mean, shape) if model.normalisation else None,
+        std=Spread.of(std, shape) if model.normalisation else None,
+        target=condition.target,
+        eps=eps,
+        deployed=execution or "",
+        condition=condition.words,
+    )
+
+
+def _spread(values: NDArray[np.float64], shape: tuple[int, ...]) -> Spread:
+    """Numbers by feature, the same for all inputs or not."""
+    return Spread.of(values, values.shape) if len(values) > 1 else Spread.of(values[0], shape)
 
 
 def moving(frames: str, along: str = "") -> str:

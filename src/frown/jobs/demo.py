@@ -12,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from frown import api
 from frown.certification.folder import write_whole
 from frown.certification.plain import plain
 from frown.certification.results import percent
+from frown.certification.run import Watch
 from frown.errors import InvalidInput, OutputError
-from frown.jobs.job import Request, certify_files
-from frown.jobs.screen import QuietScreen, Report
+from frown.jobs.job import certify_files
+from frown.jobs.options import Request, request_of
+from frown.jobs.screen import BarWatch, Screen, bars
 from frown.jobs.table import round_radii
 from frown.problem.data import Dataset, read_data
 from frown.report.comparison import Comparison, display_name
@@ -55,9 +57,9 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
         highlight=False,
     )
     requests = {m: _request(model, data, m, samples, out / m) for m in METHODS}
-    with _bars(console) as bars:
+    with bars(console) as shown:
         for method, request in requests.items():
-            if not certify_files(request, _DemoScreen(bars, display_name(method), samples)):
+            if not certify_files(request, _DemoScreen(shown, display_name(method), samples)):
                 return _INTERRUPTED
     comparison = Comparison.of({m: read_results(out / m) for m in METHODS})
     page = _report(comparison, model, digits, requests["frown"], out / PAGE)
@@ -94,35 +96,18 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
     return 0
 
 
-class _DemoScreen(QuietScreen):
+class _DemoScreen(Screen):
     """One line of a shared set of progress bars."""
 
-    def __init__(self, bars: Progress, name: str, total: int) -> None:
+    def __init__(self, shown: Bar, name: str, total: int) -> None:
         super().__init__()
-        self._bars = bars
-        self._task = bars.add_task(name, total=total, radius="")
+        self._shown, self._total = shown, total
+        self._task = shown.add_task(name, total=total, radius="")
 
     @contextmanager
-    def working(self, total: int) -> Iterator[Report]:
-        def show(progress: api.Progress) -> None:
-            mean = progress.proved_mean
-            radius = f"mean radius {mean:.4f}" if np.isfinite(mean) else ""
-            self._bars.update(self._task, completed=progress.done, radius=radius)
-
-        yield show
-        self._bars.update(self._task, completed=total)
-
-
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[radius]}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
+    def working(self, total: int) -> Iterator[Watch]:
+        yield BarWatch(self._shown, self._task, stages=False)
+        self._shown.update(self._task, completed=total)
 
 
 def _unpack(out: Path) -> tuple[Path, Path]:
@@ -140,37 +125,19 @@ def _unpack(out: Path) -> tuple[Path, Path]:
 
 
 def _request(model: Path, data: Path, method: str, samples: int, out: Path) -> Request:
-    command = _shell(
-        "certify",
-        model,
-        data,
-        "--method",
-        method,
-        "--norm",
-        "inf",
-        "--bounds",
-        "0",
-        "1",
-        "--samples",
-        f"0:{samples}",
-        "--threads",
-        "1",
-        "--out",
-        out,
-    )
-    return Request(
-        model=model,
-        data=data,
-        method=method,
-        norm="inf",
-        bounds=("0", "1"),
-        samples=f"0:{samples}",
-        out=out,
+    given = {
+        "method": method,
+        "norm": "inf",
+        "bounds": ("0", "1"),
+        "samples": f"0:{samples}",
         # So small a network is slower on several threads than on one.
-        threads=1,
-        force=True,
-        command=tuple(shlex.split(command)),
-    )
+        "threads": 1,
+        "out": out,
+    }
+    words: list[object] = ["certify", model, data]
+    for name, value in given.items():
+        words += [f"--{name}", *(value if isinstance(value, tuple) else (value,))]
+    return request_of(model, data, {**given, "force": True}, shlex.split(_shell(*words)))
 
 
 def _shell(*words: object) -> str:

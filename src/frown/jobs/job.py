@@ -6,86 +6,33 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from frown import __version__, api
+from frown.bounds.clock import now
+from frown.certification.certificates import SUFFIX
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
+from frown.certification.prove import Rigorous
 from frown.certification.results import LEVELS, Row
-from frown.certification.run import certificate_name
-from frown.certification.statement import KEY
+from frown.certification.run import Outcome, each
+from frown.certification.statement import KEY, Statement
 from frown.errors import LevelNotReached, ModelMismatch, OutputError
 from frown.jobs.files import Origin, ResultFiles, writing
 from frown.jobs.interrupt import Interrupt
-from frown.jobs.options import (
-    parse_group,
-    parse_memory,
-    parse_numbers,
-    parse_samples,
-    parse_target,
-    per_feature,
-)
+from frown.jobs.options import Request, parse_numbers, parse_samples, parse_target, per_feature
 from frown.jobs.screen import Screen
-from frown.methods import kind_of
 from frown.problem.data import Dataset, digest, read_array, read_classes, read_data
-from frown.problem.frames import apart_of
-from frown.problem.inputs import inputs_of
+from frown.problem.problem import Ball
+from frown.problem.property import label_wins
 from frown.read.model import Model
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The options of `frown certify` as typed; docs/command-line.md explains each."""
-
-    model: Path
-    data: Path
-    labels: Path | None = None
-    label_column: str | None = None
-    samples: str | None = None
-    divide: float | None = None
-    mean: str | None = None
-    std: str | None = None
-    bounds: tuple[str, str] | None = None
-    scale: str | None = None
-    frames: str = "all"
-    frame_axis: int = 0
-    sensitivity: bool = False
-    norm: str = "inf"
-    method: str = "frown"
-    target: str | None = None
-    eps: float | None = None
-    tol: float = 0.01
-    group: str = "1"
-    wide: bool = False
-    rule: str = "area"
-    tangents: int = 3
-    boxes: str = "lp"
-    workers: int = 1
-    hot: bool = True
-    start: str = "frown"
-    attack: bool = True
-    level: str = "rigorous"
-    deployed: str | None = None
-    certificates: Path | None = None
-    threads: int | None = None
-    device: str = "cpu"
-    dtype: str = "float32"
-    time_limit: float | None = None
-    memory: str | None = None
-    batch: int | None = None
-    out: Path | None = None
-    force: bool = False
-    command: tuple[str, ...] = ()
-
 
 SMALL = 300_000  # weights; below this one thread is fastest
 
@@ -104,82 +51,70 @@ def certify_files(request: Request, screen: Screen) -> bool:
 
 def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     """The same, with the folders that are `taken` until it ends."""
-    options = _options(request)
     data, target = _data(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     model = _model(request)
     if request.threads is None and model.graph.parameters() < SMALL:
         torch.set_num_threads(1)  # more would only wait for each other
-    y = data.y
-    if y is None:
-        y = _predictions(model, data)
+    proof, began = request.proof, now()
+    folder = proof.certificates if isinstance(proof, Rigorous) else None
+    question = api.Question.of(
+        model,
+        Ball(
+            data.x,
+            norm=request.norm,
+            within=_bounds(request, model),
+            scale=_scale(request, model),
+            frames=request.frames,
+            names=data.indices,
+        ),
+        label_wins(data.y, target),
+        request.search,
+        alone=request.sensitivity,
+    )
+    if data.y is None:
         screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
     if request.divide is None and request.mean is None and _looks_like_bytes(data):
         screen.note(
             f"{request.data.name} holds whole numbers up to {data.x.max():g}, taken as they are; "
             "for a model of inputs in [0, 1] add --divide 255"
         )
-    bounds, scale = _bounds(request, model), _scale(request, model)
-    said = replace(
-        api.statement(
-            model,
-            data.x,
-            y,
-            norm=request.norm,
-            target=target,
-            bounds=bounds,
-            eps=request.eps,
-            scale=scale,
-            frames=request.frames,
-            frame_axis=request.frame_axis,
-            deployed=request.deployed,
-            sensitivity=request.sensitivity,
-            indices=data.indices,
-        ),
-        divide=request.divide,
-    )
-    origin = Origin(_settings(request, options) | {KEY: said.facts()}, __version__, model.digest)
-    pairs: Sequence[int | None] = (None,)
-    if request.sensitivity:
-        pairs = apart_of(request.frames, request.frame_axis, model.input_shape).chosen
-    total = len(data) * len(pairs)
+    execution = proof.execution if isinstance(proof, Rigorous) else None
+    said = replace(question.statement(execution), divide=request.divide)
+    origin = Origin(_settings(request, question, said), __version__, model.digest)
+    regions = question.problem.regions
+    total = len(regions)
     files = None
     if request.out is not None:
         about = _about(request, model, data, origin) | {"asked": total}
         files = ResultFiles.prepare(request.out, about, origin, force=request.force)
         taken.callback(files.release)
-    held = _held(request, data, pairs, taken)
+    names = [f"{regions.name(n)}{SUFFIX}" for n in range(total)]
+    held = _held(names, folder, request.force, taken)
+    keys = {regions.key(n): name for n, name in enumerate(names)}
     rows: list[Row] = []
 
-    def finished(fresh: list[Row], counterexamples: Mapping[Any, NDArray[Any]]) -> None:
-        for row in fresh if held else []:
-            name = certificate_name(row.index, int(row.frames) if request.sensitivity else None)
-            if name in held and not row.certificate:
-                held[name].unlink(missing_ok=True)  # of an earlier run; this one has none
+    def finished(outcome: Outcome) -> None:
+        for row in outcome.rows if held else ():
+            key = (row.index, int(row.frames)) if request.sensitivity else row.index
+            if keys[key] in held and not row.certificate:
+                held[keys[key]].unlink(missing_ok=True)  # of an earlier run; this one has none
         if files is not None:
-            files.append(fresh, counterexamples)
-        rows.extend(fresh)
-        screen.rows(fresh, origin)
+            files.append(outcome.rows, outcome.counterexamples)
+        rows.extend(outcome.rows)
+        screen.rows(outcome.rows, origin)
         interrupt.check()
 
-    certify: Callable[..., object] = api.sensitivity if request.sensitivity else api.certify
     started = time.monotonic()
     state, interrupt = "failed", Interrupt()
     try:
-        with interrupt, screen.working(total) as progress:
-            certify(
-                model,
-                data.x,
-                y,
-                target=target,
-                bounds=bounds,
-                scale=scale,
-                indices=data.indices,
-                progress=progress,
-                on_rows=finished,
-                **options,
+        with interrupt, screen.working(total) as watch:
+            clock = request.machine.clock(began)
+            run = question.outcomes(
+                request.method, proof, request.attack, request.machine, watch, clock
             )
+            each(run, finished)
         state = "finished"
     except KeyboardInterrupt:
         state = "interrupted"
@@ -191,13 +126,9 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
             files.close(outcome)
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
-    if request.sensitivity:
-        screen.sensitivity(rows, seconds, said, request.out)
-    else:
-        screen.results(rows, seconds, said, request.out)
-    if request.certificates is not None:
-        count = sum(bool(row.certificate) for row in rows)
-        screen.certificates(count, request.certificates, request.model)
+    screen.results(rows, seconds, said, request.out)
+    if folder is not None:
+        screen.certificates(sum(bool(r.certificate) for r in rows), Path(folder), request.model)
     if state == "interrupted":
         what = "pairs of input and frame" if request.sensitivity else "inputs"
         _tell_interrupted(rows, total, what, request.out, screen)
@@ -210,21 +141,21 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
 def _require_level(rows: list[Row], request: Request) -> None:
     """Raise LevelNotReached where a radius is proved at a lower level than asked for. Methods
     without rigorous bounds are asked for none."""
-    if kind_of(request.method).estimates:
+    if request.method.estimates:
         return
     order = list(LEVELS)
     short = [
         row
         for row in rows
         if (row.radius > 0 or row.status == "certified")
-        and order.index(row.level) < order.index(request.level)
+        and order.index(row.level) < order.index(request.proof.level)
     ]
     if short:
         first = short[0]
         why = f": {first.remark}" if first.remark else ""
         raise LevelNotReached(
             f"{len(short)} of {len(rows)} inputs have a radius that is not proved at the "
-            f"level {request.level}; input {first.index} is {first.level}{why}"
+            f"level {request.proof.level}; input {first.index} is {first.level}{why}"
         )
 
 
@@ -243,18 +174,17 @@ def _refuse_mismatches(model: Path, rows: list[Row]) -> None:
 
 
 def _held(
-    request: Request, data: Dataset, frames: Sequence[int | None], taken: ExitStack
+    names: Sequence[str], folder: Path | str | None, force: bool, taken: ExitStack
 ) -> dict[str, Path]:
     """Certificates of an earlier run that this one would write again; OutputError without force."""
-    folder = request.certificates
     if folder is None:
         return {}
+    folder = Path(folder)
     if folder.is_dir():  # else nobody writes there yet
         with writing(folder, "certificates", "--certificates"):
             taken.enter_context(Lock.take(folder, CERTIFICATES_LOCK, "certificates"))
-    names = [certificate_name(int(i), f) for i in data.indices for f in frames]
     held = {name: folder / name for name in names if os.path.lexists(folder / name)}
-    if held and not request.force:
+    if held and not force:
         more = f" and {len(held) - 1} more" if len(held) > 1 else ""
         raise OutputError(
             f"{folder} already holds certificates of these inputs ({next(iter(held))}{more}); "
@@ -275,49 +205,13 @@ def _tell_interrupted(
 # -- options -> values -----------------------------------------------------------------
 
 
-def _options(request: Request) -> dict[str, Any]:
-    """The arguments of `api.certify` that need neither model nor data."""
-    return {
-        "norm": request.norm,
-        "method": request.method,
-        "eps": request.eps,
-        "frames": request.frames,
-        "frame_axis": request.frame_axis,
-        "tol": request.tol,
-        "group": parse_group(request.group),
-        "wide": request.wide,
-        "rule": request.rule,
-        "tangents": request.tangents,
-        "boxes": request.boxes,
-        "workers": request.workers,
-        "hot": request.hot,
-        "start": request.start,
-        "dtype": request.dtype,
-        "device": request.device,
-        "memory": None if request.memory is None else parse_memory(request.memory),
-        "time_limit": request.time_limit,
-        "attack": request.attack,
-        "level": request.level,
-        "deployed": request.deployed,
-        "certificates": request.certificates,
-        "batch": request.batch,
-    }
-
-
-def _settings(request: Request, options: dict[str, Any]) -> dict[str, Any]:
-    own = {k: v for k, v in options.items() if k not in ("norm", "method", "certificates")}
-    own |= {"sensitivity": True} if request.sensitivity else {}
-    data = {
-        "samples": request.samples,
-        "divide": request.divide,
-        "mean": request.mean,
-        "std": request.std,
-        "bounds": request.bounds,
-        "scale": request.scale,
-        "target": request.target,
-        "threads": request.threads,
-    }
-    return own | data
+def _settings(request: Request, question: api.Question, said: Statement) -> dict[str, Any]:
+    """How the rows were made, for those who want to repeat it."""
+    own = question.settings(request.method, request.proof, request.attack, request.machine)
+    names = ("samples", "divide", "mean", "std", "bounds", "scale", "target", "threads")
+    typed = {name: request.given.get(name) for name in (*names, "eps", "frames", "frame_axis")}
+    others = {k: v for k, v in own.items() if k not in ("norm", "method")}
+    return others | {k: v for k, v in typed.items() if v is not None} | {KEY: said.facts()}
 
 
 def _data(request: Request) -> tuple[Dataset, Any]:
@@ -360,11 +254,6 @@ def _scale(request: Request, model: Model) -> Any:
     return per_feature(parse_numbers(request.scale, "--scale"), model.input_shape)
 
 
-def _predictions(model: Model, data: Dataset) -> NDArray[np.int64]:
-    outputs = model.run(inputs_of(data.x, model.input_shape))
-    return np.array(outputs.argmax(1), dtype=np.int64)
-
-
 def _looks_like_bytes(data: Dataset) -> bool:
     return bool(50 < data.x.max() <= 255 and data.x.min() >= 0 and (data.x % 1 == 0).all())
 
@@ -387,7 +276,7 @@ def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dic
             "shape": list(data.x.shape[1:]),
         },
         "norm": request.norm,
-        "method": request.method,
+        "method": request.method.name,
         "settings": origin.settings,
         "software": {
             "python": platform.python_version(),

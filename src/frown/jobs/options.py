@@ -1,35 +1,243 @@
-"""Option values as people type them, turned into numbers."""
+"""The flat options of the command line, generated from the fields of the objects they belong to,
+and values as people type them.
+
+An object's option is one field with its default, its check and its help (`frown.problem.options`);
+here it gets a name with dashes and a type to parse. What belongs to no object of the Python
+interface, because it is about files, is a field of `Request`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.bounds.method import Method
+from frown.bounds.work import MOST, Machine
+from frown.certification.attack import PGD
+from frown.certification.prove import LEVELS, Estimate, Rigorous
+from frown.certification.search import At, Largest
 from frown.errors import InvalidInput
+from frown.methods import METHODS, kind_of, method_of
+from frown.problem.frames import Frames
+from frown.problem.options import Option, OptionField, options_of
+from frown.problem.problem import DATA, SEARCH, Ball
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def parse_memory(text: str) -> int:
-    """Bytes: `4G`, `500M`, `1.5GiB`, `2000000`; units are powers of 1024."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
-    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if size <= 0:
-        raise InvalidInput(f"--memory {text}: give a size like 4G or 500M")
-    return size
+MACHINE, OUTPUT = "Machine", "Output"
 
 
-def parse_group(text: str) -> int:
-    """Neurons that share slopes: a number, or `layer` (0)."""
-    if text == "layer":
-        return 0
-    if not text.isdigit() or int(text) == 0:
-        raise InvalidInput(f"--group {text}: give a positive whole number, or layer")
-    return int(text)
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A run of `frown certify`: files, what is asked, and how; docs/command-line.md explains it."""
+
+    model: Path
+    data: Path
+    labels: Annotated[Path | None, Option("a file with one label per input", panel=DATA)] = None
+    label_column: Annotated[
+        str | None, Option("the labels in a .csv: first, last or a column's name", panel=DATA)
+    ] = None
+    samples: Annotated[str | None, Option("which inputs: 5, 0:100 or 1,5,9", panel=DATA)] = None
+    divide: Annotated[
+        float | None, Option("divide the inputs first: 255 for bytes", panel=DATA)
+    ] = None
+    mean: Annotated[str | None, Option("the model sees (x - mean) / std", panel=DATA)] = None
+    std: Annotated[str | None, Option("one number, or one per channel or feature", panel=DATA)] = (
+        None
+    )
+    target: Annotated[
+        str | None,
+        Option(
+            "only this class counts as wrong (default: the file's, else all)",
+            metavar="K|+K|FILE|all",
+            panel=SEARCH,
+        ),
+    ] = None
+    sensitivity: Annotated[bool, Option("a radius for every frame alone", panel=SEARCH)] = False
+    threads: Annotated[
+        int | None,
+        Option("CPU threads (default: one for small networks)", least=1, most=MOST, panel=MACHINE),
+    ] = None
+    out: Annotated[Path | None, Option("where result files go", metavar="DIR", panel=OUTPUT)] = None
+    force: Annotated[bool, Option("overwrite what was there before", panel=OUTPUT)] = False
+    norm: str = "inf"
+    bounds: tuple[str, str] | None = None
+    scale: str | None = None
+    frames: Frames = Frames()  # noqa: RUF009  (a frozen value)
+    method: Method
+    search: Largest | At
+    proof: Rigorous | Estimate
+    attack: PGD | None
+    machine: Machine
+    given: Mapping[str, Any]  # the options as typed
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The options that choose an object of the Python interface."""
+
+    method: Annotated[str, Option("how to bound", tuple(METHODS), panel=SEARCH)] = "frown"
+    attack: Annotated[bool, Option("look for counterexamples", panel=SEARCH)] = True
+    level: Annotated[str, Option("how to prove", LEVELS, panel=SEARCH)] = "rigorous"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option of the command line."""
+
+    name: str  # with underscores
+    type: Any  # bool, int, float, str, Path or a pair of texts
+    default: Any
+    help: str
+    metavar: str | None
+    panel: str
+
+    @classmethod
+    def of(cls, field: OptionField, help: str) -> Flag:
+        option = field.option
+        metavar = option.metavar or "|".join(option.choices) or None
+        return cls(_name(field), _type(field), field.default, help, metavar, option.panel or SEARCH)
+
+
+def flags() -> list[Flag]:
+    """All options of `frown certify` but its two files."""
+    found = {}
+    for kind in (Request, Choices, Ball, Frames, Largest, At, Rigorous, Machine):
+        for field in options_of(kind):
+            found[_name(field)] = Flag.of(field, field.option.help)
+    for field, methods in _of_methods():
+        help = field.option.help
+        if len(methods) < len(METHODS) / 2:
+            help = f"of {', '.join(methods)}: {help}"
+        found[_name(field)] = Flag.of(field, help)
+    return list(found.values())
+
+
+def request_of(
+    model: Path, data: Path, given: Mapping[str, Any], command: Sequence[str] = ()
+) -> Request:
+    """The run that options ask for; `given` are those that were typed, by name.
+
+    Raises InvalidInput for an unknown choice, an option that the method does not have, and every
+    value that an object refuses.
+    """
+    left = dict(given)
+    method = left.pop("method", "frown")
+    level, attack = left.pop("level", "rigorous"), left.pop("attack", True)
+    if level not in LEVELS:
+        raise InvalidInput(f"unknown level {level!r}; choose from {', '.join(LEVELS)}")
+    rigorous = _taken(Rigorous, left)
+    if level == "estimate" and rigorous:
+        named = ", ".join("deployed" if k == "execution" else k for k in rigorous)
+        raise InvalidInput(f"{named} needs rigorous bounds: leave out level estimate")
+    searching, at = _taken(Largest, left), _taken(At, left)
+    threads = left.get("threads")
+    if threads is not None and not 1 <= threads <= MOST:
+        raise InvalidInput(f"threads (--threads) must be 1 to {MOST}, not {threads}")
+    machine, frames = Machine(**_taken(Machine, left)), Frames(**_taken(Frames, left))
+    ball = _taken(Ball, left)
+    own = _taken(Request, left)
+    largest = Largest(**searching)
+    return Request(
+        model=model,
+        data=data,
+        norm=ball.get("norm", "inf"),
+        bounds=ball.get("within"),
+        scale=ball.get("scale"),
+        frames=frames,
+        method=_method(method, left),
+        search=At(_number(at["eps"], "--eps")) if at else largest,
+        proof=Estimate() if level == "estimate" else Rigorous(check=level == "checked", **rigorous),
+        attack=PGD() if attack else None,
+        machine=machine,
+        given=dict(given),
+        command=tuple(command),
+        **own,
+    )
+
+
+def _method(name: str, left: dict[str, Any]) -> Method:
+    """A method by name, with what is left of the options; one that it is made of takes those that
+    it does not have itself."""
+    kind, own, inner = kind_of(name), {}, None
+    for field in options_of(kind):
+        flag = _name(field)
+        if flag not in left:
+            continue
+        value = left.pop(flag)
+        if field.type == Method or Method in get_args(field.type):
+            inner = (field.name, value) if value != name else None  # itself: nothing inside
+        else:
+            own[field.name] = _value(field, value)
+    if inner is not None:
+        own[inner[0]] = _method(inner[1], left)
+    elif left:
+        having = sorted(_name(field).replace("_", "-") for field in options_of(kind))
+        raise InvalidInput(
+            f"the method {name} has no option --{next(iter(left)).replace('_', '-')}; it has "
+            f"{', '.join(f'--{h}' for h in having) or 'none'}"
+        )
+    return method_of(name, **own)
+
+
+def _taken(kind: type, left: dict[str, Any]) -> dict[str, Any]:
+    """The options of an object, by field, taken out of those that are left."""
+    found = {}
+    for field in options_of(kind):
+        if _name(field) in left:
+            found[field.name] = _value(field, left.pop(_name(field)))
+    return found
+
+
+def _value(field: OptionField, value: Any) -> Any:
+    """A value as typed, where words stand for numbers."""
+    words = dict(field.option.words)
+    if not words or not isinstance(value, str):
+        return value
+    if value in words:
+        return words[value]
+    if not value.isdigit() or int(value) in words.values():
+        raise InvalidInput(
+            f"--{_name(field)} {value}: give a positive whole number, or {' or '.join(words)}"
+        )
+    return int(value)
+
+
+def _number(text: Any, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput(f"{option} {text}: give a number") from None
+
+
+def _of_methods() -> Iterator[tuple[OptionField, list[str]]]:
+    """Every option of a method, once, with the names of those that have it."""
+    found: dict[str, tuple[OptionField, list[str]]] = {}
+    for name, kind in METHODS.items():
+        for field in options_of(kind):
+            found.setdefault(_name(field), (field, []))[1].append(name)
+    yield from found.values()
+
+
+def _name(field: OptionField) -> str:
+    return (field.option.flag or field.name).replace("-", "_")
+
+
+def _type(field: OptionField) -> Any:
+    kinds = {field.type, *get_args(field.type)}
+    if field.option.metavar == "LO HI":
+        return tuple[str, str]
+    if field.option.words or field.option.choices or object in kinds:
+        return str
+    for kind in (bool, Path, str, float, int):
+        if kind in kinds:
+            return kind
+    return str
 
 
 def parse_numbers(text: str, option: str) -> NDArray[np.float64]:

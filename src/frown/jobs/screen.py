@@ -6,90 +6,50 @@ Results go to stdout, everything else to stderr, so that output can be piped.
 from __future__ import annotations
 
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from frown.certification.plain import plain
 from frown.certification.results import Row
+from frown.certification.run import Progress, Watch
 from frown.certification.statement import Statement
 from frown.jobs.files import Origin, dumps, record
-from frown.jobs.table import MOST_ROWS, results_table, summary
-from frown.jobs.table_frames import frames_summary, frames_tables
-
-Report = Callable[[Any], None]  # takes a frown.api.Progress
+from frown.jobs.table import MOST_ROWS, frames_summary, frames_tables, results_table, summary
 
 
-class Screen(ABC):
-    """Where a run talks to the user."""
+class Screen:
+    """Where a run talks to the user; this one shows warnings and errors only."""
 
     def __init__(self) -> None:
         self.out = Console(highlight=False, emoji=False)
         self.err = Console(stderr=True, highlight=False, emoji=False)
 
-    @abstractmethod
-    def note(self, text: str) -> None:
-        """Something worth knowing."""
-
     def warn(self, text: str) -> None:
         """Something that must be known."""
         self.err.print(plain(text), markup=False, soft_wrap=True)
 
-    def say(self, text: str) -> None:
-        """A line of the results, whatever names it holds."""
-        self.out.print(plain(text), markup=False, soft_wrap=True)
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
 
-    def working(self, total: int) -> AbstractContextManager[Report | None]:
-        """A context in which progress is shown by calling what it gives."""
-        return nullcontext()
+    def working(self, total: int) -> AbstractContextManager[Watch]:
+        """A context with someone to be told of progress."""
+        return nullcontext(Watch())
 
-    @abstractmethod
     def rows(self, rows: Sequence[Row], origin: Origin) -> None:
         """Rows just finished."""
 
-    @abstractmethod
     def results(
         self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
         """All rows, at the end; they are in `out` too unless it is None."""
 
-    @abstractmethod
-    def sensitivity(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
-    ) -> None:
-        """All rows, one per input and frame, at the end."""
-
-    @abstractmethod
     def certificates(self, count: int, folder: Path, model: Path) -> None:
         """How many certificates there are, where, and what to do with them."""
-
-
-class QuietScreen(Screen):
-    """Warnings and errors only."""
-
-    def note(self, text: str) -> None:
-        """Left out."""
-
-    def rows(self, rows: Sequence[Row], origin: Origin) -> None:
-        """Left out."""
-
-    def results(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
-    ) -> None:
-        """Nothing: the files have it all."""
-
-    def sensitivity(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
-    ) -> None:
-        """Nothing: the files have it all."""
-
-    def certificates(self, count: int, folder: Path, model: Path) -> None:
-        """Left out."""
 
 
 class JsonScreen(Screen):
@@ -103,18 +63,19 @@ class JsonScreen(Screen):
             self.out.file.write(dumps(record(row, origin)) + "\n")
         self.out.file.flush()
 
-    def results(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
-    ) -> None:
-        """Nothing more: the rows are out already."""
 
-    def sensitivity(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
-    ) -> None:
-        """Nothing more: the rows are out already."""
+class BarWatch(Watch):
+    """A line of a progress bar."""
 
-    def certificates(self, count: int, folder: Path, model: Path) -> None:
-        """Nothing more: rows name their certificates."""
+    def __init__(self, bar: Bar, task: int, stages: bool) -> None:
+        self._bar, self._task, self._stages = bar, bar.task_ids[task], stages
+
+    def progress(self, progress: Progress) -> None:
+        mean = progress.proved_mean
+        radius = f"mean radius {mean:.4g}" if mean == mean else ""
+        self._bar.update(self._task, completed=progress.done, radius=radius)
+        if self._stages:
+            self._bar.update(self._task, description=progress.stage)
 
 
 class TableScreen(Screen):
@@ -123,60 +84,42 @@ class TableScreen(Screen):
     def note(self, text: str) -> None:
         self.warn(text)
 
-    def rows(self, rows: Sequence[Row], origin: Origin) -> None:
-        """Nothing yet: the table comes at the end."""
+    def say(self, text: str) -> None:
+        """A line of the results, whatever names it holds."""
+        self.out.print(plain(text), markup=False, soft_wrap=True)
 
-    def working(self, total: int) -> AbstractContextManager[Report | None]:
-        return self._bar(total) if self.err.is_terminal else nullcontext()
+    def working(self, total: int) -> AbstractContextManager[Watch]:
+        return self._bar(total) if self.err.is_terminal else nullcontext(Watch())
 
     @contextmanager
-    def _bar(self, total: int) -> Iterator[Report]:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[radius]}"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=self.err, transient=True) as bar:
-            task = bar.add_task("starting", total=total, radius="")
-
-            def show(progress: Any) -> None:
-                mean = progress.proved_mean
-                radius = f"mean radius {mean:.4g}" if mean == mean else ""
-                bar.update(task, completed=progress.done, description=progress.stage, radius=radius)
-
-            yield show
+    def _bar(self, total: int) -> Iterator[Watch]:
+        with bars(self.err) as bar:
+            bar.add_task("starting", total=total, radius="")
+            yield BarWatch(bar, 0, stages=True)
 
     def results(
         self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
     ) -> None:
-        # Rows that no file keeps are all shown.
-        most = None if out is None else MOST_ROWS
-        if rows:
-            self.out.print(results_table(rows, most))
-            if most is not None and len(rows) > most:
-                self.say(f"... and {len(rows) - most} more in {out}")
-            self.out.print()
-            for line in summary(rows, seconds, said):
-                self.say(line)
-        if out is not None and rows:
-            self.say(f"results in {out}")
-
-    def sensitivity(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
-    ) -> None:
-        most = None if out is None else MOST_ROWS
-        if rows:
+        if not rows:
+            return
+        most = None if out is None else MOST_ROWS  # rows that no file keeps are all shown
+        if said.sensitivity:
             for table in frames_tables(rows, said.eps is not None, most):
                 self.out.print(table)
                 self.out.print()
-            inputs = len({row.index for row in rows})
-            if most is not None and inputs > most:
-                self.say(f"... and {inputs - most} more inputs in {out}")
-            for line in frames_summary(rows, seconds, said):
-                self.say(line)
-        if out is not None and rows:
+        else:
+            self.out.print(results_table(rows, most))
+        count, what = len(rows), "more"
+        if said.sensitivity:
+            count, what = len({row.index for row in rows}), "more inputs"
+        if most is not None and count > most:
+            self.say(f"... and {count - most} {what} in {out}")
+        if not said.sensitivity:
+            self.out.print()
+        told = frames_summary if said.sensitivity else summary
+        for line in told(rows, seconds, said):
+            self.say(line)
+        if out is not None:
             self.say(f"results in {out}")
 
     def certificates(self, count: int, folder: Path, model: Path) -> None:
@@ -185,3 +128,16 @@ class TableScreen(Screen):
             command = shlex.join(["frown", "check", str(folder), "--model", str(model)])
             text = f"{count} certificate{'s' * (count > 1)} in {folder} ({command})"
         self.say(text)
+
+
+def bars(console: Console) -> Bar:
+    """Progress bars, one per task, with the mean radius."""
+    return Bar(
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[radius]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )

@@ -4,18 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
 from frown.graph.op import Shape
+from frown.problem.options import Option
 
 _HOW = 'give "all", "each", a frame (3), a slice ("0:3"), frames ("0,2,5") or "each of 0:3"'
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
+    """A choice of frames: slices of an input along `axis`, as of a sequence in time.
+
+    `which` is "all" (they share one ball), "each" (every frame has its own), or says which may
+    move: 3, "0:3", [0, 2], "each of 0:3". Not for inputs whose features have nothing to do with
+    each other along any axis: give those a `scale`.
+    """
+
+    which: Annotated[
+        object,
+        Option(
+            "which frames of a sequence move; each: a ball for each, 'each of 0:3'",
+            metavar="3|0:3|0,2|each|all",
+            flag="frames",
+            panel="Search",
+        ),
+    ] = "all"
+    axis: Annotated[
+        int,
+        Option("the frames' axis, from 0, the batch aside", flag="frame-axis", panel="Search"),
+    ] = 0
+
+    def on(self, shape: Shape) -> Moving | None:
+        """The frames of inputs of this shape, checked; None: one ball over the whole input."""
+        which = self.which
+        text = which.strip().lower() if isinstance(which, str) else ""
+        if text == "all":
+            return None
+        axis = axis_of(self.axis, shape)
+        count = shape[axis]
+        if text == "each":
+            return Moving(axis, count, tuple(range(count)), each=True)
+        if text.startswith("each of "):
+            return Moving(axis, count, _chosen(text[8:], count, shape, axis), each=True)
+        return Moving(axis, count, _chosen(text or which, count, shape, axis), each=False)
+
+    def alone(self, shape: Shape) -> Moving:
+        """The frames of which each moves alone: those chosen, or all."""
+        found = self.on(shape)
+        if found is not None and found.each:
+            raise InvalidInput(
+                "sensitivity moves one frame at a time, never several with a ball each: say which "
+                "frames without the word each, or nothing for all of them"
+            )
+        if found is not None:
+            return found
+        axis = axis_of(self.axis, shape)
+        return Moving(axis, shape[axis], tuple(range(shape[axis])), each=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
     """Slices of an input along one axis, and the region they make.
 
     Frames that are not chosen may not move. Those chosen share one ball or, with `each`,
@@ -48,34 +101,6 @@ class Frames:
         mask = np.zeros((1, *shape))
         np.moveaxis(mask, 1 + self.axis, 0)[list(where)] = 1.0
         return mask
-
-
-def frames_of(frames: object, axis: int, shape: Shape) -> Frames | None:
-    """The frames that a user named, checked; None means one ball over the whole input."""
-    text = frames.strip().lower() if isinstance(frames, str) else ""
-    if text == "all":
-        return None
-    axis = axis_of(axis, shape)
-    count = shape[axis]
-    if text == "each":
-        return Frames(axis, count, tuple(range(count)), each=True)
-    if text.startswith("each of "):
-        return Frames(axis, count, _chosen(text[8:], count, shape, axis), each=True)
-    return Frames(axis, count, _chosen(text or frames, count, shape, axis), each=False)
-
-
-def apart_of(frames: object, axis: int, shape: Shape) -> Frames:
-    """Frames of which each moves alone: those chosen, or all."""
-    found = frames_of(frames, axis, shape)
-    if found is not None and found.each:
-        raise InvalidInput(
-            "sensitivity moves one frame at a time, never several with a ball each: say which "
-            "frames without the word each, or nothing for all of them"
-        )
-    if found is not None:
-        return found
-    axis = axis_of(axis, shape)
-    return Frames(axis, shape[axis], tuple(range(shape[axis])), each=False)
 
 
 def axis_of(axis: object, shape: Shape) -> int:

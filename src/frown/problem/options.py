@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, get_args, get_type_hints
 
 from frown.errors import InvalidInput
@@ -25,8 +26,10 @@ class Option:
     least: float | None = None  # numbers below it are refused
     above: float | None = None  # numbers must exceed it
     below: float | None = None  # numbers must be less
+    most: float | None = None  # numbers above it are refused
     metavar: str | None = None
     panel: str = ""  # the group of the option in the help text
+    words: tuple[tuple[str, int], ...] = ()  # that stand for numbers on the command line
     flag: str = ""  # its name on the command line, where that is not the field's
 
 
@@ -61,7 +64,8 @@ def check_options(value: object) -> None:
 
 
 def _check(known: OptionField, value: Any) -> None:
-    option, name = known.option, known.name
+    option = known.option
+    name = f"{known.name} (--{option.flag})" if option.flag else known.name
     if value is None and type(None) in get_args(known.type):
         return
     if option.choices:
@@ -70,16 +74,19 @@ def _check(known: OptionField, value: Any) -> None:
             choices = ", ".join(option.choices)
             raise InvalidInput(f"unknown {name} {called!r}; choose from {choices}")
         return
-    wanted = {int, float} & {known.type, *get_args(known.type)}
-    if not wanted:
+    types = {known.type, *get_args(known.type)}
+    wanted = {int, float} & types
+    if not wanted or str in types:
         return
     whole = wanted == {int}
-    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not number or value != value:
         kind = "a whole number" if whole else "a number"
         raise InvalidInput(f"{name} must be {kind}, not {value!r}")
     if option.least is not None and value < option.least:
         raise InvalidInput(f"{name} must be at least {option.least:g}, not {value!r}")
+    if option.most is not None and value > option.most:
+        raise InvalidInput(f"{name} must be at most {option.most:g}, not {value!r}")
     if option.above is not None and not value > option.above:
         raise InvalidInput(f"{name} must be greater than {option.above:g}, not {value!r}")
     if option.below is not None and not value < option.below:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+
+from frown.errors import InvalidInput
+from frown.problem.inputs import labels_of, numbers_of, targets_of
 
 
 class Property(ABC):
@@ -39,6 +44,10 @@ class Property(ABC):
         """The properties of these samples."""
 
     @abstractmethod
+    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
+        """The same in another precision, on another device."""
+
+    @abstractmethod
     def pick(self, index: Tensor | slice) -> Tensor:
         """(rows, outputs) coefficients of some literals, counted through all samples."""
 
@@ -53,6 +62,10 @@ class Property(ABC):
     @abstractmethod
     def least(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """(N, T) the least coef . outputs over intervals, and their terms' sizes added up."""
+
+    def admits(self, answer: Tensor) -> Tensor:
+        """(N,) whether the property may hold where a model's largest output is `answer` (N,)."""
+        return torch.ones_like(answer, dtype=torch.bool)
 
     @property
     def clauses(self) -> int:
@@ -95,6 +108,10 @@ class Linear(Property):
     def rows(self, index: Tensor | slice) -> Linear:
         return Linear(self.coef[index], self.const[index], self.clause)
 
+    def to(self, dtype: torch.dtype, device: torch.device) -> Linear:
+        coef, const = self.coef.to(device, dtype), self.const.to(device, dtype)
+        return Linear(coef, const, self.clause.to(device))
+
     def pick(self, index: Tensor | slice) -> Tensor:
         return self.coef.flatten(0, 1)[index]
 
@@ -109,7 +126,7 @@ class Linear(Property):
         return terms.sum(-1), terms.abs().sum(-1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LabelWins(Property):
     """output[label] - output[target] > 0 for every target.
 
@@ -118,13 +135,18 @@ class LabelWins(Property):
     """
 
     label: Tensor  # (N,)
-    targets: Tensor  # (N, T), no label among them
+    only: Tensor | None  # (N, T) the targets, no label among them; None: every other class
     outputs: int
     dtype: torch.dtype
 
+    @cached_property
+    def targets(self) -> Tensor:
+        """(N, T) the classes that each label is compared with."""
+        return other_classes(self.label, self.outputs) if self.only is None else self.only
+
     @property
     def shape(self) -> tuple[int, int]:
-        return self.targets.shape[0], self.targets.shape[1]
+        return len(self.label), self.outputs - 1 if self.only is None else self.only.shape[1]
 
     @property
     def const(self) -> Tensor:
@@ -145,7 +167,12 @@ class LabelWins(Property):
         return self.pick(slice(None)).view(*self.shape, self.outputs)
 
     def rows(self, index: Tensor | slice) -> LabelWins:
-        return LabelWins(self.label[index], self.targets[index], self.outputs, self.dtype)
+        only = None if self.only is None else self.only[index]
+        return LabelWins(self.label[index], only, self.outputs, self.dtype)
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> LabelWins:
+        only = None if self.only is None else self.only.to(device)
+        return LabelWins(self.label.to(device), only, self.outputs, dtype)
 
     def pick(self, index: Tensor | slice) -> Tensor:
         if isinstance(index, slice):
@@ -169,6 +196,9 @@ class LabelWins(Property):
     def least(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         own, others = self._both(lower, upper)
         return own - others, own.abs() + others.abs()
+
+    def admits(self, answer: Tensor) -> Tensor:
+        return answer == self.label
 
     def _both(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """The label's entries (N, 1) of one tensor, the targets' (N, T) of another."""
@@ -205,3 +235,123 @@ def other_classes(label: Tensor, outputs: int) -> Tensor:
     """(N, outputs - 1) every class but the label: the untargeted case."""
     every = torch.arange(outputs - 1, device=label.device).expand(len(label), -1)
     return every + (every >= label[:, None])
+
+
+# -- as users say it -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The outputs of a model at some inputs, computed when somebody asks for them."""
+
+    count: int
+    classes: int
+    compute: Callable[[], NDArray[Any]]
+
+    @cached_property
+    def outputs(self) -> NDArray[np.float64]:
+        """(N, classes)"""
+        return np.asarray(self.compute(), np.float64)
+
+
+class Condition(ABC):
+    """What must hold of the outputs, before it is known of which inputs and models."""
+
+    @abstractmethod
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> Property:
+        """The property of inputs that a model answers so, in double precision.
+
+        `names` (N,) are what messages call the inputs. Raises InvalidInput where it makes no sense.
+        """
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The condition, to stand behind "proved: "; empty where labels are to win."""
+
+    @property
+    def target(self) -> str:
+        """The classes that must not overtake a label: all others, or which."""
+        return "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Labels(Condition):
+    """The label has the largest output; see `label_wins`."""
+
+    y: ArrayLike | None = None
+    against: object = None
+
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LabelWins:
+        count, classes = answers.count, answers.classes
+        y = answers.outputs.argmax(1) if self.y is None else self.y
+        label = labels_of(y, count, classes, numbers=names)
+        if classes < 2:
+            raise InvalidInput("the model has one output; a classifier has at least two classes")
+        target = targets_of(self.against, label, classes, names)
+        only = None if target is None else torch.from_numpy(target)[:, None]
+        return LabelWins(torch.from_numpy(label), only, classes, torch.float64)
+
+    @property
+    def words(self) -> str:
+        return ""
+
+    @property
+    def target(self) -> str:
+        if self.against is None:
+            return "all"
+        one = isinstance(self.against, str) or np.ndim(self.against) == 0  # type: ignore[arg-type]
+        return str(self.against).strip() if one else GIVEN
+
+
+GIVEN = "given"  # a target for each input
+
+
+@dataclass(frozen=True, eq=False)
+class Clauses(Condition):
+    """Of every clause some literal coef . outputs + const is positive, for all inputs alike.
+
+    coef is (T, outputs), const and clause are (T,): the clause of each literal, numbered from 0 in
+    rising order. Without `clause` all literals must be positive.
+    """
+
+    coef: ArrayLike
+    const: ArrayLike = 0.0
+    clause: ArrayLike | None = None
+    said: str = "the property that was given holds"
+
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+        count, classes = answers.count, answers.classes
+        coef = np.atleast_2d(numbers_of(self.coef, "coef"))
+        if coef.ndim != 2 or coef.shape[1] != classes or not np.isfinite(coef).all():
+            raise InvalidInput(f"coef must be finite and (K, {classes}), not {coef.shape}")
+        const = np.broadcast_to(numbers_of(self.const, "const"), len(coef))
+        clause = np.arange(len(coef))
+        if self.clause is not None:
+            clause = numbers_of(self.clause, "clause").astype(np.int64)
+        steps = np.diff(clause, prepend=clause[:1])
+        if clause.shape != (len(coef),) or clause[0] != 0 or not np.isin(steps, (0, 1)).all():
+            raise InvalidInput("clause has every literal's clause: 0, 0, 1, ... in rising order")
+        return Linear(
+            torch.from_numpy(coef).expand(count, -1, -1),
+            torch.from_numpy(const.copy()).expand(count, -1),
+            torch.from_numpy(clause),
+        )
+
+    @property
+    def words(self) -> str:
+        return self.said
+
+
+def label_wins(y: ArrayLike | None = None, target: object = None) -> Labels:
+    """The condition that the label's output exceeds all others, or a target's alone.
+
+    y are the labels (N,); without them the model's own answers stand in. `target` is None (every
+    other class), a class, an array of classes, or "+K" (label + K, modulo the classes).
+    """
+    return Labels(y, target)
+
+
+def condition_of(holds: object) -> Condition:
+    """A condition as users give it; labels, or nothing, mean that these win."""
+    return holds if isinstance(holds, Condition) else Labels(holds)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import asking
 import frown
 from frown.bounds.clock import Clock, OutOfTime
 from frown.methods.exact import distance as branching
@@ -40,8 +41,8 @@ def test_programs_prove_at_least_crowns_radius_and_no_more_than_is_true(
     graph = request.getfixturevalue(activation)
     scale = np.array([1.0, 0.5, 2.0, 0.0])
     options: dict[str, Any] = {"norm": norm, "bounds": (0, 1), "scale": scale}
-    crown = frown.certify(graph, x, method="crown", **options)
-    programs = frown.certify(graph, x, method="lp", **options)
+    crown = asking.certify(graph, x, method="crown", **options)
+    programs = asking.certify(graph, x, method="lp", **options)
     not_above(crown, programs, 1e-5)  # rounding depends on the batch
     not_above(programs, programs.broken, 0.0)
     answers = outputs_inside(graph, x, programs.radius, norm, scale)
@@ -53,7 +54,7 @@ def test_the_order_of_the_methods(relu: frown.Model, x: np.ndarray, y: np.ndarra
     """CROWN <= LP-LAST <= LP-ALL <= exact <= attack, FROWN <= LP-ALL: on ReLU a theorem."""
 
     def radii(method: str, **options: Any) -> frown.Certification:
-        return frown.certify(relu, x, y, method=method, tol=TOL, **options)
+        return asking.certify(relu, x, y, method=method, tol=TOL, **options)
 
     crown, last = radii("crown"), radii("lp", boxes="crown")
     everywhere, exact = radii("lp"), radii("milp")
@@ -76,10 +77,10 @@ def test_one_line_per_side_and_other_starts(
     relu: frown.Model, x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With CROWN's own lines the program is CROWN (Theorem 1); cold or hot, optima agree."""
-    crown = frown.certify(relu, x, y, method="crown")
-    same = frown.certify(relu, x, y, method="lp", tangents=1)
+    crown = asking.certify(relu, x, y, method="crown")
+    same = asking.certify(relu, x, y, method="lp", tangents=1)
     np.testing.assert_allclose(same.radius, crown.radius, rtol=TOL)
-    hot, cold = (frown.certify(relu, x, y, method="lp", hot=hot) for hot in (True, False))
+    hot, cold = (asking.certify(relu, x, y, method="lp", hot=hot) for hot in (True, False))
     np.testing.assert_allclose(hot.radius, cold.radius, rtol=TOL)
     assert (hot.settings["hot"], cold.settings["hot"]) == (True, False)
     called: list[object] = []
@@ -90,18 +91,18 @@ def test_one_line_per_side_and_other_starts(
         return real(*rest)
 
     monkeypatch.setattr(network, "frown", counted)
-    alone = frown.certify(relu, x, y, method="lp", start="crown")
+    alone = asking.certify(relu, x, y, method="lp", start="crown")
     assert not called  # programs need nothing of FROWN
     np.testing.assert_allclose(hot.radius, alone.radius, rtol=TOL)
-    frown.certify(relu, x, y, method="lp")
+    asking.certify(relu, x, y, method="lp")
     assert called
 
 
 def test_targets_are_taken(relu: frown.Model, x: np.ndarray, y: np.ndarray) -> None:
     """The untargeted radius is that of the nearest class."""
     for method in ("lp", "milp"):
-        every = frown.certify(relu, x[:2], y[:2], method=method)
-        single = [frown.certify(relu, x[:2], y[:2], method=method, target=f"+{k}") for k in (1, 2)]
+        every = asking.certify(relu, x[:2], y[:2], method=method)
+        single = [asking.certify(relu, x[:2], y[:2], method=method, target=f"+{k}") for k in (1, 2)]
         least = np.minimum(single[0].radius, single[1].radius)
         np.testing.assert_allclose(every.radius, least, rtol=2 * TOL)
         assert [row.target for row in single[0].rows] == ((y[:2] + 1) % CLASSES).tolist()
@@ -109,20 +110,20 @@ def test_targets_are_taken(relu: frown.Model, x: np.ndarray, y: np.ndarray) -> N
 
 def test_one_radius_is_checked(relu: frown.Model, x: np.ndarray, y: np.ndarray) -> None:
     """Below what programs prove, between that and the truth, and beyond it."""
-    programs = frown.certify(relu, x, y, method="lp")
-    exact = frown.certify(relu, x, y, method="milp")
-    checked = frown.certify(relu, x, y, method="lp", eps=0.95 * programs.radius)
+    programs = asking.certify(relu, x, y, method="lp")
+    exact = asking.certify(relu, x, y, method="milp")
+    checked = asking.certify(relu, x, y, method="lp", eps=0.95 * programs.radius)
     assert checked.status == ["certified"] * COUNT
     inside = exact.radius > 1.02 * programs.radius
     assert inside.any()
     between = np.sqrt(programs.radius * exact.radius)
     lp, milp = (
-        np.array(frown.certify(relu, x, y, method=m, eps=between, attack=False).status)
+        np.array(asking.certify(relu, x, y, method=m, eps=between, attack=False).status)
         for m in ("lp", "milp")
     )
     assert (lp[inside] == "unknown").all()
     assert (milp[inside] == "certified").all()
-    beyond = frown.certify(relu, x, y, method="milp", eps=1.02 * exact.broken, attack=False)
+    beyond = asking.certify(relu, x, y, method="milp", eps=1.02 * exact.broken, attack=False)
     assert beyond.status == ["falsified"] * COUNT, "the solver's own point, replayed"
 
 
@@ -142,16 +143,16 @@ def test_branching_proves_a_whole_range() -> None:
     axis = np.linspace(0, 1, 25)
     grid = np.stack(np.meshgrid(axis, axis, axis), -1).reshape(-1, 3)
     assert (graph.run(grid).argmax(1) == graph.run(centre).argmax(1)).all()
-    assert frown.certify(graph, centre, bounds=(0, 1)).status == ["certified"]
-    exact = frown.certify(graph, centre, bounds=(0, 1), method="milp")
+    assert asking.certify(graph, centre, bounds=(0, 1)).status == ["certified"]
+    exact = asking.certify(graph, centre, bounds=(0, 1), method="milp")
     assert exact.status == ["robust"]
     assert exact.rows[0].broken is None
 
 
 def test_bounds_at_one_radius(relu: frown.Model, x: np.ndarray) -> None:
     options: dict[str, Any] = {"bounds": (0, 1), "scale": [1.0, 0.5, 1.0, 0.0]}
-    crown = frown.bound(relu, x, 0.1, method="crown", **options)
-    programs = frown.bound(relu, x, 0.1, method="lp", **options)
+    crown = asking.bound(relu, x, 0.1, method="crown", **options)
+    programs = asking.bound(relu, x, 0.1, method="lp", **options)
     slack = 1e-5 * (1 + np.abs(crown.lower).max())
     assert (programs.lower >= crown.lower - slack).all()
     assert (programs.upper <= crown.upper + slack).all()
@@ -188,9 +189,9 @@ def out_of_time(*anything: object) -> tuple[Duals, list[Basis]]:
 def test_a_solver_that_fails_is_remarked_and_crowns_radius_stays(
     relu: frown.Model, x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crown = frown.certify(relu, x, y, method="crown")
+    crown = asking.certify(relu, x, y, method="crown")
     monkeypatch.setattr(engine, "minimise", garbage)
-    result = frown.certify(relu, x, y, method="lp")
+    result = asking.certify(relu, x, y, method="lp")
     not_above(crown, result, 1e-5)
     not_above(result, result.broken, 0.0)
     for row in result.rows:
@@ -226,9 +227,9 @@ def test_nothing_is_remarked_when_all_is_well(net: Path, data: Path, tmp_path: P
 def test_out_of_time_programs_leave_crowns_radius(
     relu: frown.Model, x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crown = frown.certify(relu, x, y, method="crown")
+    crown = asking.certify(relu, x, y, method="crown")
     monkeypatch.setattr(engine, "minimise", out_of_time)
-    result = frown.certify(relu, x, y, method="lp", time_limit=600)
+    result = asking.certify(relu, x, y, method="lp", time_limit=600)
     np.testing.assert_allclose(result.radius, crown.radius, rtol=1e-6)
     for row, cheap in zip(result.rows, crown.rows, strict=True):
         assert not row.complete
@@ -244,11 +245,11 @@ def test_an_interrupt_hands_over_what_is_proved(
     def interrupted(*anything: object) -> tuple[Duals, list[Basis]]:
         raise KeyboardInterrupt
 
-    crown = frown.certify(relu, x, y, method="crown")
+    crown = asking.certify(relu, x, y, method="crown")
     kept: list[frown.Row] = []
     monkeypatch.setattr(engine, "minimise", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        frown.certify(relu, x, y, method="lp", batch=COUNT, on_rows=lambda r, _: kept.extend(r))
+        asking.certify(relu, x, y, method="lp", batch=COUNT, on_rows=lambda r, _: kept.extend(r))
     assert len(kept) == COUNT
     for row, cheap in zip(kept, crown.rows, strict=True):
         assert not row.complete
@@ -259,7 +260,7 @@ def test_an_interrupt_hands_over_what_is_proved(
 def test_out_of_time_branching_leaves_frowns_radius(
     relu: frown.Model, x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = frown.certify(relu, x, y)
+    plain = asking.certify(relu, x, y)
     hard = int(np.argmax(plain.broken / plain.radius))
 
     def late(*anything: object) -> Answer:
@@ -268,7 +269,7 @@ def test_out_of_time_branching_leaves_frowns_radius(
 
     monkeypatch.setattr(branching, "minimise_mixed", late)
     one = slice(hard, hard + 1)
-    result = frown.certify(relu, x[one], y[one], method="milp", time_limit=600)
+    result = asking.certify(relu, x[one], y[one], method="milp", time_limit=600)
     (row,) = result.rows
     assert row.remark == "the time limit came before the ends met"
     assert not row.complete

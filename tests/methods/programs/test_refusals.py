@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import asking
 import frown
 from frown.errors import InvalidInput
 from methods.programs.tools import (
@@ -41,24 +42,24 @@ def test_what_makes_no_sense_is_refused(
     relu: frown.Model, x: np.ndarray, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
-        frown.certify(relu, x, **options)
+        asking.certify(relu, x, **options)
     with pytest.raises(InvalidInput):
-        frown.bound(relu, x, 0.1, **options)
+        asking.bound(relu, x, 0.1, **options)
 
 
 def test_a_search_starts_at_what_there_is(relu: frown.Model, x: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="unknown start 'lp'; choose from frown, crown"):
-        frown.certify(relu, x, method="lp", start="lp")
+        asking.certify(relu, x, method="lp", start="lp")
 
 
 def test_branching_is_for_piecewise_linear_networks(sigmoid: frown.Model, x: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match=r"piecewise linear.*Sigmoid.*use frown or lp"):
-        frown.certify(sigmoid, x, method="milp")
+        asking.certify(sigmoid, x, method="milp")
 
 
 def test_branching_gives_no_bounds(relu: frown.Model, x: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="use certify"):
-        frown.bound(relu, x, 0.1, method="milp")
+        asking.bound(relu, x, 0.1, method="milp")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_missing_solver_says_what_to_install(
     graph = frown.load(net)
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(InvalidInput, match=rf"{missing}.*pip install 'frown\[lp\]'"):
-        frown.certify(graph, np.zeros((1, FEATURES)), method=method, norm=norm)
+        asking.certify(graph, np.zeros((1, FEATURES)), method=method, norm=norm)
     result = command("certify", net, data, "--method", method, "--norm", norm, code=2)
     assert "pip install 'frown[lp]'" in result.stderr
     assert result.stdout == ""
@@ -101,7 +102,7 @@ def test_options_of_programs_reach_them(net: Path, data: Path, tmp_path: Path) -
         assert row["method"] == "lp" and row["status"] == "certified"
         kept = {k: row["settings"][k] for k in ("tangents", "boxes", "hot", "start")}
         assert kept == {"tangents": 1, "boxes": "crown", "hot": False, "start": "crown"}
-    crown = frown.certify(frown.load(net), *np.load(data).values(), method="crown")
+    crown = asking.certify(frown.load(net), *np.load(data).values(), method="crown")
     np.testing.assert_allclose([row["radius"] for row in rows_of(out)], crown.radius, rtol=TOL)
 
 
@@ -150,5 +151,5 @@ def test_worker_processes_from_the_command_line(net: Path, data: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (row,) = map(json.loads, done.stdout.splitlines())
-    alone = frown.certify(frown.load(net), *(a[:1] for a in np.load(data).values()), method="lp")
+    alone = asking.certify(frown.load(net), *(a[:1] for a in np.load(data).values()), method="lp")
     assert row["radius"] == pytest.approx(alone.radius[0], rel=TOL)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+import asking
 import frown
 from frown.bounds import clock as clocks
 from frown.bounds.clock import Clock, OutOfTime
@@ -60,10 +61,10 @@ def test_no_input_takes_the_time_of_the_next(
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: watch.now))
     monkeypatch.setattr(programs, "lp", watch.endless_lp)
     monkeypatch.setattr(milp, "exact", watch.endless_milp)
-    result = frown.certify(relu, x, y, method=method, time_limit=LIMIT, attack=False)
+    result = asking.certify(relu, x, y, method=method, time_limit=LIMIT, attack=False)
     np.testing.assert_allclose(watch.spent, [LIMIT / COUNT] * COUNT, rtol=1e-3)
     assert not any(row.complete for row in result.rows)
-    crown = frown.certify(relu, x, y, method="crown", attack=False)
+    crown = asking.certify(relu, x, y, method="crown", attack=False)
     assert (result.radius >= crown.radius * (1 - 1e-5)).all()
 
 
@@ -80,7 +81,7 @@ def test_time_that_an_input_leaves_goes_to_those_behind_it(
 
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: watch.now))
     monkeypatch.setattr(milp, "exact", quick_first)
-    frown.certify(relu, x, y, method="milp", time_limit=LIMIT, attack=False)
+    asking.certify(relu, x, y, method="milp", time_limit=LIMIT, attack=False)
     np.testing.assert_allclose(
         watch.spent, [0.0] + [LIMIT / (COUNT - 1)] * (COUNT - 1), rtol=1e-3, atol=1e-9
     )

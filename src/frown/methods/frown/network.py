@@ -113,6 +113,9 @@ class FrownState(State):
         return FrownState(self.tables, sample if self.sample is None else self.sample[sample])
 
 
+ONCE = 30  # steps of every ascent where there is one region only
+
+
 @dataclass(frozen=True)
 class Frown(Method):
     """FROWN: every bound of every neuron has slopes of its own in all earlier layers.
@@ -130,7 +133,13 @@ class Frown(Method):
 
     name: ClassVar[str] = "frown"
     group: Annotated[
-        int, Option("neurons that share slopes (0: a whole layer)", least=0, metavar="K|layer")
+        int,
+        Option(
+            "neurons that share slopes (0: a whole layer)",
+            least=0,
+            metavar="K|layer",
+            words=(("layer", 0),),
+        ),
     ] = 1
     wide: Annotated[bool, Option("search all slopes, not only the tightest lines'")] = False
     rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
@@ -160,6 +169,10 @@ class Frown(Method):
         if self.group != 1:
             return None
         return replace(self, steps=None, ascent=self.ascent.glance)
+
+    @property
+    def once(self) -> Frown:
+        return self if self.steps is not None else replace(self, steps=ONCE)
 
     def start(self, samples: int) -> FrownState:
         return FrownState(Tables(samples))

@@ -111,7 +111,13 @@ class LP(Method):
     singly: ClassVar[bool] = True
     tangents: Annotated[int, Option("lines per curved side", least=1)] = 3
     inner: Annotated[
-        Method | None, Option("what bounds inner layers (default: programs)", ("crown", "frown"))
+        Method | None,
+        Option(
+            "what bounds inner layers (default: programs)",
+            ("crown", "frown"),
+            flag="boxes",
+            metavar="lp|crown|frown",
+        ),
     ] = None
     rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
     start_at: Method | None = field(default_factory=Frown)  # whose radii are looked at first

@@ -1,0 +1,158 @@
+"""The folder of a run's certificates: each is written as soon as it is there, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown.bounds.clock import Clock, OutOfTime
+from frown.certification.agreement import Compared
+from frown.certification.certificate import check_certifiable, labels_of
+from frown.certification.findings import Findings
+from frown.certification.folder import CERTIFICATES_LOCK, Lock, require_writable, write_whole
+from frown.certification.prove import Rigorous
+from frown.errors import InvalidInput, OutputError
+from frown.problem.problem import Problem
+from frown.read.model import Model
+
+if TYPE_CHECKING:
+    from frown_check.checker import Claim
+
+SUFFIX = ".frown"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The certificates of a batch, by place."""
+
+    files: Mapping[int, str] = field(default_factory=dict)  # their names
+    checked: frozenset[int] = frozenset()  # those that the independent checker accepted
+    remarks: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """A folder that is taken until the end of the run."""
+
+    model: Model
+    folder: Path
+    check: bool
+    passing: bool  # whether nobody asked for the files: they are gone after the check
+
+    @classmethod
+    def open(
+        cls, model: Model, problem: Problem, proof: Rigorous, taken: ExitStack
+    ) -> Certificates | None:
+        """Make sure that certificates can be written, before any work, and by no other run; None:
+        nobody wants any. `taken` lets go of the folder."""
+        if proof.certificates is None and not proof.check:
+            return None
+        check_certifiable(model, problem)
+        if proof.execution is not None and model.ranking is not model.graph:
+            raise InvalidInput(
+                f"{model.name} ends in a function that keeps the order of the outputs: deployed "
+                "counts its rounding, certificates leave it out; ask for one of the two"
+            )
+        regions = problem.regions
+        pairs = np.stack([regions.index, regions.frame], 1)
+        names, times = np.unique(pairs, axis=0, return_counts=True)
+        if len(names) < len(pairs):
+            twice = names[times.argmax()][0]
+            raise InvalidInput(f"certificates are named by indices: several inputs have {twice}")
+        if proof.certificates is None:
+            folder = Path(taken.enter_context(TemporaryDirectory()))
+            return cls(model, folder, check=True, passing=True)
+        folder = Path(proof.certificates)
+        try:
+            require_writable(folder)
+            taken.enter_context(Lock.take(folder, CERTIFICATES_LOCK, "certificates"))
+        except OSError as error:
+            raise OutputError(
+                f"cannot write certificates to {folder}: {error.strerror}; choose "
+                "another folder (--certificates)"
+            ) from None
+        return cls(model, folder, proof.check, passing=False)
+
+    def keep(self, findings: Findings, compared: Compared, clock: Clock) -> Iterator[Kept]:
+        """Write a batch's certificates and, if asked to, have each checked while time is left;
+        yields what is done after every file."""
+        regions, kept = findings.begun.problem.regions, Kept()
+        for n in compared.mismatch:  # one of an earlier run says what no longer holds
+            (self.folder / f"{regions.name(n)}{SUFFIX}").unlink(missing_ok=True)
+        for n, content in findings.certificates.items():
+            if n in compared.mismatch:
+                continue
+            file = self.folder / f"{regions.name(n)}{SUFFIX}"
+            try:
+                write_whole(file, content)
+            except OSError as error:
+                raise OutputError(f"{file} cannot be written: {error.strerror}") from None
+            written = replace(kept, files={**kept.files, n: file.name})
+            if not self.check:
+                kept = written
+            else:
+                yield kept if self.passing else written
+                refused = self._refused(file, findings, n, clock)
+                if refused is None:
+                    kept = replace(written, checked=kept.checked | {n})
+                else:
+                    kept = written if refused == _LATE else kept
+                    kept = replace(kept, remarks={**kept.remarks, n: refused})
+                if n not in kept.files or self.passing:
+                    # Leave no file that was checked and is not what its row says.
+                    file.unlink(missing_ok=True)
+                if self.passing:
+                    kept = replace(kept, files={})
+            yield kept
+
+    def _refused(self, file: Path, findings: Findings, n: int, clock: Clock) -> str | None:
+        """Why the checker does not confirm a row; None: it does."""
+        import frown_check
+
+        assert self.model.path is not None
+        try:
+            clock.check()
+            verdict = frown_check.check(file, self.model.path, lambda _: clock.check())
+        except OutOfTime:
+            return _LATE
+        if not verdict.accepted:
+            return f"the checker refused: {verdict.reason}"
+        if verdict.claim is None or not self._meant(verdict.claim, findings, n):
+            return "the checker accepted another statement"
+        return None
+
+    def _meant(self, claim: Claim, findings: Findings, n: int) -> bool:
+        """Whether a claim is what the row of input n is going to say."""
+        problem, place = findings.begun.problem, findings.begun.right.tolist().index(n)
+        regions, wanted = problem.regions, labels_of(problem)
+
+        def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:
+            if claimed is None or own is None:
+                return claimed is own
+            own = own[n if len(own) > 1 else 0]
+            return np.array_equal(
+                claimed, np.broadcast_to(own, regions.x.shape[1:]).reshape(claimed.shape)
+            )
+
+        lower, upper = (regions.range.lower, regions.range.upper) if regions.range else (None, None)
+        scale = np.ones((1, 1)) if regions.scale is None else regions.scale
+        return (
+            same(claim.scale, scale)
+            and same(claim.lower, lower)
+            and same(claim.upper, upper)
+            and np.array_equal(claim.ball.ravel(), regions.balls().ravel())
+            and claim.radius >= float(findings.radius[place])
+            and (claim.norm, claim.label) == (regions.p, int(wanted.label[n]))
+            and sorted(claim.others) == sorted(wanted.targets[n].tolist())
+            and np.array_equal(claim.centre.ravel(), regions.x[n].ravel())
+        )
+
+
+_LATE = "the time limit came before its certificate was checked"

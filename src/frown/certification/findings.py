@@ -1,0 +1,185 @@
+"""What is known of a batch of inputs: the stages' values side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frown.bounds.proof import Proofs
+from frown.certification.radius import Bracket
+from frown.graph.graph import Graph
+from frown.problem.problem import Cast, Problem
+
+Array = NDArray[np.float64]
+
+Remarks = Mapping[int, str]  # by place: what a reader must know
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A batch of inputs before any search; `right` says of which there is something to prove."""
+
+    problem: Problem  # of all inputs
+    graph: Graph  # the network in the search's numbers
+    prediction: NDArray[np.int64]  # (N,) the class of the largest output
+    wrong: NDArray[np.bool_]  # (N,) whether the input itself violates the property
+    mismatch: Mapping[int, str]  # by place: what was seen where graph and original disagree
+    right: NDArray[np.int64]  # places of the inputs at which the property holds
+    cast: Cast  # of those, in the search's numbers, at radius 0
+    clean: Tensor  # (n, clauses) of those: margins at the inputs
+    limit: Tensor  # (n,) of those: where no larger radius makes sense
+    whole: Tensor  # (n,) of those: where the valid range ends; inf without one
+
+    @cached_property
+    def guess(self) -> Tensor:
+        """(n,) where the margins would vanish if the network were linear at the input."""
+        region, wanted = self.cast.region, self.cast.property
+        with torch.enable_grad():
+            x = region.centre.detach().requires_grad_()
+            values = wanted.literals(self.graph.apply(x).flatten(1))
+            worst = wanted.margins(values).amin(1)
+            (slope,) = torch.autograd.grad(worst.sum(), x)
+        gain = region.gain(slope)
+        tiny = torch.finfo(gain.dtype).tiny
+        return torch.minimum(worst.detach() / gain.clamp(min=tiny), self.limit)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The nearest counterexamples of a batch's inputs; all by place in the batch."""
+
+    radius: Array  # (N,) inf: there is none
+    point: Mapping[int, Array] = field(default_factory=dict)
+    tried: Mapping[int, Array] = field(default_factory=dict)  # where attacks ended, errors or not
+
+    @classmethod
+    def of(cls, begun: Begun) -> Broken:
+        """Only the inputs that violate the property themselves."""
+        return cls(np.where(begun.wrong, 0.0, np.inf))
+
+    def ends(self, begun: Begun) -> tuple[Tensor, Tensor]:
+        """Radii (n,) of the inputs answered rightly, and the points (n, *shape) as the search has
+        numbers; the centre where there is none."""
+        points = begun.cast.region.centre.clone()
+        for k, n in enumerate(begun.right.tolist()):
+            if n in self.point:
+                found = torch.from_numpy(self.point[n])
+                points[k] = found.reshape(points.shape[1:]).to(points)
+        return torch.from_numpy(self.radius[begun.right]), points
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Brackets in plain floating point, as far as a search has come; of the right answers."""
+
+    bracket: Bracket
+    cheap: Bracket | None = None  # by lines over plain intervals, where time is limited
+    base: Tensor | None = None  # what CROWN proved, before others went on
+    proofs: Proofs | None = None  # of the largest radii, by the method that went on
+    broken: Broken | None = None  # where the method has moved that end, too
+    complete: bool = True  # False: the time limit ended the search
+    remarks: Remarks = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Proved:
+    """Radii proved with all rounding accounted for; of the right answers."""
+
+    radius: Tensor | None  # (n,) double; None: there are no such proofs, remarks say why
+    margins: Tensor  # (n, clauses) there
+    tried: Tensor  # (n,) the radii that were to be proved
+    covered: Tensor  # (n,) whether the valid range lies within the radius
+    certificates: Mapping[int, bytes] = field(default_factory=dict)  # by place
+    execution: str = ""  # the precision of execution that the proofs cover
+    complete: bool = True  # False: the time limit ended it
+    pace: float = 0.0  # seconds that a proof by fixed lines took, for each input; 0: not known
+    remarks: Remarks = field(default_factory=dict)
+
+    @property
+    def nothing(self) -> str:
+        """What is said where rounding, or time, left nothing."""
+        if self.complete:
+            return "rounding errors left nothing of the proof"
+        return "the time limit came before a proof with all rounding accounted for"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A batch after its search and, where that was asked for, its proofs."""
+
+    begun: Begun
+    broken: Broken
+    searched: Searched
+    proved: Proved | None
+
+    @property
+    def rigorous(self) -> bool:
+        """Whether radii are proved with all rounding accounted for."""
+        return self.proved is not None and self.proved.radius is not None
+
+    @property
+    def radius(self) -> Tensor:
+        """(n,) the radii proved of the right answers."""
+        if self.proved is not None and self.proved.radius is not None:
+            return self.proved.radius
+        return self.searched.bracket.proved
+
+    @property
+    def margins(self) -> Tensor:
+        """(n, clauses) the margins there."""
+        if self.proved is not None and self.proved.radius is not None:
+            return self.proved.margins
+        return self.searched.bracket.at_proved
+
+    @property
+    def level(self) -> str:
+        """How the radii are proved."""
+        return "rigorous" if self.rigorous else "estimate"
+
+    @property
+    def execution(self) -> str:
+        """The precision of execution that the proofs cover."""
+        return "" if self.proved is None or self.proved.radius is None else self.proved.execution
+
+    @property
+    def certificates(self) -> Mapping[int, bytes]:
+        """The certificates by place."""
+        return {} if self.proved is None else self.proved.certificates
+
+    @property
+    def complete(self) -> bool:
+        """Whether time sufficed for all that was asked."""
+        return self.searched.complete and (self.proved is None or self.proved.complete)
+
+    @property
+    def nothing(self) -> str:
+        """What is said where nothing is left of a radius."""
+        left = "rounding errors left nothing of the proof"
+        return left if self.proved is None else self.proved.nothing
+
+    @property
+    def remarks(self) -> Remarks:
+        """What the search and the proofs remarked."""
+        return joined(self.searched.remarks, {} if self.proved is None else self.proved.remarks)
+
+    def held(self, k: int) -> bool:
+        """Whether the k-th right input's margins at its radius, be it 0, are proved to be > 0."""
+        return bool((self.margins[k] > 0).all())
+
+    def everywhere(self, k: int) -> bool:
+        """Whether the k-th right input's proof is of the whole valid range."""
+        if self.proved is not None and self.proved.radius is not None:
+            return bool(self.proved.covered[k])
+        return float(self.searched.bracket.proved[k]) >= float(self.begun.whole[k])
+
+
+def joined(*remarks: Remarks) -> dict[int, str]:
+    """All remarks on each input, in order, none twice."""
+    places = dict.fromkeys(n for some in remarks for n in some)
+    return {n: "; ".join(dict.fromkeys(some[n] for some in remarks if some.get(n))) for n in places}

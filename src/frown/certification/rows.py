@@ -1,0 +1,114 @@
+"""The row of every input of a batch, in the end or on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from frown.certification.agreement import Compared
+from frown.certification.certificates import Kept
+from frown.certification.findings import Findings, joined
+from frown.certification.results import Row
+from frown.certification.statement import input_digest
+from frown.problem.property import LabelWins, Property
+
+
+def rows_of(
+    findings: Findings, compared: Compared, kept: Kept, method: str, seconds: float
+) -> list[Row]:
+    """A row for every input of a batch as it stands."""
+    begun, bracket, broken = findings.begun, findings.searched.bracket, findings.broken
+    regions, wanted = begun.problem.regions, begun.problem.property
+    place = {int(n): k for k, n in enumerate(begun.right)}
+    radii, margins = findings.radius, findings.margins
+    admitted = wanted.admits(torch.from_numpy(begun.prediction))
+    remarks = joined(findings.remarks, compared.remarks, kept.remarks)
+    rows = []
+    for n in range(len(regions)):
+        end = float(broken.radius[n])
+        radius, failed = 0.0, None
+        known: dict[int, float] = {}
+        status, remark = "misclassified", remarks.get(n, "")
+        level = "checked" if n in kept.checked else findings.level
+        if n in compared.mismatch:
+            status, level, remark = "mismatch", "estimate", compared.mismatch[n]
+        elif n in place:
+            k = place[n]
+            radius = float(radii[k])
+            if radius > 0:
+                known = dict(zip(_rivals(wanted, n), margins[k].tolist(), strict=True))
+            asked = None if regions.radius is None else float(regions.radius[n])
+            if asked is not None:
+                radius = min(radius, asked)
+            top = float(bracket.failed[k])
+            failed = None if np.isinf(top) else top
+            whole = radius > 0 and findings.everywhere(k)
+            point = asked == 0  # the claim is about the input alone
+            held = not point or findings.held(k)
+            if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
+                remark = findings.nothing
+            if end <= radius and not findings.rigorous:
+                # Rounding has fooled the estimate: nothing is left of it.
+                radius, known, whole, held = 0.0, {}, False, False
+            elif end <= radius:
+                # The proof is of the real-valued network, the counterexample of its execution. Any
+                # smaller radius is proved as well, and below `end` nothing speaks against it.
+                radius, whole = float(np.nextafter(end, 0.0)), False
+                held = held and radius > 0
+            status = _status(radius, whole, held, end, asked)
+        elif bool(admitted[n]):
+            if end > 0:
+                status = "unknown"  # too close to a tie for this precision
+            elif isinstance(wanted, LabelWins):
+                remark = "a tie: another class scores as high as the label"
+            else:
+                remark = "the property does not hold at the input itself"
+        label, target = _labels(wanted, n, int(begun.prediction[n]))
+        rows.append(
+            Row(
+                index=int(regions.index[n]),
+                label=label,
+                prediction=int(begun.prediction[n]),
+                target=target,
+                norm=regions.p,
+                method=method,
+                status=status,
+                radius=radius,
+                failed=failed,
+                broken=None if np.isinf(end) else end,
+                margins=known,
+                seconds=seconds / max(1, len(regions)),
+                complete=findings.complete,
+                level=level,
+                remark=remark,
+                certificate=kept.files.get(n, ""),
+                deployed=findings.execution,
+                frames=regions.moving(n),
+                input=input_digest(regions.x[n]),
+            )
+        )
+    return rows
+
+
+def _labels(wanted: Property, n: int, prediction: int) -> tuple[int, int | None]:
+    """Label and target of input n; of a property without labels, the model's answer."""
+    if not isinstance(wanted, LabelWins):
+        return prediction, None
+    return int(wanted.label[n]), None if wanted.only is None else int(wanted.only[n, 0])
+
+
+def _rivals(wanted: Property, n: int) -> list[int]:
+    """What the margins of input n are called: other classes, or the clauses' numbers."""
+    if isinstance(wanted, LabelWins):
+        return [int(c) for c in wanted.targets[n]]
+    return list(range(wanted.clauses))
+
+
+def _status(radius: float, whole: bool, held: bool, broken: float, eps: float | None) -> str:
+    if eps is not None:
+        if held and (radius >= eps or (whole and radius > 0)):
+            return "certified"
+        return "falsified" if broken <= eps else "unknown"
+    if whole:
+        return "robust"
+    return "certified" if radius > 0 else "unknown"

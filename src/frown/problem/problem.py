@@ -1,0 +1,316 @@
+"""The question: inputs, where each may move, and what must hold there.
+
+Users say where inputs may move with a `Ball` or a `Box`, and what must hold with a `Condition`
+(`frown.problem.property`). Together with a model these make a `Problem`: plain arrays in double
+precision, cast to the numbers of a graph once for every batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from frown.errors import InvalidInput
+from frown.graph.graph import Graph
+from frown.graph.op import Shape
+from frown.problem.frames import Frames, Moving
+from frown.problem.inputs import (
+    Array,
+    Range,
+    indices_of,
+    inputs_of,
+    norm_of,
+    radii_of,
+    range_of,
+    scale_of,
+)
+from frown.problem.options import Option
+from frown.problem.property import Property
+from frown.problem.region import Region
+
+Integers = NDArray[np.int64]
+DATA, SEARCH = "Data", "Search"  # panels of the help text
+# A box is the ball of radius 1, in units of its half-widths, cut by its own ends: a little more
+# than 1, so that rounding leaves no corner out.
+WHOLE_BOX = 1 + 2.0**-20
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """All points within a radius of inputs, in an l_p norm, and within a valid range.
+
+    x is (N, *input shape). `within` is (lo, hi), numbers or arrays. `scale` gives features their
+    own radius: radius * scale, 0 for those that may not move. `frames` are slices of an input, as
+    of a sequence in time, that have a ball each or that alone may move. `names` are whole numbers
+    that inputs go by in results, 0, 1, ... unless given. `at` fixes the radius.
+
+    Raises InvalidInput, when it is used, for what does not fit the model or makes no sense. Not
+    for a region with ends of its own for every feature: that is a `Box`.
+    """
+
+    x: ArrayLike
+    norm: Annotated[str | float, Option("the norm: inf, 1, 2 or any p >= 1", panel=SEARCH)] = "inf"
+    within: Annotated[
+        object, Option("the valid range of inputs", metavar="LO HI", panel=DATA, flag="bounds")
+    ] = None
+    scale: Annotated[
+        object,
+        Option(
+            "radius factor per feature (.npy, or numbers between commas); 0: may not move",
+            metavar="FILE|NUMBERS",
+            panel=DATA,
+        ),
+    ] = None
+    frames: Frames | str = "all"
+    names: ArrayLike | None = None
+    radius: ArrayLike | None = None
+
+    def at(self, eps: ArrayLike) -> Ball:
+        """The same with a radius: a number, or one for each input."""
+        return replace(self, radius=eps)
+
+    def regions(self, shape: Shape) -> Regions:
+        """Check everything against the shape of an input."""
+        p = norm_of(self.norm)
+        index = None
+        if self.names is not None:
+            index = indices_of(self.names, np.shape(self.x)[0] if np.ndim(self.x) else 0)
+        x = inputs_of(self.x, shape, index)
+        moving = frames_of(self.frames).on(shape)
+        scale = scale_of(self.scale, shape)
+        mask = None if moving is None else moving.mask(shape)
+        if mask is not None:
+            scale = mask if scale is None else scale * mask
+            if not scale.any():
+                raise InvalidInput(
+                    f"scale is 0 in all frames that may move ({frames_of(self.frames).which})"
+                )
+        valid = range_of(self.within, x, index)
+        names = np.arange(len(x)) if index is None else index
+        radius = None if self.radius is None else radii_of(self.radius, len(x))
+        return Regions(x, p, valid, scale, moving, names, np.full(len(x), -1), radius)
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """All points between `lower` and `upper`, each (N, *input shape).
+
+    A box is asked about as a whole: there is no radius to search for. Features whose ends are
+    equal do not move. `names` as for a `Ball`.
+    """
+
+    lower: ArrayLike
+    upper: ArrayLike
+    names: ArrayLike | None = None
+
+    def regions(self, shape: Shape) -> Regions:
+        """Check everything against the shape of an input."""
+        lower, upper = inputs_of(self.lower, shape), inputs_of(self.upper, shape)
+        if lower.shape != upper.shape:
+            raise InvalidInput(f"a box has {len(lower)} lower and {len(upper)} upper ends")
+        if (lower > upper).any():
+            raise InvalidInput("a box's lower end exceeds its upper end")
+        count = len(lower)
+        names = np.arange(count) if self.names is None else indices_of(self.names, count)
+        # Halves first: the ends' sum may overflow. The middle lies between them also if rounded.
+        middle = np.clip(lower / 2 + upper / 2, lower, upper)
+        scale = np.maximum(middle - lower, upper - middle)
+        whole = np.full(count, WHOLE_BOX)
+        valid = Range(lower, upper)
+        return Regions(middle, inf, valid, scale, None, names, np.full(count, -1), whole, box=True)
+
+
+Where = Ball | Box
+
+
+def where_of(where: object) -> Where:
+    """A region as users give it; inputs alone are the centres of balls in the norm infinity."""
+    return where if isinstance(where, Ball | Box) else Ball(where)  # type: ignore[arg-type]
+
+
+def frames_of(frames: object) -> Frames:
+    """Frames as users give them; text and numbers are frames along the first axis."""
+    return frames if isinstance(frames, Frames) else Frames(frames)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Inputs with where each may move, in double precision."""
+
+    x: Array  # (N, *input shape)
+    p: float
+    range: Range | None  # the valid range; the ends of boxes
+    scale: Array | None  # (1 or N, *input shape); 0 in frames that may not move
+    frames: Moving | None
+    index: Integers  # (N,) the inputs' names
+    frame: Integers  # (N,) the frame that moves alone; -1: not one alone
+    radius: Array | None = None  # (N,) where it is given
+    box: bool = False  # whether the range is the region
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, index: Integers) -> Regions:
+        """The regions of these inputs; an index may repeat."""
+
+        def pick(array: Array | None) -> Array | None:
+            return array if array is None or len(array) == 1 else array[index]
+
+        valid = self.range
+        if valid is not None and len(valid.lower) > 1:
+            valid = Range(valid.lower[index], valid.upper[index])
+        return replace(
+            self,
+            x=self.x[index],
+            range=valid,
+            scale=pick(self.scale),
+            index=self.index[index],
+            frame=self.frame[index],
+            radius=None if self.radius is None else self.radius[index],
+        )
+
+    def apart(self, alone: Moving) -> Regions:
+        """Every input once for each of the frames chosen, which then moves alone."""
+        shape, count = self.x.shape[1:], len(alone.chosen)
+        masks = alone.apart(shape) * (1.0 if self.scale is None else self.scale)
+        stuck = [f for f, m in zip(alone.chosen, masks, strict=True) if not m.any()]
+        if stuck:
+            raise InvalidInput(f"scale leaves frames {', '.join(map(str, stuck))} nowhere to move")
+        return replace(
+            self.take(np.repeat(np.arange(len(self)), count)),
+            scale=np.tile(masks, (len(self), *[1] * len(shape))),
+            frame=np.tile(np.array(alone.chosen), len(self)),
+        )
+
+    def name(self, n: int) -> str:
+        """The stem of input n's files: its index, and the frame that moves alone."""
+        alone = "" if self.frame[n] < 0 else f"-frame-{self.frame[n]:03d}"
+        return f"input-{self.index[n]:06d}{alone}"
+
+    def key(self, n: int) -> int | tuple[int, int]:
+        """What counterexamples go by: the input's index or, of frames alone, a pair."""
+        index, frame = int(self.index[n]), int(self.frame[n])
+        return index if frame < 0 else (index, frame)
+
+    def moving(self, n: int) -> str:
+        """The frames of input n that move, as users write them."""
+        if self.frame[n] >= 0:
+            return str(self.frame[n])
+        return "all" if self.frames is None else self.frames.name
+
+    def still(self, n: int) -> NDArray[np.bool_]:
+        """The features of input n that may not move."""
+        if self.scale is None:
+            return np.zeros(self.x.shape[1:], bool)
+        fixed: NDArray[np.bool_] = self.scale[n if len(self.scale) > 1 else 0] == 0
+        return fixed
+
+    def clip(self, n: int, point: Array) -> Array:
+        """A point drawn into the valid range of input n, as it was given: casting may move it."""
+        if self.range is None:
+            return point
+        place = n if len(self.range.lower) > 1 else 0
+        drawn: Array = np.clip(point, self.range.lower[place], self.range.upper[place])
+        return drawn
+
+    def balls(self) -> Integers:
+        """The number of the ball, hence of the frame, that each feature is of; 0 without frames."""
+        shape = self.x.shape[1:]
+        if self.frames is None or not self.frames.each:
+            return np.zeros(shape, np.int64)
+        along = [1] * len(shape)
+        along[self.frames.axis] = -1
+        return np.broadcast_to(np.arange(shape[self.frames.axis]).reshape(along), shape)
+
+    def distance(self, n: int, point: Array) -> float:
+        """The radius at which input n's region reaches a point that moves no fixed feature."""
+        step = point - self.x[n]
+        if self.scale is not None:
+            scale = self.scale[n if len(self.scale) > 1 else 0]
+            step = step / np.where(scale > 0, scale, 1.0)
+        balls = step.reshape(1, -1)
+        if self.frames is not None and self.frames.each:
+            balls = np.moveaxis(step, self.frames.axis, 0).reshape(self.frames.count, -1)
+        size = np.maximum(np.abs(balls).max(1), np.finfo(np.float64).tiny)  # or powers underflow
+        return float((size * np.linalg.norm(balls / size[:, None], ord=self.p, axis=1)).max())
+
+    def on(self, graph: Graph) -> Region:
+        """The balls at radius 0, as a graph's numbers; `with_radius` sets others."""
+
+        def cast(a: Array | None) -> Tensor | None:
+            if a is None:
+                return None
+            t = torch.from_numpy(np.ascontiguousarray(a)).reshape(len(a), *graph.input_shape)
+            return t.to(dtype=graph.dtype, device=graph.device)
+
+        centre = cast(self.x)
+        assert centre is not None
+        lower = cast(self.range.lower) if self.range else None
+        upper = cast(self.range.upper) if self.range else None
+        if lower is not None and upper is not None:
+            centre = centre.maximum(lower).minimum(upper)  # casting may leave the range
+        radius = torch.zeros(len(self.x), dtype=graph.dtype, device=graph.device)
+        split = None
+        if self.frames is not None and self.frames.each and self.p != inf:
+            # The row axis, and the model's own batch axis where it has one.
+            split = 1 + len(graph.input_shape) - (self.x.ndim - 1) + self.frames.axis
+        return Region(centre, radius, self.p, cast(self.scale), lower, upper, split)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A property of the outputs, asked about regions of inputs; in double precision."""
+
+    regions: Regions
+    property: Property
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def take(self, index: Integers) -> Problem:
+        """The problem of these inputs."""
+        return Problem(self.regions.take(index), self.property.rows(torch.from_numpy(index)))
+
+    def on(self, graph: Graph) -> Cast:
+        """The problem as a graph's numbers."""
+        return Cast(self.regions.on(graph), self.property.to(graph.dtype, graph.device))
+
+    def margins(self, outputs: NDArray[np.floating], n: int | None = None) -> Array:
+        """(rows, clauses) margins at outputs, of the inputs in order or all of input n."""
+        values = torch.from_numpy(np.asarray(outputs, np.float64))
+        own = self.property
+        if n is not None:
+            own = own.rows(torch.full((len(values),), n))
+        margins: Array = own.margins(own.literals(values)).numpy()
+        return margins
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A problem in the precision, and on the device, of a graph."""
+
+    region: Region  # at any radius
+    property: Property
+
+    def rows(self, index: Tensor | slice) -> Cast:
+        """The problem of these samples."""
+        return Cast(self.region.rows(index), self.property.rows(index))
+
+    def at(self, radius: Tensor) -> Cast:
+        """The same at these radii (N,)."""
+        return Cast(self.region.with_radius(radius), self.property)
+
+    def limits(self) -> Tensor:
+        """(N,) the largest radius that makes sense: all of the valid range or, without one,
+        a thousand times the input's own size."""
+        region = self.region
+        size = region.centre.abs().flatten(1).amax(1) + 1
+        features = region.centre[0].numel()
+        whole = 1e3 * size * (1.0 if region.p == inf else features ** (1 / region.p))
+        return torch.minimum(region.limit(), whole)
