@@ -8,8 +8,8 @@ precision explains, nothing is said of that input but what was seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -31,6 +31,7 @@ CORNERS = 4  # random ones
 INSIDE = 3  # random points between the input and the region's surface
 DRAWS = 16  # of rounding, at a point of its own
 ROWS, NUMBERS = 4096, 1 << 22  # points of one call, and the numbers they consist of
+NEAR = 1 << 17  # numbers that stay near the processor
 
 Outputs = NDArray[np.float64]
 
@@ -127,30 +128,48 @@ def _claims(findings: Findings) -> _Claim:
 
 
 def _points(model: Model, graph: Graph, findings: Findings, claim: _Claim) -> Tensor:
-    """(n, points, *shape of the graph's input) in double precision, all of the regions."""
-    region = claim.problem.regions.on(model.graph).with_radius(claim.radius)
+    """(n, points, *shape of the graph's input), all of the regions but for the rounding of the
+    engines' precision."""
+    same = replace(model.graph, dtype=graph.dtype)
+    region = claim.problem.regions.on(same).with_radius(claim.radius.to(graph.dtype))
     centre, dice = region.centre, _dice()
-    found = [centre, _attacked(region, findings, claim)]
     slopes = _gradients(graph, claim).reshape(len(centre), -1, *centre.shape[1:])
-    ways = [*slopes.unbind(1), *(_axes(region, dice) if region.p != inf else ())]
-    for way in ways:
-        # Where nothing pulls a feature, it goes either way: no feature of a corner stays behind.
-        size = way.abs().flatten(1).amax(1).reshape(-1, *[1] * (way.dim() - 1))
-        idle = torch.where(size > 0, 1e-9 * size, 1.0) * _noise(centre, dice)
-        coef = torch.where(way == 0, idle, way).expand_as(centre)
-        low = region.lowest(coef)
-        found += [low, region.lowest(-coef) if region.clipped else 2 * centre - low]
-    found += [region.lowest(_noise(centre, dice).expand_as(centre)) for _ in range(CORNERS)]
-    half = (region.box().upper - region.box().lower) / 2
-    for k in range(INSIDE):
-        inside = region.project(centre + _noise(centre, dice) * half)
-        found.append(centre + (k + 1) / INSIDE * (inside - centre))
-    return torch.stack(found, 1)
+    if region.p != inf:
+        slopes = torch.cat(
+            [slopes, _axes(region, dice).expand(len(centre), -1, *centre.shape[1:])], 1
+        )
+    # Where nothing pulls a feature, it goes either way: no feature of a corner stays behind.
+    size = slopes.abs().flatten(2).amax(2)
+    idle = torch.where(size > 0, 1e-9 * size, 1.0).reshape(*size.shape, *[1] * (centre.dim() - 1))
+    ways = torch.where(slopes == 0, idle * _noise(centre, slopes.shape[1], dice), slopes)
+    random = _noise(centre, CORNERS, dice).expand(len(centre), -1, *centre.shape[1:])
+    both = [ways, random, -ways] if region.clipped else [ways, random]
+    corners = _each(region, torch.cat(both, 1), Region.lowest)
+    if not region.clipped:  # the opposite corner is the mirror image
+        corners = torch.cat([corners, 2 * centre[:, None] - corners[:, : ways.shape[1]]], 1)
+    half = ((region.box().upper - region.box().lower) / 2)[:, None]
+    near = centre[:, None] + _noise(centre, INSIDE, dice) * half
+    part = torch.arange(1, INSIDE + 1, dtype=centre.dtype) / INSIDE
+    part = part.reshape(1, -1, *[1] * (centre.dim() - 1))
+    inside = centre[:, None] + part * (_each(region, near, Region.project) - centre[:, None])
+    attacked = _attacked(region, findings, claim)
+    return torch.cat([centre[:, None], attacked[:, None], corners, inside], 1)
 
 
-def _noise(like: Tensor, dice: torch.Generator) -> Tensor:
-    """(1, *shape) numbers in [-1, 1] that do not depend on which inputs share a batch."""
-    return torch.rand(1, *like.shape[1:], generator=dice, dtype=like.dtype) * 2 - 1
+def _each(region: Region, given: Tensor, call: Callable[[Region, Tensor], Tensor]) -> Tensor:
+    """(n, lanes, *shape) what a region says of each of its lanes, many of them in one call."""
+    count, lanes, found = *given.shape[:2], torch.empty_like(given)
+    step = max(1, NEAR // max(1, given[:, :1].numel()))
+    for first in range(0, lanes, step):
+        some = given[:, first : first + step]
+        rows = region.rows(torch.arange(count).repeat_interleave(some.shape[1]))
+        found[:, first : first + step] = call(rows, some.flatten(0, 1)).view_as(some)
+    return found
+
+
+def _noise(like: Tensor, lanes: int, dice: torch.Generator) -> Tensor:
+    """(1, lanes, *shape) numbers in [-1, 1] that do not depend on which inputs share a batch."""
+    return torch.rand(1, lanes, *like.shape[1:], generator=dice, dtype=like.dtype) * 2 - 1
 
 
 def _gradients(graph: Graph, claim: _Claim) -> Tensor:
@@ -174,7 +193,7 @@ def _gradients(graph: Graph, claim: _Claim) -> Tensor:
             signs = torch.randint(0, 2, z.shape[1:], generator=dice).to(z) * 2 - 1
             total = total + (z * signs).sum()
         (slope,) = torch.autograd.grad(total, x)
-    return slope.nan_to_num(0.0, 0.0, 0.0).double().cpu().reshape(count, lanes, -1)
+    return slope.nan_to_num(0.0, 0.0, 0.0).cpu().reshape(count, lanes, -1)
 
 
 def _firsts(clause: Tensor) -> Tensor:
@@ -184,26 +203,31 @@ def _firsts(clause: Tensor) -> Tensor:
     return starts.nonzero().flatten()
 
 
-def _axes(region: Region, dice: torch.Generator) -> Iterator[Tensor]:
-    """Single features (1, *shape) that may move, chosen at random."""
+def _axes(region: Region, dice: torch.Generator) -> Tensor:
+    """(1, axes, *shape) single features that may move, chosen at random."""
     shape = region.centre.shape[1:]
     free = torch.ones(shape) if region.scale is None else (region.scale > 0).any(0)
     moving = free.flatten().nonzero().flatten()
-    for feature in moving[torch.randperm(len(moving), generator=dice)[:AXES]].tolist():
-        axis = torch.zeros(int(np.prod(shape)), dtype=region.centre.dtype)
-        axis[feature] = 1.0
-        yield axis.reshape(1, *shape)
+    chosen = moving[torch.randperm(len(moving), generator=dice)[:AXES]]
+    axes = torch.zeros(len(chosen), int(np.prod(shape)), dtype=region.centre.dtype)
+    axes[torch.arange(len(chosen)), chosen] = 1.0
+    return axes.reshape(1, len(chosen), *shape)
 
 
 def _attacked(region: Region, findings: Findings, claim: _Claim) -> Tensor:
     """(n, *shape) the attack's points, drawn into the regions; the centre where it has none."""
-    points = region.centre.clone()
-    for row, n in enumerate(claim.places):
-        found = findings.broken.point.get(n, findings.broken.tried.get(n))
-        if found is not None:
-            step = torch.from_numpy(found).reshape(points.shape[1:]) - points[row]
-            far = claim.problem.regions.distance(row, found)
-            points[row] += step * min(1.0, float(claim.radius[row]) / max(far, 1e-300))
+    centre = region.centre
+    broken = findings.broken
+    known = [broken.point.get(n, broken.tried.get(n)) for n in claim.places]
+    rows = [row for row, point in enumerate(known) if point is not None]
+    if not rows:
+        return centre
+    points = centre.clone()
+    found = np.stack([point for point in known if point is not None])
+    step = torch.from_numpy(found).reshape(-1, *centre.shape[1:]).to(centre) - centre[rows]
+    far = region.rows(torch.tensor(rows)).distance(centre[rows] + step)
+    part = (region.radius[rows] / far.clamp(min=1e-30)).clamp(max=1.0)
+    points[rows] += step * part.reshape(-1, *[1] * (centre.dim() - 1))
     return region.project(points)
 
 
@@ -235,7 +259,7 @@ def _compare_points(
         ours = model.answer(inputs)
         for lane in _differing(model, inputs, theirs[row], ours):
             far = claim.problem.regions.distance(int(row), inputs[lane])
-            where = f"at the distance {far:.6g}, within the radius {float(claim.radius[row]):.6g}"
+            where = f"at the distance {far:.6g} (radius {float(claim.radius[row]):.6g})"
             mismatch[n] = _seen(where, inputs[lane], ours[lane], theirs[row, lane])
             break
         else:
