@@ -35,7 +35,7 @@ from frown.relax.relaxation import Relaxed
 
 BATCH = 48  # leaves that are bounded together
 STEPS = 6  # of every ascent in a leaf
-FEW, FIRST = 6, 0.12  # leaves that are next to nothing; how far the first radius goes
+FEW, FIRST = 6, 0.06  # leaves that are next to nothing; how far the first radius goes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 
 
