@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from frown.certification.results import Certification, Row, Sensitivity
     from frown.certification.run import Outcome, Progress, Watch
     from frown.certification.search import At, Largest
+    from frown.methods.branch.method import Branch
     from frown.methods.crown import Crown, CrownIbp, FastLin, Interval
     from frown.methods.exact.distance import Exact
     from frown.methods.frown.network import Frown
@@ -32,6 +33,7 @@ __all__ = [
     "Ball",
     "Bounded",
     "Box",
+    "Branch",
     "Certification",
     "Clauses",
     "Condition",
@@ -81,6 +83,7 @@ _HOMES = {
     "Watch": "frown.certification.run",
     "At": "frown.certification.search",
     "Largest": "frown.certification.search",
+    "Branch": "frown.methods.branch.method",
     "Crown": "frown.methods.crown",
     "CrownIbp": "frown.methods.crown",
     "FastLin": "frown.methods.crown",

@@ -42,6 +42,10 @@ class Model:
     normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
     scores: Graph | None = None  # `graph` before a last function that keeps the outputs' order
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what can be worked out again."""
+        return {k: v for k, v in self.__dict__.items() if k != "memo"}
+
     def __repr__(self) -> str:
         return (
             f"<Model {self.name}: input {self.input_shape}, {self.classes} outputs, "
@@ -77,11 +81,6 @@ class Model:
             raise InvalidInput("mean must be finite, and std finite and greater than 0")
         if ((np.abs(shift / width) < LEAST) & (shift != 0)).any() or (1.0 / width < LEAST).any():
             raise InvalidInput("mean / std or 1 / std is too small for double precision")
-        run = self.run
-
-        def run_normalised(x: Array) -> Array:
-            return run((x - shift) / width)
-
         inside = self.graph.nodes[0].shape
         factor = torch.from_numpy(1.0 / width).reshape(inside)
         offset = torch.from_numpy(-shift / width).reshape(inside)
@@ -89,7 +88,13 @@ class Model:
         scores = None if self.scores is None else _behind(first, self.scores)
         applied = ((shift, width), *self.normalisation)
         graph = _behind(first, self.graph)
-        return replace(self, graph=graph, run=run_normalised, normalisation=applied, scores=scores)
+        return replace(
+            self,
+            graph=graph,
+            run=_Normalised(self.run, shift, width),
+            normalisation=applied,
+            scores=scores,
+        )
 
     def check(self, trials: int = 4, seed: int = 0) -> None:
         """Compare the graph with the original runtime on random inputs.
@@ -170,6 +175,18 @@ class Model:
         rough = _rough(self.memo[key], first.float(), len(self.normalisation), slack)
         answers: NDArray[np.float64] = rough.reshape(len(x), -1).double().numpy()
         return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Normalised:
+    """A runtime behind (x - mean) / std."""
+
+    run: Callable[[Array], Array]
+    mean: Array
+    std: Array
+
+    def __call__(self, x: Array) -> Array:
+        return self.run((x - self.mean) / self.std)
 
 
 def _behind(first: Scale, graph: Graph) -> Graph:

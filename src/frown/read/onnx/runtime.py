@@ -43,12 +43,16 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntime:
-    """Answers (N, outputs) in float64 for inputs (N, *input_shape)."""
+    """Answers (N, outputs) in float64 for inputs (N, *input_shape).
+
+    Sessions cannot be pickled: what it was opened from is, and opened again.
+    """
 
     session: onnxruntime.InferenceSession
     port: Port
     model: str
     step: int  # rows of one call
+    source: bytes | str  # the file's content, or its path
 
     @staticmethod
     def open(source: bytes | str, port: Port, model: str, largest: int = 1) -> OnnxRuntime:
@@ -56,13 +60,8 @@ class OnnxRuntime:
 
         `largest` is the size of the network's largest tensor, for one input.
         """
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.enable_cpu_mem_arena = False  # which would keep what one call needed
-        options.log_severity_level = 4  # what goes wrong is raised
         try:
-            session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
+            session = _session(source)
         except Exception as error:  # its exceptions share no base class
             reason = _sentence(error)
             remedy = ""
@@ -70,11 +69,14 @@ class OnnxRuntime:
                 remedy = " What helps: put a Transpose around the operator, and use layout 0"
             raise InvalidModel(f"{model}: onnxruntime refuses it: {reason}{remedy}") from error
         if port.is_batched and port.batch is not None:
-            return OnnxRuntime(session, port, model, port.batch)
-        alone = OnnxRuntime(session, port, model, 1)
+            return OnnxRuntime(session, port, model, port.batch, source)
+        alone = OnnxRuntime(session, port, model, 1, source)
         rows = max(1, min(_ROWS, _NUMBERS // largest))
-        together = OnnxRuntime(session, port, model, rows)
+        together = OnnxRuntime(session, port, model, rows, source)
         return together if port.is_batched and _agree(alone, together) else alone
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.source, self.port, self.model, self.step)
 
     def __call__(self, x: Array) -> NDArray[np.float64]:
         rows = np.asarray(x, dtype=self.port.dtype).reshape(-1, *self.port.input_shape)
@@ -116,3 +118,17 @@ def _agree(alone: OnnxRuntime, together: OnnxRuntime) -> bool:
 
 def _sentence(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def _session(source: bytes | str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # which would keep what one call needed
+    options.log_severity_level = 4  # what goes wrong is raised
+    return onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
+
+
+def _reopened(source: bytes | str, port: Port, model: str, step: int) -> OnnxRuntime:
+    """The runtime that was pickled, in another process say."""
+    return OnnxRuntime(_session(source), port, model, step, source)
