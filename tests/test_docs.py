@@ -173,3 +173,34 @@ def test_the_citation_names_this_version_and_the_paper() -> None:
     text = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {frown.__version__}\n" in text
     assert "Fastened CROWN" in text
+
+
+# Pages that tell where things are in the tree.
+GUIDES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/extending.md", "docs/performance.md")
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_files_that_a_guide_names_are_there(page: str) -> None:
+    text = FENCED.sub("", (ROOT / page).read_text())
+    named = re.findall(r"`((?:[\w.]+/)*(?:\w+\.py|\w+/))`", text)
+    assert named
+    for path in named:
+        folders = (ROOT, ROOT / "src", ROOT / "src" / "frown")
+        somewhere = any((folder / path).exists() for folder in folders)
+        assert somewhere or any((ROOT / "src").rglob(path)) or any((ROOT / "tests").rglob(path)), (
+            f"{page} names {path}"
+        )
+
+
+def test_the_picture_of_a_method_is_its_signature() -> None:
+    import inspect
+    from dataclasses import fields
+
+    from frown.bounds.method import Bounds, Method
+
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    shown = re.search(r"^method\.bound\((.*)\) -> Bounds\((.*)\)$", page, re.M)
+    assert shown is not None
+    parameters = list(inspect.signature(Method.bound).parameters)
+    assert shown.group(1).split(", ") == parameters[1:]
+    assert shown.group(2).split(", ") == [f.name for f in fields(Bounds)]
