@@ -18,12 +18,7 @@ HEADLESS = re.compile(
 )
 # "(rows, *shape) of ...": the shape of what is returned may come first.
 SHAPE = re.compile(r"\([^()]*\):? +")
-UNFINISHED = (
-    "frown/api.py",
-    "frown/certification",
-    "frown/jobs",
-    "frown_check",
-)
+UNFINISHED = ("frown_check",)
 
 
 def name(module: Path) -> str:

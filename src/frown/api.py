@@ -59,8 +59,15 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def load(source: str | Path | nn.Module, example: Any = None) -> Model:
     """Load a model from an ONNX file, or from a torch module and an example input.
 
-    The example is a batch (its first axis counts inputs). The imported graph is compared
-    with the original runtime on random inputs; a disagreement is an error.
+    Args:
+        source: the path of an ONNX file, or a `torch.nn.Module`.
+        example: for a module, a batch of inputs (its first axis counts them) to trace it with.
+
+    The imported graph is compared with the original runtime on random inputs.
+
+    Raises InvalidInput where the arguments do not fit, InvalidModel where the file is missing or
+    damaged or has weights that are not finite, UnsupportedModel with every operator that has no
+    bounds, ModelMismatch where graph and runtime disagree.
     """
     if isinstance(source, str | Path):
         if "\0" in str(source):
@@ -131,12 +138,17 @@ def sensitivity(
     machine: Machine = Machine(),  # noqa: B008
     watch: Watch | None = None,
 ) -> Sensitivity:
-    """Prove the largest radius at which each frame alone may move, all others staying as they are:
-    a small one tells a frame on which the answer hangs.
+    """Prove, for every input, the largest radius at which each frame alone may move.
 
-    The frames of `where`, a `Ball(x, frames=Frames("0:3", axis=0))`, are those to ask about;
-    everything else is as for `certify`. All pairs of input and frame share batches. Progress counts
-    pairs, and counterexamples go by input and frame.
+    All other frames stay as they are. A large radius proves that the answer does not depend much on
+    a frame; a small one may also be a loose proof.
+
+    Args:
+        where: a `Ball(x, frames=Frames("0:3", axis=0))`, whose frames are those to ask about; all
+            by default. Not a `Box`.
+
+    Everything else is as for `certify`, and so are the errors. All pairs of input and frame share
+    batches: progress counts pairs, and counterexamples go by input and frame.
     """
     began = now()
     question = Question.of(_model(model), where, holds, search, alone=True)
@@ -190,7 +202,7 @@ class Question:
         return cls(model, problem, tol, regions, condition, frames)
 
     def statement(self, execution: str | None = None) -> Statement:
-        """What the rows are going to say."""
+        """The statement that the rows are going to make."""
         return statement_of(self.model, self.asked, self.condition, execution, self.alone)
 
     def outcomes(
@@ -267,7 +279,7 @@ class Question:
     def settings(
         self, method: Method, proof: Rigorous | Estimate, attack: PGD | None, machine: Machine
     ) -> dict[str, Any]:
-        """What is needed to repeat a run, as plain values."""
+        """The settings that repeat a run, as plain values."""
         regions = self.problem.regions
         moving = self.alone or regions.frames
         execution = proof.execution if isinstance(proof, Rigorous) else None
@@ -316,12 +328,20 @@ def bound(
     method: str | Method = "crown",
     machine: Machine = Machine(),  # noqa: B008  (a frozen value)
 ) -> Bounded:
-    """Bound the outputs, or linear functions coef (K, outputs) of them, over regions.
+    """Bound the outputs, or linear functions of them, over regions at one radius.
 
-    `where` is a `Ball(x, ...).at(eps)` or a `Box`. Bounds are computed in plain floating point,
-    like radii of the level "estimate": right up to rounding. The result has `lower` and `upper`
-    (N, K), the intermediate bounds and lines by layer, and the linear forms at the input. Raises
-    InvalidInput as `certify` does.
+    Args:
+        model: as `load` gives it, or the path of an ONNX file.
+        where: a `Ball(x, ...).at(eps)` or a `Box`.
+        coef: (K, outputs), one function per row; None: the outputs themselves.
+        method: an object or a name; not `Exact`, which finds distances only.
+        machine: device, precision and memory.
+
+    The result has `lower` and `upper` (N, K), the intermediate bounds and lines by layer, and the
+    linear forms at the input. Bounds are computed in plain floating point, like radii of the level
+    "estimate": right up to rounding. Not where a proof is needed: `certify` has rigorous ones.
+
+    Raises InvalidInput as `certify` does.
     """
     model, chosen = _model(model), method_of(method).once
     regions = where_of(where).regions(model.input_shape)

@@ -170,7 +170,7 @@ def test_arrays_of_features_with_their_axes_in_another_order_are_refused() -> No
     model = frown.load(module, torch.zeros(1, 2, 3))
     x, turned = np.full((1, 2, 3), 0.5), np.eye(3, 2)
     for given in ({"scale": turned}, {"bounds": (0 * turned, 0 * turned + 1)}):
-        with pytest.raises(InvalidInput, match="do not fit"):
+        with pytest.raises(InvalidInput, match="does not fit"):
             asking.certify(model, x, attack=False, **given)
     with pytest.raises(InvalidInput, match="mean has shape"):
         model.normalised(turned, 1.0)

@@ -53,8 +53,11 @@ def in_plain_surroundings(call: Callable[Given, Result]) -> Callable[Given, Resu
 def stepwise(
     steps: Iterator[Step], within: Callable[[], AbstractContextManager[Any]]
 ) -> Iterator[Step]:
-    """The same steps, each taken inside of a context that ends before it is handed over: what the
-    caller does between two steps is not inside. A KeyboardInterrupt is passed on to a generator."""
+    """Take the steps of a generator, each inside a context that ends before it is handed over.
+
+    The caller's work between two steps is not inside. A KeyboardInterrupt is passed on to a
+    generator.
+    """
     interrupt: KeyboardInterrupt | None = None
     while True:
         try:

@@ -48,8 +48,19 @@ class Work:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a call may use of the machine; none of it changes a radius beyond rounding, but for
-    `seconds`, after which every input keeps what is proved."""
+    """Limits and devices of a call.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", ...
+        dtype: the precision of the search, "float32" or "float64".
+        memory: bytes, or text such as "4G"; None: half of what is free.
+        seconds: a time limit, after which every input keeps what is proved; None: none.
+        batch: inputs at a time; None: as many as memory allows, 64 at the most.
+        workers: processes that share the programs of `LP`.
+
+    Nothing but `seconds` changes a radius beyond rounding. Raises InvalidInput for values that make
+    no sense.
+    """
 
     device: Annotated[str, Option("where to compute: cpu, cuda, cuda:1, ...", panel=PANEL)] = "cpu"
     dtype: Annotated[

@@ -38,7 +38,7 @@ Outputs = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Compared:
-    """What was seen of a batch's inputs, by place: of those in `mismatch` nothing is proved."""
+    """The comparison of a batch's inputs, by place: of those in `mismatch` nothing is proved."""
 
     mismatch: Mapping[int, str]
     remarks: Mapping[int, str]
@@ -46,7 +46,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What is about to be said of some inputs of a batch: their places, regions and gradients."""
+    """A claim about some inputs, before it is made: their places, regions and gradients."""
 
     right: list[int]  # places among the right answers
     places: list[int]  # the same among all inputs
@@ -66,7 +66,7 @@ class _Claim:
 
 
 def compare_inputs(model: Model, x: Array, theirs: Array, ours: Outputs) -> dict[int, str]:
-    """By place, what was seen where graph and original answer the inputs themselves otherwise."""
+    """Differences, by place, between the answers of graph and original to the inputs themselves."""
     given = x.reshape(-1, *model.input_shape)
     gap = np.abs(theirs - ours).max(1)
     allowed = model.rounding(given, theirs, np.ptp(theirs, axis=1)[:, None])

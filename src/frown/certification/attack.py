@@ -27,7 +27,13 @@ WALK = 0.8  # of the time is for the walk, the rest for pulling points in
 
 @dataclass(frozen=True, slots=True)
 class PGD:
-    """Projected gradient descent: steps of each restart, restarts, and the seed of their starts."""
+    """Projected gradient descent, the attack that looks for counterexamples.
+
+    Args:
+        steps: steps of every restart.
+        restarts: points to start from, drawn at random.
+        seed: of the random starts.
+    """
 
     steps: Annotated[int, Option("steps of every restart", least=1)] = 100
     restarts: Annotated[int, Option("points to start from", least=1)] = 8
@@ -118,7 +124,7 @@ class _Work:
         return worst, slope
 
     def bad(self, x: Tensor, clock: Clock) -> Tensor:
-        """Which rows are counterexamples."""
+        """(rows,) mask of the counterexamples."""
         found = [violated(self._least(rows, x[rows])[:, None]) for rows in self._rows(x, clock)]
         return torch.cat(found)
 

@@ -52,7 +52,7 @@ def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
 
 
 def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:
-    """In the precision of the search, and not a hair less than what was asked for."""
+    """Radii in the precision of the search, none below what was asked for."""
     exact = torch.from_numpy(radius)
     cast = exact.to(like.dtype)
     above = torch.nextafter(cast, torch.full_like(cast, torch.inf))

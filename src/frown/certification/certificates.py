@@ -129,7 +129,7 @@ class Certificates:
         return None
 
     def _meant(self, claim: Claim, findings: Findings, n: int) -> bool:
-        """Whether a claim is what the row of input n is going to say."""
+        """True if a claim is what the row of input n is going to say."""
         problem, place = findings.begun.problem, findings.begun.right.tolist().index(n)
         regions, wanted = problem.regions, labels_of(problem)
 

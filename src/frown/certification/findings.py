@@ -1,4 +1,4 @@
-"""What is known of a batch of inputs: the stages' values side by side."""
+"""Findings about a batch of inputs: the stages' values side by side."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Proved:
 
     @property
     def nothing(self) -> str:
-        """What is said where rounding, or time, left nothing."""
+        """The remark where rounding, or time, left nothing."""
         if self.complete:
             return "rounding errors left nothing of the proof"
         return "the time limit came before a proof with all rounding accounted for"
@@ -120,7 +120,7 @@ class Findings:
 
     @property
     def rigorous(self) -> bool:
-        """Whether radii are proved with all rounding accounted for."""
+        """True if radii are proved with all rounding accounted for."""
         return self.proved is not None and self.proved.radius is not None
 
     @property
@@ -139,7 +139,7 @@ class Findings:
 
     @property
     def level(self) -> str:
-        """How the radii are proved."""
+        """The level at which the radii are proved."""
         return "rigorous" if self.rigorous else "estimate"
 
     @property
@@ -154,26 +154,26 @@ class Findings:
 
     @property
     def complete(self) -> bool:
-        """Whether time sufficed for all that was asked."""
+        """True if time sufficed for all that was asked."""
         return self.searched.complete and (self.proved is None or self.proved.complete)
 
     @property
     def nothing(self) -> str:
-        """What is said where nothing is left of a radius."""
+        """The remark where nothing is left of a radius."""
         left = "rounding errors left nothing of the proof"
         return left if self.proved is None else self.proved.nothing
 
     @property
     def remarks(self) -> Remarks:
-        """What the search and the proofs remarked."""
+        """The remarks of the search and the proofs."""
         return joined(self.searched.remarks, {} if self.proved is None else self.proved.remarks)
 
     def held(self, k: int) -> bool:
-        """Whether the k-th right input's margins at its radius, be it 0, are proved to be > 0."""
+        """True if the k-th right input's margins at its radius, be it 0, are proved to be > 0."""
         return bool((self.margins[k] > 0).all())
 
     def everywhere(self, k: int) -> bool:
-        """Whether the k-th right input's proof is of the whole valid range."""
+        """True if the k-th right input's proof is of the whole valid range."""
         if self.proved is not None and self.proved.radius is not None:
             return bool(self.proved.covered[k])
         return float(self.searched.bracket.proved[k]) >= float(self.begun.whole[k])

@@ -141,7 +141,7 @@ def _fresh(path: Path) -> tuple[int, Path]:
 
 
 def _same(path: Path, handle: int) -> bool:
-    """Whether the file that was locked still is the one at `path`."""
+    """True if the file that was locked still is the one at `path`."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(handle))
     except FileNotFoundError:

@@ -51,8 +51,11 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class NeuronRows:
-    """How the neurons of one layer were bounded: row r bounds sign[r] * neuron[r] of
-    input sample[r] below by bound[r], with slopes[name][r] at each earlier layer."""
+    """The rows that bounded the neurons of one layer.
+
+    Row r bounds sign[r] * neuron[r] of input sample[r] below by bound[r], with slopes[name][r] at
+    each earlier layer.
+    """
 
     sample: NDArray[np.int64]
     neuron: NDArray[np.int64]
@@ -127,7 +130,7 @@ def bounded(
 
 @dataclass(frozen=True)
 class _Inside:
-    """What a method found, to look things up in."""
+    """The findings of a method, to look things up in."""
 
     plan: Plan
     region: Region

@@ -44,19 +44,27 @@ _THRIFTY = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """No proof beyond the search's own, in plain floating point; for a quick look."""
+    """No proof beyond the search's own, in plain floating point.
+
+    For a quick look, or for comparison with tools that do the same. Not where a radius must hold:
+    rounding errors are not accounted for.
+    """
 
     level = "estimate"
 
 
 @dataclass(frozen=True)
 class Rigorous:
-    """Every radius proved again at that very radius, with all rounding errors accounted for.
+    """A proof of every radius at that very radius, with all rounding errors accounted for.
 
-    `certificates` is a folder for one file per input, which `frown check` verifies; with `check`
-    that is done at once, also if no folder keeps them. With `execution` "float32" the statement
-    covers the network as executed in single precision, in any order of summation, as well
-    (docs/soundness.md says what is assumed).
+    Args:
+        certificates: a folder for one file per input, which `frown check` verifies.
+        check: verify them at once, also if no folder keeps them (level "checked").
+        execution: "float32": the proof covers the network as executed in single precision, in any
+            order of summation, as well (docs/soundness.md says what is assumed).
+
+    Raises InvalidInput for other values. Certificates are about ONNX files and labels; a torch
+    module has none.
     """
 
     certificates: Annotated[
@@ -233,7 +241,7 @@ class _Replays:
 
     @cached_property
     def cast(self) -> Cast:
-        """The same in the numbers of the proof."""
+        """The problem in the numbers of the proof."""
         return self.problem.on(self.prover.plan.graph)
 
     def nothing(self, remarks: dict[int, str]) -> Proved:
@@ -296,7 +304,8 @@ class _Replays:
             self._economise(single)
 
     def _fall_back(self, radius: Tensor) -> None:
-        """Where less is left than CROWN had proved, CROWN's own lines at CROWN's radius."""
+        """Fall back to CROWN's own lines at CROWN's radius where less is left than CROWN had
+        proved."""
         if self.searched.base is None:
             return
         base = self.searched.base.double().cpu().minimum(radius)
@@ -306,8 +315,10 @@ class _Replays:
             self._keep(worse, found, (found.margins > 0).all(1), base[worse])
 
     def _points(self) -> None:
-        """Where the one radius is 0, the claim about the input alone: no search was needed for it,
-        but a proof is."""
+        """Prove the claim about the input alone where the one radius is 0.
+
+        No search was needed for it, but a proof is.
+        """
         still = self.problem.regions.radius == 0
         which = torch.from_numpy(np.flatnonzero(still & ~(self.margins > 0).all(1).numpy()))
         if len(which):
@@ -380,7 +391,7 @@ class _Replays:
         return ByRule(base.lines, self.inside and base.inside)
 
     def _proof(self, which: Tensor) -> Proof:
-        """What the search chose for these samples."""
+        """The slopes that the search chose for these samples."""
         if self.searched.base is None or self.proofs is None:  # nothing but fixed lines so far
             return self._by_rule
         return self.proofs.of(which) or self._by_rule

@@ -31,8 +31,11 @@ SLOWER = 0.9  # of a method's growth is a better one's (medians on a dozen netwo
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """When a bracket is decided: failed <= proved (1 + within), and margins should not last to
-    proved (1 + near), so that the proved end itself comes close."""
+    """The condition on which a bracket is decided.
+
+    failed <= proved (1 + within), and margins are not expected to last to proved (1 + near), so
+    that the proved end itself comes close.
+    """
 
     within: float
     near: float
@@ -40,12 +43,12 @@ class Goal:
 
     @classmethod
     def fixed(cls, tol: float) -> Goal:
-        """For margins by fixed lines."""
+        """The goal for margins by fixed lines."""
         return cls(tol, 0.6 * tol)
 
     @classmethod
     def optimised(cls, tol: float) -> Goal:
-        """For margins by optimised lines."""
+        """The goal for margins by optimised lines."""
         return cls(tol, 0.4 * tol)
 
 
@@ -88,8 +91,11 @@ class Bracket:
         )
 
     def onwards(self) -> Bracket:
-        """For a better method: what is proved stays, what failed may hold, and margins other
-        than the power they fall with, more slowly now, tell nothing."""
+        """A bracket for a tighter method.
+
+        It keeps `proved`, forgets `failed` and the margins seen, and keeps the exponent with which
+        margins fall, made smaller: tighter margins fall more slowly.
+        """
         return replace(
             self,
             failed=torch.full_like(self.failed, torch.inf),
@@ -104,7 +110,7 @@ class Bracket:
         return Bracket(*(getattr(self, f.name)[index] for f in fields(self)))
 
     def take_over(self, index: Tensor, other: Bracket) -> Bracket:
-        """What `other`, of these samples, has proved beyond this."""
+        """Take over what `other`, of these samples, has proved beyond this."""
         better = (other.proved > self.proved[index]).nonzero().flatten()
         place = (index[better],)
         proved, failed = other.proved[better], self.failed[place]

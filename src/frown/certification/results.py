@@ -1,4 +1,4 @@
-"""What a certification says, one row per input."""
+"""Results of a certification, one row per input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEVELS = {
 
 
 def cut(value: float, places: int, way: int = 0) -> float:
-    """A number with so many decimals: the nearest (way 0), one below (-1) or above (1)."""
+    """A number with this many decimals: the nearest (way 0), one below (-1) or above (1)."""
     if not isfinite(value):
         return value
     how = {-1: ROUND_FLOOR, 0: ROUND_HALF_EVEN, 1: ROUND_CEILING}[way]
@@ -39,8 +39,11 @@ def cut(value: float, places: int, way: int = 0) -> float:
 
 
 def digits(value: float, count: int, way: int = 0) -> float:
-    """The same with so many significant digits. What is proved is shown rounded down, and the
-    radius of a counterexample up, so that both hold at the number shown."""
+    """A number as text with this many significant digits.
+
+    Proved radii are rounded down, and the radius of a counterexample up, so that both hold at the
+    number shown.
+    """
     places = count - 1 - Decimal(repr(float(value))).adjusted()
     return cut(value, places, way) if value else value
 
@@ -57,11 +60,11 @@ def percent(share: float, places: int = 0) -> str:
 class Row:
     """The answer for one input.
 
-    `radius` is proved. `failed` is the least radius at which the method gave up, and
-    `broken` the radius of the nearest counterexample found (None: none): a point on which the
-    original model violates the property, output[label] - output[other] <= 0 for another class
-    (or the target). A tie is one, whichever class argmax names. The truth lies in
-    [radius, broken]. `prediction` is the first class with the largest output at the input.
+    `radius` is proved. `failed` is the least radius at which the method gave up, and `broken` the
+    radius of the nearest counterexample found (None: none): a point on which the original model
+    violates the property, output[label] - output[other] <= 0 for another class (or the target). A
+    tie is one, whichever class argmax names. The truth lies in [radius, broken]. `prediction` is
+    the first class with the largest output at the input.
     """
 
     index: int
@@ -85,8 +88,11 @@ class Row:
     input: str = ""  # SHA-256 of the input as little-endian doubles
 
     def proves(self, radius: float) -> bool:
-        """Whether the property is proved within `radius`. At 0 too that takes a proof: a row of
-        which nothing was proved has the radius 0, and so has one with `eps` 0 that was."""
+        """True if the property is proved within `radius`.
+
+        At 0, too, that takes a proof: a row of which nothing was proved has the radius 0, and so
+        has one with `eps` 0 that was.
+        """
         proved = self.radius > 0 or self.status in ("certified", "robust")
         return proved and self.radius >= radius
 
@@ -131,8 +137,10 @@ class Certification:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The radius of every frame on its own: one row per input and frame, each row's `frames`
-    naming the one that moves."""
+    """The radius of every frame on its own.
+
+    There is one row per input and frame, whose `frames` names the one that moves.
+    """
 
     rows: tuple[Row, ...]
     frames: tuple[int, ...]

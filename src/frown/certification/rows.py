@@ -98,7 +98,7 @@ def _labels(wanted: Property, n: int, prediction: int) -> tuple[int, int | None]
 
 
 def _rivals(wanted: Property, n: int) -> list[int]:
-    """What the margins of input n are called: other classes, or the clauses' numbers."""
+    """The names of input n's margins: other classes, or the clauses' numbers."""
     if isinstance(wanted, LabelWins):
         return [int(c) for c in wanted.targets[n]]
     return list(range(wanted.clauses))

@@ -44,7 +44,7 @@ Key = int | tuple[int, int]  # an input's index; of a frame that moves alone, a 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a long call has come."""
+    """The progress of a long call."""
 
     done: int
     total: int
@@ -61,13 +61,13 @@ class Outcome:
 
 
 class Watch:
-    """Someone who is told how a long call goes; to be subclassed."""
+    """A listener to a long call; subclass it."""
 
     def progress(self, progress: Progress) -> None:
-        """A radius was tried, or another stage has begun."""
+        """Be told that a radius was tried, or that another stage has begun."""
 
     def finished(self, outcome: Outcome) -> None:
-        """These rows are final."""
+        """Be told that these rows are final."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Stages:
 
     @property
     def clock(self) -> Clock:
-        """When everything must have ended."""
+        """The deadline of the whole run."""
         return self.searcher.work.clock
 
 
@@ -144,7 +144,7 @@ class _Underway:
 
     @property
     def findings(self) -> Findings:
-        """What is known now."""
+        """The findings so far."""
         return Findings(self.begun, self.searched.broken or self.broken, self.searched, self.proved)
 
     @property
@@ -216,8 +216,11 @@ class _Run:
             raise
 
     def _prepare(self, waiting: list[_Underway]) -> None:
-        """What is cheap, for all inputs: radii by plain intervals, the attack within its part of
-        the time and, where another method goes on, CROWN's radii within theirs; all proved."""
+        """Do what is cheap for all inputs, and prove it.
+
+        Radii by plain intervals, the attack within its part of the time and, where another method
+        goes on, CROWN's radii within theirs.
+        """
         clock, count = self.stages.clock, len(self.parts)
         for part in self.parts:
             batch = self._begin(part)
@@ -348,7 +351,7 @@ class _Run:
 
 
 def batch_size(plan: Plan, method: Method, work: Work, count: int) -> int:
-    """As many inputs at once as memory for their slopes allows, 64 at most."""
+    """The number of inputs at once that memory for their slopes allows, 64 at most."""
     if method.singly:
         return 1
     margins = _CONDITION * plan.graph.output_size * plan.graph.dtype.itemsize

@@ -1,8 +1,8 @@
-"""From a batch of inputs to proved radii: bracket cheaply, then tighten.
+"""Search: from a batch of inputs to proved radii; bracket cheaply, then tighten.
 
-An attack gives the broken end of each bracket, the fixed lines of CROWN a proved end at
-little cost, and the method moves the proved end up from there. A method that closes brackets
-starts from where the one before it ended, and may lower the broken end.
+An attack gives the broken end of each bracket, the fixed lines of CROWN a proved end at little
+cost, and the method moves the proved end up from there. A method that closes brackets starts from
+where the one before it ended, and may lower the broken end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,13 @@ HOPE = 0.2  # of what they gained at first is the most they are believed to gain
 
 @dataclass(frozen=True)
 class Largest:
-    """The question how large the radius may be, answered within a relative tolerance."""
+    """The question how large the radius may be.
+
+    Args:
+        tol: the search ends when a radius 1 + tol times larger than the proved one failed.
+
+    Raises InvalidInput unless 0 < tol < 1.
+    """
 
     tol: Annotated[
         float, Option("how exact the search is, relative", above=0, below=1, panel="Search")
@@ -65,7 +71,13 @@ class Largest:
 
 @dataclass(frozen=True, eq=False)
 class At:
-    """The question whether one radius holds: a number, or one for each input."""
+    """The question whether the property holds at one radius.
+
+    Args:
+        eps: the radius, a number or one for each input.
+
+    Not to find out how far it holds: that is `Largest`.
+    """
 
     eps: Annotated[ArrayLike, Option("check this radius, do not search", panel="Search")]
 
@@ -99,12 +111,12 @@ class Searcher:
 
     @property
     def optimised(self) -> bool:
-        """Whether the method goes on from brackets by fixed lines, be they rough."""
+        """True if the method goes on from brackets by fixed lines, be they rough."""
         return not isinstance(self.method, Fixed)
 
     @property
     def replay(self) -> float:
-        """How many times as long as trying a radius its proof takes."""
+        """The time of a proof, as a multiple of that of trying a radius."""
         convolved = any(isinstance(node.op, Conv) for node in self.plan.graph.nodes)
         return CONVOLVED if convolved else REPLAY
 
@@ -132,7 +144,7 @@ class RadiusSearch:
 
     @property
     def found(self) -> Searched:
-        """What is known now."""
+        """The findings so far."""
         return Searched(
             self._bracket,
             self._cheap,
@@ -300,7 +312,7 @@ class RadiusSearch:
         return self._of.proofs * self._of.replay * max(took)
 
     def _search_clock(self) -> Clock:
-        """What a radius may take: it must leave the time for its proof."""
+        """The deadline of a search, which leaves time for the proof of what it finds."""
         if self._of.proofs and not self._took:
             return self._clock.part(FIRST)
         own = self._clock.sooner(self._reserve())
@@ -308,8 +320,10 @@ class RadiusSearch:
         return min(own, self._soft, key=lambda c: c.deadline) if started else own
 
     def _insist(self, evaluate: Evaluate, fixed: Bracket, goal: Goal) -> Iterator[Searched]:
-        """Where margins at the one radius came near 0, ascents go on from where they ended, as
-        they would in a search; `fixed` has what CROWN's lines gave there."""
+        """Go on with the ascents where margins at the one radius came near 0.
+
+        They start where they ended, as in a search; `fixed` has what CROWN's lines gave there.
+        """
         for _ in range(INSIST):
             now = self._bracket
             gained = now.at_failed - fixed.at_failed
@@ -325,8 +339,10 @@ class RadiusSearch:
             self._bracket = replace(now, failed=torch.where(unproved, before, now.failed))
 
     def _at_least(self, rough: Bracket) -> None:
-        """Where next to nothing was gained, CROWN's search, left at `rough` brackets, goes on, so
-        that no radius is below CROWN's own."""
+        """Finish CROWN's search, left at `rough` brackets, where next to nothing was gained.
+
+        So no radius is below CROWN's own.
+        """
         if self._fixed is None:
             return
         most = rough.failed.minimum(rough.likely() * (1 + 0.5 * self._of.tol))
@@ -382,8 +398,10 @@ class RadiusSearch:
         return evaluate
 
     def _foreseen(self, method: Method, first: Tensor) -> Tensor:
-        """Where a dear method should look first: a cheaper one's radius. How fast margins fall is
-        supposed to be alike."""
+        """A bracket around a cheaper method's radius, where a costly one should look first.
+
+        The margins of both are supposed to fall equally fast.
+        """
         own = trial = self._bracket
         evaluate = self._evaluate(method, glance=method.glance is not None)
         goal = Goal.optimised(self._of.tol)

@@ -1,8 +1,8 @@
-"""What rows say: the region in which inputs move and the property that holds there, in words.
+"""The claims of rows in words: the region in which inputs move, and the property that holds there.
 
-Pages, cards, charts, comparisons and the terminal's summary take their sentences from here, so
-that all of them speak of the same thing. Every option of `frown certify` is listed below, as one
-that changes what is said or as one that does not; a test holds the lists against the command.
+Pages, cards, charts, comparisons and the terminal's summary take their sentences from here, so that
+all of them speak of the same thing. Every option of `frown certify` is listed below, as one that
+changes what is said or as one that does not; a test holds the lists against the command.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Spread:
 
     @property
     def known(self) -> bool:
-        """Whether there is more than a digest, of what could not be read as numbers."""
+        """True if the numbers were read; else there is only a digest."""
         return self.least == self.least  # not NaN
 
     @property
@@ -152,7 +152,7 @@ class Statement:
     def _guess(
         cls, rows: Iterable[Row], settings: Mapping[str, Any], sensitivity: bool
     ) -> Statement:
-        """What rows made by hand, or by others, say of themselves."""
+        """The statement of rows made by hand, or by others, from what they say of themselves."""
         first = next(iter(rows), None)
 
         def spread(value: Any) -> Spread | None:
@@ -246,7 +246,7 @@ class Statement:
         return "its target class" if self.target == GIVEN else f"class {self.target}"
 
     def altering(self) -> str:
-        """What no change within the radius does."""
+        """The event that no change within the radius brings about."""
         if self.condition:
             return f"undoes this: {self.condition}"
         return (
@@ -256,11 +256,11 @@ class Statement:
         )
 
     def against(self) -> str:
-        """To stand behind a heading."""
+        """The property as words to stand behind a heading."""
         return f", against {self.rival()} alone" if self.targeted else ""
 
     def caveat(self) -> str:
-        """What a reader of targeted radii might take for granted; empty for others."""
+        """A warning for readers of targeted radii; empty for others."""
         if not self.targeted:
             return ""
         return (
@@ -270,7 +270,7 @@ class Statement:
     # -- units, search, precision ------------------------------------------------------
 
     def units(self) -> str:
-        """What radii are measured in."""
+        """The units of radii."""
         text = "the data's own units"
         if self.divide is not None:
             text = f"the data's units divided by {exact(self.divide)}"
@@ -287,19 +287,19 @@ class Statement:
         return text
 
     def asked(self) -> str:
-        """That one radius was asked about; empty where it was searched for."""
+        """A note that one radius was asked about; empty where it was searched for."""
         if self.eps is None:
             return ""
         which = f"the radius {self.eps}" if _is_number(self.eps) else "one radius per input"
         return f"Only {which} was asked about: nothing is said of larger ones."
 
     def radius_title(self) -> str:
-        """For an axis."""
+        """The title of an axis of radii."""
         times = ", times the scale of each number" if self.scaled else ""
         return f"radius ({norm_name(self.norm)} norm{times})"
 
     def lines(self) -> list[str]:
-        """For a terminal: what the radii r of a table mean."""
+        """Lines for a terminal that say what the radii r of a table mean."""
         lines = [f"radius r: {self.allowed('r')}"]
         if self.condition:
             lines.append(f"proved: {self.condition}")
@@ -321,7 +321,8 @@ class Statement:
         ]
 
     def options(self) -> list[str]:
-        """Of `frown certify`, with FILE for numbers that differ from feature to feature."""
+        """The options of `frown certify`, with FILE for numbers that differ from feature to
+        feature."""
 
         def one(values: Spread | None) -> str:
             known = values is not None and values.single
@@ -342,7 +343,7 @@ class Statement:
         return found
 
     def aspects(self) -> dict[str, str]:
-        """What must agree between results whose radii are compared, each as a text of its own."""
+        """Texts that must agree between results whose radii are compared, one for each aspect."""
 
         def full(*spreads: Spread | None) -> str:
             held = [f"{s} (sha256 {s.sha256[:12]})" for s in spreads if s is not None]
@@ -370,7 +371,8 @@ def statement_of(
     execution: str | None = None,
     alone: Moving | None = None,
 ) -> Statement:
-    """What rows about these regions say; `alone` are frames that move one at a time in them."""
+    """The statement of rows about these regions; `alone` are frames that move one at a time in
+    them."""
     shape = model.input_shape
     frames = alone or regions.frames
     mask = None if frames is None else frames.mask(shape)
@@ -416,7 +418,7 @@ def _spread(values: NDArray[np.float64], shape: tuple[int, ...]) -> Spread:
 
 
 def moving(frames: str, along: str = "") -> str:
-    """What a row's `frames` allow to change, to begin a clause on how far."""
+    """The part of the input that a row's `frames` allow to change, to begin a clause on how far."""
     if frames == "all":
         return ""
     which = frames.removeprefix("each of ") if frames != "each" else ""
@@ -426,7 +428,7 @@ def moving(frames: str, along: str = "") -> str:
 
 
 def levels_text(rows: Iterable[Row]) -> str:
-    """How radii were proved: one level with what it means, or how many of each."""
+    """The levels of radii: one level with what it means, or how many there are of each."""
     counts = Counter(row.level for row in rows if row.radius > 0)
     if len(counts) == 1:
         (level,) = counts

@@ -43,7 +43,7 @@ _REWRITE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Origin:
-    """What every row repeats so that it can stand alone."""
+    """The facts that every row repeats so that it can stand alone."""
 
     settings: dict[str, Any]
     version: str

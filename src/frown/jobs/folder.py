@@ -52,7 +52,7 @@ class Folder:
         return fd
 
     def exists(self, name: str) -> bool:
-        """Whether there is anything of this name, be it a dangling link."""
+        """True if there is anything of this name, be it a dangling link."""
         try:
             os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:

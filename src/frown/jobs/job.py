@@ -1,4 +1,4 @@
-"""From files and options to files and rows: what `frown certify` does."""
+"""Certify files: from files and options to files and rows, as `frown certify` does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def certify_files(request: Request, screen: Screen) -> bool:
 
 
 def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
-    """The same, with the folders that are `taken` until it ends."""
+    """Certify, with the folders that are `taken` until it ends."""
     data, target = _data(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -206,7 +206,7 @@ def _tell_interrupted(
 
 
 def _settings(request: Request, question: api.Question, said: Statement) -> dict[str, Any]:
-    """How the rows were made, for those who want to repeat it."""
+    """The settings with which the rows were made, for those who want to repeat it."""
     own = question.settings(request.method, request.proof, request.attack, request.machine)
     names = ("samples", "divide", "mean", "std", "bounds", "scale", "target", "threads")
     typed = {name: request.given.get(name) for name in (*names, "eps", "frames", "frame_axis")}

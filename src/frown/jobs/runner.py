@@ -26,16 +26,16 @@ class Watch(Protocol[T_contra, R_contra]):
     """Someone who is told how a job goes."""
 
     def begin(self, tasks: Sequence[T_contra]) -> None:
-        """These tasks are to be done."""
+        """Be told which tasks are to be done."""
 
     def start(self, task: T_contra) -> None:
-        """This task is next."""
+        """Be told which task is next."""
 
     def kept(self, task: T_contra, rows: Sequence[R_contra]) -> None:
-        """These rows of it are known, and on disk."""
+        """Be told of rows of the task that are on disk now."""
 
     def finish(self, task: T_contra) -> None:
-        """The task has ended, perhaps before it gave all of its rows."""
+        """Be told that the task has ended, perhaps before it gave all of its rows."""
 
 
 def run(

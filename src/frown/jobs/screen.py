@@ -1,4 +1,4 @@
-"""What a run shows while it works and when it ends.
+"""Screens: the output of a run while it works and when it ends.
 
 Results go to stdout, everything else to stderr, so that output can be piped.
 """
@@ -23,7 +23,7 @@ from frown.jobs.table import MOST_ROWS, frames_summary, frames_tables, results_t
 
 
 class Screen:
-    """Where a run talks to the user; this one shows warnings and errors only."""
+    """The channel on which a run talks to the user; this one shows warnings and errors only."""
 
     def __init__(self) -> None:
         self.out = Console(highlight=False, emoji=False)
@@ -49,7 +49,7 @@ class Screen:
         """All rows, at the end; they are in `out` too unless it is None."""
 
     def certificates(self, count: int, folder: Path, model: Path) -> None:
-        """How many certificates there are, where, and what to do with them."""
+        """Tell how many certificates there are, where, and what to do with them."""
 
 
 class JsonScreen(Screen):

@@ -1,4 +1,4 @@
-"""What the command line shows: results as a table with a summary, and a model's graph."""
+"""Tables of the command line: results with a summary, and a model's graph."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
 
 
 def all_wrong(rows: Sequence[Row]) -> list[str]:
-    """Where no answer is right, the inputs are more likely at fault than the model."""
+    """A warning where no answer is right: the inputs are more likely at fault than the model."""
     if not rows or any(row.status != "misclassified" for row in rows):
         return []
     return [
@@ -100,7 +100,7 @@ def all_wrong(rows: Sequence[Row]) -> list[str]:
 
 
 def levels(rows: Sequence[Row]) -> list[str]:
-    """How the radii were proved."""
+    """A line on the levels of the radii."""
     counts = Counter(row.level for row in rows if row.radius > 0)
     if not counts:
         return []
@@ -113,7 +113,7 @@ def levels(rows: Sequence[Row]) -> list[str]:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What rows remark, each with the inputs it concerns."""
+    """The rows' remarks, each with the inputs it concerns."""
     said: dict[str, dict[int, None]] = {}
     for row in rows:
         if row.remark:

@@ -67,7 +67,7 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
         array = array.reshape(len(array), *shape)
     bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
     if bad.any():
-        raise InvalidInput(f"inputs {_some(bad, numbers)} hold NaN or infinity")
+        raise InvalidInput(f"NaN or infinity among the inputs: number {_some(bad, numbers)}")
     return array
 
 
@@ -182,7 +182,10 @@ def _feature_array(value: object, shape: Shape, name: str) -> Array:
     try:
         return np.broadcast_to(array, shape).copy()
     except ValueError:
-        raise InvalidInput(f"{name} of shape {array.shape} do not fit inputs of {shape}") from None
+        raise InvalidInput(
+            f"{name}: an array of shape {array.shape} does not fit inputs of shape {shape}; give "
+            "one number, or one for each of their features"
+        ) from None
 
 
 def _raw(value: object) -> NDArray[Any]:

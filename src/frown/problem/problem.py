@@ -72,7 +72,7 @@ class Ball:
     radius: ArrayLike | None = None
 
     def at(self, eps: ArrayLike) -> Ball:
-        """The same with a radius: a number, or one for each input."""
+        """A copy with a radius: a number, or one for each input."""
         return replace(self, radius=eps)
 
     def regions(self, shape: Shape) -> Regions:
@@ -194,7 +194,7 @@ class Regions:
         return f"input-{self.index[n]:06d}{alone}"
 
     def key(self, n: int) -> int | tuple[int, int]:
-        """What counterexamples go by: the input's index or, of frames alone, a pair."""
+        """The key of counterexamples: the input's index or, of frames alone, a pair."""
         index, frame = int(self.index[n]), int(self.frame[n])
         return index if frame < 0 else (index, frame)
 
@@ -303,7 +303,7 @@ class Cast:
         return Cast(self.region.rows(index), self.property.rows(index))
 
     def at(self, radius: Tensor) -> Cast:
-        """The same at these radii (N,)."""
+        """The problem at these radii (N,)."""
         return Cast(self.region.with_radius(radius), self.property)
 
     def limits(self) -> Tensor:

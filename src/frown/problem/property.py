@@ -45,7 +45,7 @@ class Property(ABC):
 
     @abstractmethod
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
-        """The same in another precision, on another device."""
+        """A copy in another precision, on another device."""
 
     @abstractmethod
     def pick(self, index: Tensor | slice) -> Tensor:
@@ -255,7 +255,7 @@ class Answers:
 
 
 class Condition(ABC):
-    """What must hold of the outputs, before it is known of which inputs and models."""
+    """A property as users say it, before models and inputs are known."""
 
     @abstractmethod
     def on(self, answers: Answers, names: NDArray[np.int64]) -> Property:
@@ -287,7 +287,10 @@ class Labels(Condition):
         y = answers.outputs.argmax(1) if self.y is None else self.y
         label = labels_of(y, count, classes, numbers=names)
         if classes < 2:
-            raise InvalidInput("the model has one output; a classifier has at least two classes")
+            raise InvalidInput(
+                "the model has one output, and a label needs another to win against; say what must "
+                "hold of it: frown.Clauses([[1.0]], -0.5) in Python means that it exceeds 0.5"
+            )
         target = targets_of(self.against, label, classes, names)
         only = None if target is None else torch.from_numpy(target)[:, None]
         return LabelWins(torch.from_numpy(label), only, classes, torch.float64)
@@ -309,10 +312,17 @@ GIVEN = "given"  # a target for each input
 
 @dataclass(frozen=True, eq=False)
 class Clauses(Condition):
-    """Of every clause some literal coef . outputs + const is positive, for all inputs alike.
+    """Any property of linear functions of the outputs, the same for all inputs.
 
-    coef is (T, outputs), const and clause are (T,): the clause of each literal, numbered from 0 in
-    rising order. Without `clause` all literals must be positive.
+    Args:
+        coef: (T, outputs) coefficients of T literals.
+        const: (T,) or one number; literal t is coef[t] . outputs + const[t] > 0.
+        clause: (T,) the clause of each literal, numbered from 0 in rising order. Every clause must
+            have a literal that holds; None: all literals must hold.
+        said: the property in words, for reports.
+
+    Raises InvalidInput, when it is used, for what does not fit the model. Certificates are about
+    labels only; where these are to win, `label_wins` is faster and shows classes.
     """
 
     coef: ArrayLike
@@ -346,8 +356,13 @@ class Clauses(Condition):
 def label_wins(y: ArrayLike | None = None, target: object = None) -> Labels:
     """The condition that the label's output exceeds all others, or a target's alone.
 
-    y are the labels (N,); without them the model's own answers stand in. `target` is None (every
-    other class), a class, an array of classes, or "+K" (label + K, modulo the classes).
+    Args:
+        y: (N,) labels, or one for all; None: the model's own answers.
+        target: None (every other class), a class, an array of classes, or "+K" (label + K, modulo
+            the classes).
+
+    Raises InvalidInput, when it is used, for labels that are no classes of the model, and for a
+    model with one output: give `Clauses` there.
     """
     return Labels(y, target)
 
