@@ -25,12 +25,12 @@ from frown.api import plan_for
 from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
 from frown.bounds.work import Work
-from frown.certification.attack import Attack, nearest
+from frown.certification.attack import PGD, nearest
 from frown.methods import Branch, Frown
 from frown.problem.property import LabelWins, Property, other_classes, positive
 from frown.problem.region import Region
 
-STRONG = Attack(steps=200, restarts=16)
+STRONG = PGD(steps=200, restarts=16)
 
 
 def frown_radii(plan: Plan, region: Region, wanted: Property, most: torch.Tensor) -> torch.Tensor:
