@@ -1,8 +1,8 @@
-"""What floats may choose freely: nothing here has to be right.
+"""Choices that floats may make freely: nothing here has to be right.
 
 A line of any slope, a tangent at any place of its piece and any split of a form give a valid bound;
-`lines` and `region` compute it from what is chosen, whatever that is. A bad choice proves
-less, and one that is infinite or NaN nothing.
+`lines` and `region` compute it from what is chosen, whatever that is. A bad choice proves less, and
+one that is infinite or NaN nothing.
 """
 
 from __future__ import annotations

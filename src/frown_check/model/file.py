@@ -86,7 +86,7 @@ def _certified(path: Path, digest: str) -> bytes:
 
 
 def _legible(message: Any) -> bool:
-    """Whether every string of a message, and of those in it, was UTF-8 and so became a str."""
+    """True if every string of a message, and of those in it, was UTF-8 and so became a str."""
     for field, found in message.ListFields():
         many = not isinstance(found, str | bytes) and not hasattr(found, "ListFields")
         parts = found if many else [found]
