@@ -24,7 +24,7 @@ from common import NETWORKS, circumstances, shared_folder, table
 from frown.api import plan_for
 from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
-from frown.bounds.work import Work
+from frown.bounds.work import Machine, Work
 from frown.certification.attack import PGD, nearest
 from frown.methods import Branch, Frown
 from frown.problem.property import LabelWins, Property, other_classes, positive
@@ -49,7 +49,8 @@ def radii(
 ) -> list[str]:
     """A row of the table of radii."""
     problem = NETWORKS[name].read(shared_folder(shared)).first(count)
-    plan = plan_for(frown.load(problem.path))
+    model = frown.load(problem.path)
+    plan = plan_for(model, Machine(), model.graph)
     graph = plan.graph
     x = torch.from_numpy(problem.x).to(graph.dtype).view(-1, *graph.input_shape)
     target = torch.from_numpy(problem.target)[:, None]
@@ -84,7 +85,8 @@ def one_radius(file: str, shared: str | None, eps: float, seconds: float, count:
     folder = shared_folder(shared)
     with np.load(folder / "data" / "mnist.npz") as data:
         pixels, labels = data["x_test"][:count] / 255.0, data["y_test"][:count].astype(np.int64)
-    plan = plan_for(frown.load(folder / "models" / file))
+    model = frown.load(folder / "models" / file)
+    plan = plan_for(model, Machine(), model.graph)
     graph = plan.graph
     x = torch.from_numpy(pixels).to(graph.dtype).view(-1, *graph.input_shape)
     label = torch.from_numpy(labels)
