@@ -1,4 +1,7 @@
-"""Questions in one line, for tables of cases: flat keywords instead of the interface's objects."""
+"""Questions in one line, for tables of cases: flat keywords instead of the interface's objects.
+
+Options of a method that is not asked for are left aside, so that a table may share them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import frown
 from frown.bounds.method import Method
-from frown.methods import kind_of, method_of
+from frown.methods import METHODS, kind_of, method_of
 from frown.problem.options import options_of
 
 Given = dict[str, Any]
@@ -93,10 +96,14 @@ def _method(given: Given) -> Any:
         kind = kind_of(method)
     except frown.FrownError:
         return method
-    names = {"boxes": "inner"} | {field.name: field.name for field in options_of(kind)}
+    alias = {"boxes": "inner"} if issubclass(kind, frown.LP) else {}
+    names = alias | {field.name: field.name for field in options_of(kind)}
     own = {field: given.pop(name) for name, field in names.items() if name in given}
     if own.get("inner") == "lp":
         del own["inner"]
+    for other in METHODS.values():
+        for field in options_of(other):
+            given.pop(field.name, None)
     return method_of(method, **own) if own else method
 
 

@@ -30,7 +30,7 @@ from methods.programs.tools import (
     [
         ({"method": "lp", "norm": 3}, "norms 1, 2 and inf, not 3"),
         ({"method": "milp", "norm": 2}, "norm 1 or inf, not 2"),
-        ({"method": "lp", "boxes": "interval"}, "unknown boxes 'interval'"),
+        ({"method": "lp", "boxes": "interval"}, "unknown inner .* 'interval'"),
         ({"method": "lp", "tangents": 0}, "tangents"),
         ({"method": "lp", "tangents": 1.5}, "tangents"),
         ({"method": "lp", "workers": 0}, "workers"),
@@ -45,11 +45,6 @@ def test_what_makes_no_sense_is_refused(
         asking.certify(relu, x, **options)
     with pytest.raises(InvalidInput):
         asking.bound(relu, x, 0.1, **options)
-
-
-def test_a_search_starts_at_what_there_is(relu: frown.Model, x: np.ndarray) -> None:
-    with pytest.raises(InvalidInput, match="unknown start 'lp'; choose from frown, crown"):
-        asking.certify(relu, x, method="lp", start="lp")
 
 
 def test_branching_is_for_piecewise_linear_networks(sigmoid: frown.Model, x: np.ndarray) -> None:
@@ -96,12 +91,12 @@ def test_a_missing_solver_says_what_to_install(
 
 def test_options_of_programs_reach_them(net: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = ("--tangents", 1, "--boxes", "crown", "--cold", "--start", "crown", "--no-attack")
+    options = ("--tangents", 1, "--boxes", "crown", "--no-attack")
     command("certify", net, data, "--method", "lp", *options, "--out", out, "--quiet")
     for row in rows_of(out):
         assert row["method"] == "lp" and row["status"] == "certified"
-        kept = {k: row["settings"][k] for k in ("tangents", "boxes", "hot", "start")}
-        assert kept == {"tangents": 1, "boxes": "crown", "hot": False, "start": "crown"}
+        kept = {k: row["settings"][k] for k in ("tangents", "inner")}
+        assert kept == {"tangents": 1, "inner": {"method": "crown", "rule": "area"}}
     crown = asking.certify(frown.load(net), *np.load(data).values(), method="crown")
     np.testing.assert_allclose([row["radius"] for row in rows_of(out)], crown.radius, rtol=TOL)
 
@@ -125,10 +120,9 @@ def test_branching_from_the_command_line(net: Path, data: Path, tmp_path: Path) 
     [
         (("--method", "lp", "--norm", 3), "norms 1, 2 and inf"),
         (("--method", "milp", "--norm", 2), "norm 1 or inf"),
-        (("--method", "lp", "--boxes", "fastlin"), "unknown boxes"),
-        (("--method", "lp", "--start", "lp"), "unknown start"),
-        (("--method", "lp", "--tangents", 0), "--tangents"),
-        (("--method", "lp", "--workers", 0), "--workers"),
+        (("--method", "lp", "--boxes", "fastlin"), "unknown inner (--boxes)"),
+        (("--method", "lp", "--tangents", 0), "tangents must be at least 1"),
+        (("--method", "lp", "--workers", 0), "workers must be at least 1"),
     ],
     ids=str,
 )
