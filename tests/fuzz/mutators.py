@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import struct
 import zipfile
 import zlib
@@ -227,3 +228,31 @@ def table(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
         return data[:1] + file.getvalue()
     except Exception:  # what is no archive any more
         return bytewise(data)
+
+
+def query(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
+    """Of the words of a VNN-LIB query: dropped, doubled, exchanged or replaced."""
+    words = re.findall(rb"[()]|[^\s()]+", data)
+    if len(words) < 2 or rng.random() < 0.3:
+        return bytewise(data)
+    for _ in range(rng.randint(1, 4)):
+        a, b = sorted(rng.randrange(len(words)) for _ in range(2))
+        some = [
+            b"(",
+            b")",
+            b"or",
+            b"and",
+            b"+",
+            b"*",
+            b"/",
+            b"-",
+            b"=",
+            b"X_0",
+            b"Y_0",
+            b"1e-7",
+            b"0",
+        ]
+        change = rng.choice([[], words[a:b] * rng.randint(1, 3), [rng.choice(some)]])
+        words[a : a + rng.randint(0, 2)] = change
+        words = words[:4000] or [b"("]
+    return b" ".join(words)

@@ -157,3 +157,16 @@ RESULTS = (
     b'"seconds": 0.1, "level": "rigorous", "certificate": "", "complete": true, "remark": "", '
     b'"frames": "all", "settings": {"sensitivity": false}, "version": "0.1.0", "model": "ab"}\n'
 )
+
+
+def queries() -> list[bytes]:
+    """VNN-LIB queries: a box and a conjunction, cases with boxes, terms of all kinds."""
+    head = "".join(f"(declare-const {v} Real)\n" for v in ("X_0", "X_1", "Y_0", "Y_1"))
+    box = "(assert (>= X_0 -0.1))(assert (<= X_0 1))(assert (and (<= 0 X_1) (<= X_1 1e-3)))"
+    asked = (
+        "(assert (<= Y_0 Y_1)) ; a remark",
+        "(assert (or (and (<= X_0 0.5) (>= Y_0 3.25)) (and (>= X_0 0.5) (<= (* 2 Y_1) (- Y_0)))))",
+        "(assert (= (+ Y_0 (/ X_1 3) 0.5) (- Y_1 (* 2 (+ Y_0 1)))))(check-sat)",
+    )
+    texts = [(head + box + one).encode() for one in asked]
+    return [*texts, gzip.compress(texts[0])]

@@ -27,6 +27,7 @@ from benchmarks.paper import formats
 from check.writer import draft
 from frown.errors import FrownError, InvalidInput, InvalidModel
 from frown.problem.data import read_classes, read_data
+from frown.problem.vnnlib import read_vnnlib
 from frown.report.read import read_any
 from frown_check.checker import BROKEN, Claim
 from frown_check.errors import Refused
@@ -184,6 +185,16 @@ def load_model(data: bytes) -> None:
     asking.certify(model, x, method="crown", eps=0.01, attack=False, time_limit=5)
 
 
+def read_query(data: bytes) -> None:
+    """A VNN-LIB query; where it is one, its boxes in floating point hold the exact ones."""
+    for one in read_vnnlib(_file("query.vnnlib", data)).disjuncts[:100]:
+        with np.errstate(over="ignore"):
+            low, high = one.around(np.float32)
+        for a, b, c, d in zip(low.tolist(), one.lower, one.upper, high.tolist(), strict=True):
+            if not a <= b <= c <= d:
+                raise Wrong(f"{a} <= {b} <= {c} <= {d}")
+
+
 def read_tables(data: bytes) -> None:
     """Inputs, labels, the paper's data sets and results, by the first byte."""
     kind, rest = (data[0], data[1:]) if data else (0, b"")
@@ -233,5 +244,6 @@ TARGETS = {
         Target("checker-onnx", read_network, seeds.models, mutators.network, (Refused,)),
         Target("onnx", load_model, seeds.models, mutators.network, (InvalidModel, FrownError)),
         Target("data", read_tables, seeds.data, mutators.table, (InvalidInput,)),
+        Target("query", read_query, seeds.queries, mutators.query, (InvalidInput,)),
     )
 }

@@ -1,0 +1,208 @@
+"""Queries in VNN-LIB 1.0: what is read means what the text says, exactly."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from frown.errors import InvalidInput
+from frown.problem.vnnlib import MOST_CASES, parse_vnnlib, read_vnnlib
+
+SIZES = {"X": 2, "Y": 3}
+HEAD = "".join(f"(declare-const {k}_{i} Real)\n" for k, n in SIZES.items() for i in range(n))
+BOX = "(assert (and (>= X_0 -1) (<= X_0 1.5) (<= -2 X_1) (>= 1e0 X_1)))\n"
+Tree = list[Any] | str
+
+
+def term(dice: random.Random, depth: int) -> Tree:
+    if depth == 0 or dice.random() < 0.3:
+        return dice.choice(["X_0", "X_1", "Y_0", "Y_1", "Y_2", "0.1", "-3", "2.5e-1", "7"])
+    match dice.choice("+-*/n"):
+        case "+":
+            return ["+", *(term(dice, depth - 1) for _ in range(dice.randint(1, 3)))]
+        case "-":
+            return ["-", term(dice, depth - 1), term(dice, depth - 1)]
+        case "n":
+            return ["-", term(dice, depth - 1)]
+        case "*":
+            pair = ["-0.5", term(dice, depth - 1)]
+            dice.shuffle(pair)
+            return ["*", *pair]
+        case _:
+            return ["/", term(dice, depth - 1), "3"]
+
+
+def formula(dice: random.Random, depth: int) -> Tree:
+    if depth == 0 or dice.random() < 0.2:
+        return [dice.choice(["<=", ">=", "="] if dice.random() < 0.1 else ["<=", ">="])] + [
+            term(dice, 2) for _ in range(2)
+        ]
+    some = [formula(dice, depth - 1) for _ in range(dice.randint(0, 3))]
+    return [dice.choice(["and", "or"]), *some]
+
+
+def written(tree: Tree) -> str:
+    return tree if isinstance(tree, str) else f"({' '.join(map(written, tree))})"
+
+
+def value(tree: Tree, point: dict[str, Fraction]) -> Any:
+    """What a formula says at a point: by recursion over the tree it was written from."""
+    if isinstance(tree, str):
+        return point[tree] if tree in point else Fraction(tree)
+    own = [value(t, point) for t in tree[1:]]
+    match tree[0]:
+        case "and":
+            return all(own)
+        case "or":
+            return any(own)
+        case "<=":
+            return own[0] <= own[1]
+        case ">=":
+            return own[0] >= own[1]
+        case "=":
+            return own[0] == own[1]
+        case "+":
+            return sum(own)
+        case "-":
+            return own[0] - own[1] if len(own) > 1 else -own[0]
+        case "*":
+            return own[0] * own[1]
+    return own[0] / own[1]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_query_means_what_its_text_says(seed: int) -> None:
+    dice = random.Random(seed)
+    parts = [formula(dice, 3) for _ in range(dice.randint(1, 2))]
+    query = parse_vnnlib(HEAD + BOX + "".join(f"(assert {written(p)}) ; a remark\n" for p in parts))
+    assert (query.inputs, query.outputs) == (2, 3)
+    for _ in range(40):
+        # Few values, so that ends of boxes and equal sides are among them.
+        x = [Fraction(dice.randint(-9, 9), 4) for _ in range(2)]
+        y = [Fraction(dice.randint(-9, 9), 4) for _ in range(3)]
+        point = {f"X_{i}": v for i, v in enumerate(x)} | {f"Y_{i}": v for i, v in enumerate(y)}
+        inside = -1 <= x[0] <= Fraction(3, 2) and -2 <= x[1] <= 1
+        assert query.satisfied(x, y) == (inside and all(value(p, point) for p in parts))
+
+
+def test_a_property_is_violated_just_where_a_disjunct_is_satisfied() -> None:
+    """But for constants, which are rounded to the safe side."""
+    text = HEAD + BOX + "(assert (or (and (<= Y_0 Y_1) (>= Y_2 0.1)) (<= (* 0.5 Y_0) (- 2 Y_2))))"
+    (disjunct,) = parse_vnnlib(text).disjuncts
+    own = disjunct.property(3)
+    assert own.clauses == 2
+    outputs = (
+        torch.randint(-8, 8, (500, 3), generator=torch.Generator().manual_seed(0)).double() / 4
+    )
+    violated = ~own.rows(torch.zeros(500, dtype=torch.long)).holds(
+        own.rows(torch.zeros(500, dtype=torch.long)).literals(outputs)
+    )
+    x = [Fraction(0)] * 2
+    exact = [disjunct.satisfied(x, [Fraction(v) for v in row]) for row in outputs.tolist()]
+    assert violated.tolist() == exact and 0 < sum(exact) < 500
+
+
+def test_a_constant_is_rounded_to_the_side_that_is_harder_to_prove() -> None:
+    for sign in ("<=", ">="):
+        (one,) = parse_vnnlib(f"{HEAD}{BOX}(assert ({sign} Y_0 0.1))").disjuncts
+        ((exact,),) = one.cases
+        found = Fraction(float(one.property(3).const[0, 0]))
+        assert 0 <= exact.const - found < Fraction(1, 10**16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "number", ["0.1", "-0.1", "1e-60", "-1e-400", "0.5", "1e39", "123456789.123456789"]
+)
+def test_boxes_are_rounded_out_and_witnesses_in_by_less_than_a_step(
+    dtype: Any, number: str
+) -> None:
+    exact = Fraction(number)
+    text = HEAD + f"(assert (and (= X_0 {number}) (<= 0 X_1) (<= X_1 {number.lstrip('-')})))"
+    (one,) = parse_vnnlib(text + "(assert (<= Y_0 0))").disjuncts
+    low, high = one.around(dtype)
+    assert low.dtype == dtype and Fraction(float(low[0])) <= exact
+    assert np.isinf(high[0]) or Fraction(float(high[0])) >= exact
+    assert np.nextafter(low[0], dtype(np.inf)) >= high[0]
+    first, last = one.within(dtype)
+    assert np.isinf(first[0]) or Fraction(float(first[0])) >= exact >= Fraction(float(last[0]))
+    assert (first[0] == last[0]) == (Fraction(float(last[0])) == exact)
+    assert one.contains([exact, Fraction(float(last[1]))])
+
+
+def test_packed_files_are_read(tmp_path: Path) -> None:
+    text = HEAD + BOX + "(assert (<= Y_0 0))\n"
+    (tmp_path / "a.vnnlib").write_text(text)
+    (tmp_path / "a.vnnlib.gz").write_bytes(gzip.compress(text.encode()))
+    assert read_vnnlib(tmp_path / "a.vnnlib") == read_vnnlib(tmp_path / "a.vnnlib.gz")
+    (tmp_path / "b.gz").write_bytes(gzip.compress(text.encode())[:-9])
+    for bad in ("b.gz", "none"):
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            read_vnnlib(tmp_path / bad)
+
+
+def test_no_depth_is_too_deep() -> None:
+    deep = 100_000
+    nested = "(and " * deep + "(<= Y_0 0)" + ")" * deep
+    sums = "(+ 0 " * deep + "Y_0" + ")" * deep
+    (one,) = parse_vnnlib(f"{HEAD}{BOX}(assert {nested})(assert (<= {sums} 0))").disjuncts
+    assert len(one.cases[0]) == 2
+    with pytest.raises(InvalidInput, match=r"line 7, column \d+: this parenthesis is never closed"):
+        parse_vnnlib(f"{HEAD}{BOX}(assert {'(or ' * deep}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(assert (<= Y_0 (* Y_0 Y_1)))", r"line 7, column 17: products of variables"),
+        ("(assert (not (<= Y_0 1)))", "negation"),
+        ("(assert\n (< Y_0 1))", r"line 8, column 3: strict comparisons"),
+        ("(assert (<= Y_9 1))", "line 7, column 13: 'Y_9' is neither"),
+        ("(assert (<= Y_0 1)", "never closed"),
+        (")", "closing parenthesis"),
+        ("(assert (<= Y_0 (and)))", "this is a formula"),
+        ("(assert Y_0)", "this is a number"),
+        ("(assert (<= Y_0 1e999999))", "more than 2000 digits"),
+        ("(assert (<= Y_0 (/ 1 0)))", "other than 0"),
+        ("(assert (<= Y_0 1 2))", "two terms"),
+        ("(assert ())", "operator"),
+        ("(assert)", "one formula"),
+        ("(declare-const Y_1 Real)", "declared twice"),
+        ("(declare-const Y_4 Real)", "Y_4 is declared, others"),
+        ("(declare-const Z Real)", "not 'Z'"),
+        ("(vnnlib-version <2.0>)", "VNN-LIB 2"),
+        ("(launch)", "unknown command"),
+        ("(assert (<= Y_0 1))(assert (>= X_1 Y_0)) (assert (or (<= X_0 0) (<= Y_0 0)))", ""),
+        (
+            "(assert (or (<= Y_0 1) (<= Y_1 1) (<= Y_2 1) (<= Y_0 2)))" * 9,
+            f"more than {MOST_CASES:,} cases",
+        ),
+    ],
+)
+def test_mistakes_are_named_with_line_and_column(text: str, message: str) -> None:
+    if not message:
+        parse_vnnlib(HEAD + BOX + text)
+        return
+    with pytest.raises(InvalidInput, match=message):
+        parse_vnnlib(HEAD + BOX + text)
+
+
+def test_inputs_need_bounds_and_mixed_constraints_have_no_property() -> None:
+    with pytest.raises(InvalidInput, match="X_1 has no lower or no upper bound"):
+        parse_vnnlib(HEAD + "(assert (and (<= X_0 1) (>= X_0 0) (<= X_1 1)))")
+    (one,) = parse_vnnlib(HEAD + BOX + "(assert (<= (+ X_0 Y_0) 0))").disjuncts
+    with pytest.raises(InvalidInput, match="mix inputs and outputs"):
+        one.property(3)
+
+
+def test_cases_that_no_input_satisfies_are_left_out() -> None:
+    text = HEAD + BOX + "(assert (or (>= X_0 2) (<= 1 0) (and (<= X_0 0) (<= Y_0 0))))"
+    (one,) = parse_vnnlib(text).disjuncts
+    assert one.upper == (0, 1)
