@@ -121,13 +121,13 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`reason` is empty if accepted; `margin` is the least of the margins proved, if it came to
-    that; `claim` is None where the file could not be read; `leaves` are the cases of its tree."""
+    that; `claim` is None where the file could not be read; `leaves` are the cases of its trees."""
 
     accepted: bool
     reason: str
     claim: Claim | None = None
     margin: float | None = None
-    leaves: int = 1
+    leaves: int = 0
 
 
 def check(
@@ -172,5 +172,5 @@ def check(
         else f"the margin over class {claim.others[first]} is"
     )
     bound = f"its lower bound is {margins[first]:.6g}"
-    where = f" at every one of {leaves} leaves" if leaves > 1 else ""
+    where = f" at every one of {leaves} leaves" if leaves else ""
     return Verdict(False, f"{what} not proved{where}: {bound}", claim, worst, leaves)

@@ -105,7 +105,7 @@ class Certificate:
     shared: tuple[Floats | None, ...]
     steps: tuple[Rows, ...]
     final: Rows
-    tree: Tree | None
+    trees: tuple[Tree, ...]
 
 
 def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
@@ -211,7 +211,7 @@ class _Reader:
     def certificate(self, header: dict[str, Any]) -> Certificate:
         names = "format producer model normalisation input region claim sites shared steps final"
         version, producer, model, norm, shape, region, claim, sites, shared, steps, final, *more = (
-            _fields(header, names if self.version == 1 else f"{names} tree", "the header")
+            _fields(header, names if self.version == 1 else f"{names} trees", "the header")
         )
         _whole(version, self.version, self.version, "the format")
         digest, external = _fields(model, "sha256 external", "model")
@@ -238,7 +238,7 @@ class _Reader:
             tuple(self._shared(ref, site) for ref, site in zip(shared, places, strict=True)),
             self._steps(steps, places),
             self._final(final, places, count),
-            self._tree(more[0], places, features, count) if more and more[0] else None,
+            self._trees(more[0] if more else [], places, features, count),
         )
 
     def _claim(self, claim: Any) -> tuple[int | None, tuple[int, ...], Literals | None]:
@@ -406,6 +406,13 @@ class _Reader:
         return places, sum(earlier[k].size for k in places)
 
     # -- trees ------------------------------------------------------------------------------
+
+    def _trees(self, trees: Any, *known: Any) -> tuple[Tree, ...]:
+        found = tuple(self._tree(tree, *known) for tree in _list(trees, "trees"))
+        for count, most in ((0, MOST_NODES), (1, MOST_ROWS)):
+            sizes = ((len(tree.site), len(tree.node))[count] for tree in found)
+            refuse_if(sum(sizes) > most, f"the trees have more than {most} nodes or rows")
+        return found
 
     def _tree(self, tree: Any, sites: tuple[Site, ...], features: int, literals: int) -> Tree:
         names = "site neuron point passes pass rows literal over levels slopes multipliers"

@@ -64,7 +64,7 @@ class Replay:
         self.widest = max(max(e.width, len(e.index)) for e in edges)
         self.entries = sum(nodes[i].size for i in wanted)
         self.rows, self.done = _count(certificate), 0
-        self.leaves = 1
+        self.leaves = 0  # of all trees
         low, high = self.region.box
         self.root = Cases(np.zeros(1, dtype=bool), {0: (low[None], high[None])})
         self._compare()
@@ -110,8 +110,8 @@ class Replay:
         margins = np.full(clause[-1] + 1, -np.inf)
         known = np.isfinite(bounds)
         np.maximum.at(margins, clause[known], bounds[known])
-        if self.certificate.tree is not None:
-            margins = self._cases(self.certificate.tree, root, margins, clause)
+        for tree in self.certificate.trees:
+            margins = self._cases(tree, root, margins, clause)
         return margins
 
     def _claimed(self, literal: Index) -> tuple[Array, Array]:
@@ -136,11 +136,11 @@ class Replay:
         return np.where(const == 0, best, down(best + const))
 
     def _cases(self, tree: Tree, root: Cases, margins: Array, clause: Index) -> Array:
-        """The margins again, those that were not proved so far leaf by leaf.
+        """The margins again, with those that were not proved so far leaf by leaf.
 
         Groups of cases with one pass go together, and those below them before the next."""
         shape, wanted = Shape(tree), np.flatnonzero(~(margins > 0))
-        self.leaves = len(shape.leaves)
+        self.leaves += len(shape.leaves)
         if not len(wanted):
             return margins
         nodes, column = len(tree.site), np.full(len(margins), -1)
@@ -183,7 +183,7 @@ class Replay:
                     same = tree.own[group] == own
                     waiting.append((here, place[same], group[same]))
         refuse_if(bool(empty[shape.leaves].all()), "the cases of the tree contradict each other")
-        margins[wanted] = shape.least(found, empty)
+        margins[wanted] = np.maximum(margins[wanted], shape.least(found, empty))
         return margins
 
     # -- forward ----------------------------------------------------------------------------
@@ -456,9 +456,8 @@ def _dense(rows: Rows, chunk: Index, slots: slice) -> Array | None:
 
 def _count(certificate: Certificate) -> int:
     """How many rows there are to bound."""
-    tree = certificate.tree
     count = sum(len(s.neuron) for s in certificate.steps) + len(certificate.final.neuron)
-    if tree is not None:
+    for tree in certificate.trees:
         each = np.array([sum(len(s.neuron) for s in steps) for steps in tree.passes] + [0])
         count += len(tree.node) + int(each[tree.own].sum())
     return max(1, count)

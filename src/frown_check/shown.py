@@ -70,7 +70,8 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     if claim.coef is not None:
         what = f"{_counted(claim.clauses, 'clause')} of {_counted(len(claim.coef), 'literal')}"
         what += " about the outputs hold" + "s" * (claim.clauses == 1)
-    cases = f"{verdict.leaves} leaves; " if verdict.leaves > 1 else ""
+    leaves = "1 leaf" if verdict.leaves == 1 else f"{verdict.leaves} leaves"
+    cases = f"{leaves}; " if verdict.leaves else ""
     # Never "accepted" where the certificate is not about what was asked.
     word = f"ANOTHER INPUT: {plain(other)}; it proves" if other else "accepted"
     lines = [

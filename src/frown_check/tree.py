@@ -3,8 +3,8 @@
 Proved: every point of the region lies in some leaf. By induction from the root, to which all of
 them belong: a point of an inner node has a number z at the entry that is cut, so z <= point or
 z >= point, and it lies in one of the two children. So a clause holds on the region if it holds at
-every leaf; and what holds at a node holds at all nodes below it. The reader has built the tree
-from a preorder (`container`), so every inner node has its two children, and there is no other.
+every leaf of one tree; and what holds at a node holds at all nodes below it. The reader has built
+trees from preorders (`container`), so every inner node has its two children, and there is no other.
 """
 
 from __future__ import annotations

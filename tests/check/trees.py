@@ -93,7 +93,7 @@ def step(
 
 
 def plant(draft: Draft, tree: Tree, levels: int = 0, dtype: str = "f4") -> Draft:
-    """The draft, which becomes one of format 2, with a tree."""
+    """The draft, which becomes one of format 2, with one more tree."""
     put, header = draft.payload.put, draft.header
     nodes = preorder(tree)
     cuts = [n for n in nodes if isinstance(n, Cut)]
@@ -105,7 +105,7 @@ def plant(draft: Draft, tree: Tree, levels: int = 0, dtype: str = "f4") -> Draft
     header["format"] = 2
     for s in header["steps"]:
         s.setdefault("multipliers", None)
-    header["tree"] = {
+    planted = {
         "site": put([n.site + 2 if isinstance(n, Cut) else 0 for n in nodes], "u2"),
         "neuron": put([n.neuron for n in cuts], "u2"),
         "point": put([n.point for n in cuts], "f8"),
@@ -118,6 +118,7 @@ def plant(draft: Draft, tree: Tree, levels: int = 0, dtype: str = "f4") -> Draft
         "slopes": put(slopes, "u1" if levels else dtype),
         "multipliers": multipliers(draft, [row.multipliers for row in rows], dtype),
     }
+    header.setdefault("trees", []).append(planted)
     return draft
 
 

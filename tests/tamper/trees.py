@@ -242,7 +242,7 @@ OF_TREES: dict[str, Callable[[Tree, Rng], Tree]] = {
 
 def numbers(cert: Draft, rng: Rng) -> None:
     """Numbers of one of the tree's arrays changed, or some of them left out or repeated."""
-    tree = cert.header["tree"]
+    tree = cert.header["trees"][0]
     where = tree if rng.integers(3) else (tree["multipliers"] or tree)
     name = str(rng.choice([k for k, v in where.items() if type(v) is dict and "dtype" in v]))
     ref = where[name]
@@ -263,7 +263,7 @@ def numbers(cert: Draft, rng: Rng) -> None:
 
 def kept_passes(cert: Draft, rng: Rng) -> None:
     """Steps hung at other nodes, in other orders, or of one subtree said to be another's."""
-    tree = cert.header["tree"]
+    tree = cert.header["trees"][0]
     nodes = tree["site"]["shape"][0]
     sites = [(s["name"], s["kind"], s["size"]) for s in cert.header["sites"]]
     if not tree["passes"]:
@@ -276,7 +276,7 @@ def kept_passes(cert: Draft, rng: Rng) -> None:
 
 def fields(cert: Draft, rng: Rng) -> None:
     """A field of the tree gone, or another type of value."""
-    tree = cert.header["tree"]
+    tree = cert.header["trees"][0]
     name = str(rng.choice(list(tree)))
     if rng.integers(2):
         del tree[name]
@@ -286,7 +286,7 @@ def fields(cert: Draft, rng: Rng) -> None:
 
 def levels(cert: Draft, rng: Rng) -> None:
     """Codes read as of another number of levels, or numbers as codes."""
-    tree = cert.header["tree"]
+    tree = cert.header["trees"][0]
     tree["levels"] = int(rng.integers(0, 256))
     if tree["levels"] and tree["slopes"]["dtype"] != "u1":
         shape = tree["slopes"]["shape"]

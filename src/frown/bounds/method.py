@@ -89,6 +89,10 @@ class Method(ABC):
         That is, where it cannot bound this network over l_p balls, or lacks a library.
         """
 
+    def replayable(self, plan: Plan) -> bool:
+        """True if the proofs that it returns for this network can be replayed."""
+        return not self.estimates
+
     @property
     def before(self) -> Method | None:
         """A cheaper method whose radii a search starts from."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -58,6 +58,8 @@ class State:
 class Proof(ABC):
     """The slopes of every row that a method bounded, for some samples."""
 
+    includes: ClassVar[bool] = False  # whether proofs of other kinds may be turned into this one
+
     @property
     @abstractmethod
     def rule(self) -> Rule | None:
@@ -85,6 +87,10 @@ class Proof(ABC):
     @abstractmethod
     def blank(self, samples: int) -> Self:
         """A proof that chooses nothing, for so many samples."""
+
+    def include(self, other: Proof, samples: int) -> Proof:
+        """A proof of this kind that chooses what another one does, which is of so many samples."""
+        raise TypeError(f"{type(other).__name__} is no {type(self).__name__}")
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         """Slopes for rows of `plan`; None: the rule's.
@@ -158,16 +164,19 @@ class Proofs:
     def of(self, sample: Tensor) -> Proof | None:
         """The proofs of these samples in order, blank where there is none; None: there are none."""
         found = [self.kept.get(n) for n in sample.tolist()]
-        known = next((one[0] for one in found if one is not None), None)
-        if known is None:
+        kinds = [one[0] for one in found if one is not None]
+        if not kinds:
             return None
+        known = max(kinds, key=lambda proof: proof.includes)
         pieces: list[Proof] = []
         for _, run in groupby(found, key=lambda one: 0 if one is None else id(one[0])):
             members = list(run)
             own = [one for one in members if one is not None]
             if own:
                 places = torch.tensor([place for _, place in own], device=sample.device)
-                pieces.append(own[0][0].take(places))
+                piece = own[0][0].take(places)
+                same = type(piece) is type(known)
+                pieces.append(piece if same else known.include(piece, len(own)))
             else:
                 pieces.append(known.blank(len(members)))
         return type(known).cat(pieces)

@@ -103,6 +103,18 @@ class Replay:
             return least
         return below(least + property.const, (least.abs() + property.const.abs()) * (4 * UNIT))
 
+    def outputs(self, coef: Tensor, rows: Rows, const: Tensor) -> Tensor:
+        """(rows,) proven lower bounds of coef (rows, outputs) . outputs + const (rows,)."""
+        target = self.plan.graph.output
+        shape = self.plan.graph.nodes[target].shape
+        found = self.values[target].lower.new_empty(len(rows))
+        for piece in charged_pieces(self.plan, target, rows.sample, self.work, not self._ruled):
+            own = coef[piece].view(-1, *shape)
+            found[piece] = self._rows(target, own, rows.take(piece), self.proof)
+        if not bool(const.any()):
+            return found
+        return below(found + const, (found.abs() + const.abs()) * (4 * UNIT))
+
     def _plain(self, property: Property) -> Tensor:
         """(N, T) the literals' bounds by intervals alone."""
         box = self.values[self.plan.graph.output]

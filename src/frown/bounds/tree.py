@@ -24,12 +24,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Choice, Proof, Request, State
+from frown.bounds.proof import Choice, Proof, Request
 from frown.bounds.rule import Rule
 from frown.errors import InvalidInput
 from frown.graph.box import Box
@@ -298,10 +299,12 @@ def source_entry(plan: Plan, site: int, neuron: Tensor) -> tuple[int, Tensor]:
 
 @dataclass(frozen=True)
 class Branched(Proof):
-    """Trees of some samples, over boxes that another proof finds at their roots."""
+    """Trees of some samples, over boxes that another proof finds at their roots. What its own rows
+    prove there needs none."""
 
+    includes: ClassVar[bool] = True
     root: Proof  # of the same samples
-    trees: tuple[Tree | None, ...]  # None: the root's own rows prove all
+    trees: tuple[tuple[Tree, ...], ...]  # of each sample; of different clauses, as a rule
 
     @property
     def rule(self) -> Rule | None:
@@ -321,17 +324,17 @@ class Branched(Proof):
     @classmethod
     def cat(cls, proofs: Sequence[Branched]) -> Branched:
         roots = [proof.root for proof in proofs]
-        trees = tuple(tree for proof in proofs for tree in proof.trees)
+        trees = tuple(own for proof in proofs for own in proof.trees)
         return Branched(type(roots[0]).cat(roots), trees)
 
+    def include(self, other: Proof, samples: int) -> Branched:
+        return Branched(other, ((),) * samples)
+
     def blank(self, samples: int) -> Branched:
-        return Branched(self.root.blank(samples), (None,) * samples)
+        return Branched(self.root.blank(samples), ((),) * samples)
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         return self.root.choose(plan, request)
-
-    def state(self) -> State | None:
-        return self.root.state()
 
     def ready(self, plan: Plan, source: int) -> Tensor | None:
         return self.root.ready(plan, source)

@@ -1,6 +1,7 @@
 """Certificates: what a replay used, as one file per input that an independent checker can verify.
 
-A certificate holds the claim, the region and slopes; docs/certificate.md describes the format.
+A certificate holds the claim, the region, slopes and trees of cases; docs/certificate.md describes
+both formats.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -18,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from frown import __version__
+from frown.bounds.cases import Replayed
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay, Step
 from frown.errors import InvalidInput
@@ -26,7 +29,7 @@ from frown.problem.problem import Problem, Regions
 from frown.problem.property import LabelWins
 from frown.read.model import Model
 
-MAGIC = b"FROWNC01"
+MAGIC = {1: b"FROWNC01", 2: b"FROWNC02"}
 NO_TABLE = 0xFFFFFFFF
 
 
@@ -43,6 +46,11 @@ class Payload:
         self.data += b"\0" * (-len(self.data) % 8)
         return {"dtype": dtype, "shape": list(values.shape), "at": start}
 
+    def whole(self, array: NDArray[Any]) -> dict[str, Any]:
+        """Whole numbers in the shortest type that holds them."""
+        most = int(array.max(initial=0))
+        return self.put(array, "u1" if most < 2**8 else "u2" if most < 2**16 else "u4")
+
 
 @dataclass
 class Recorder:
@@ -54,16 +62,26 @@ class Recorder:
     def __call__(self, step: Step) -> None:
         self.steps.append(step)
 
-    def file(self, model: Model, problem: Problem, replay: Replay, n: int, radius: float) -> bytes:
-        """The certificate of the replay's n-th sample."""
+    def file(
+        self,
+        model: Model,
+        problem: Problem,
+        replay: Replay,
+        n: int,
+        radius: float,
+        trees: Sequence[Replayed] = (),
+    ) -> bytes:
+        """The certificate of the replay's n-th sample, and of trees that were replayed over it:
+        with some it is of format 2, without of format 1."""
         wanted = labels_of(problem)
         payload = Payload()
         mine = [part for step in self.steps if (part := _of_sample(step, n)) is not None]
         output = self.plan.graph.output
         steps = [s for part in mine if part.target != output for s in self._step(part, payload)]
         final = [part for part in mine if part.target == output]
-        header = {
-            "format": 1,
+        version = 2 if trees else 1
+        header: dict[str, Any] = {
+            "format": version,
             "producer": f"frown {__version__}",
             "model": {"sha256": model.files[0][1], "external": dict(model.files[1:])},
             "normalisation": _normalisation(model, payload),
@@ -78,10 +96,14 @@ class Recorder:
             "steps": sorted(steps, key=lambda s: int(s["site"])),
             "final": self._final(final, payload),
         }
+        if trees:
+            over = self._over(output)
+            header["trees"] = [_tree(tree, over, payload) for tree in trees]
+            header["steps"] = [{**step, "multipliers": None} for step in header["steps"]]
         text = json.dumps(header, allow_nan=False).encode()
         packed = zlib.compress(bytes(payload.data), 6)
         sizes = struct.pack("<I", len(text)), struct.pack("<Q", len(payload.data))
-        return MAGIC + sizes[0] + text + sizes[1] + packed
+        return MAGIC[version] + sizes[0] + text + sizes[1] + packed
 
     def _sites(self) -> list[dict[str, Any]]:
         nodes = self.plan.graph.nodes
@@ -147,6 +169,35 @@ class Recorder:
             columns = [part.slopes[i].flatten(1) for i in self.plan.below(part.target)]
             tables.append(torch.cat(columns, 1)[:, None])
         return torch.cat(tables).numpy()
+
+
+def _tree(done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
+    """A tree with the rows that were bounded, along the numbers that they used."""
+    tree = done.tree
+    inner, rows = tree.inner.numpy(), tree.literals
+    point = tree.point.numpy()[inner]
+    counts = np.bincount(rows.node[done.rows].numpy(), minlength=len(tree))
+    row, slot = done.multipliers.nonzero(as_tuple=True)
+    lifts = done.multipliers[row, slot].numpy()
+    slopes = done.slopes.numpy()
+    each = np.bincount(row.numpy(), minlength=len(done.rows))
+    return {
+        "site": payload.whole(tree.site.numpy() + 2),
+        "neuron": payload.whole(tree.neuron.numpy()[inner]),
+        "point": payload.put(point, "f4" if (point.astype("<f4") == point).all() else "f8"),
+        "passes": [],
+        "pass": None,
+        "rows": payload.whole(counts),
+        "literal": payload.whole(rows.literal[done.rows].numpy()),
+        "over": over,
+        "levels": done.levels,
+        "slopes": payload.put(slopes, "u1") if done.levels else payload.put(*_stored(slopes)),
+        "multipliers": {
+            "count": payload.whole(each),
+            "slot": payload.whole(slot.numpy()),
+            "value": payload.put(*_stored(lifts)),
+        },
+    }
 
 
 def _stored(slopes: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:

@@ -6,6 +6,7 @@ rigorously; where that fails, the radius shrinks by a hair or, if it was given, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +19,12 @@ from torch import Tensor
 from frown.bounds.arithmetic.executed import Execution
 from frown.bounds.arithmetic.float32 import PRECISIONS
 from frown.bounds.arithmetic.minima import farthest
+from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.clock import OutOfTime, now
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Proofs
 from frown.bounds.replay import Replay
+from frown.bounds.tree import Branched, Tree
 from frown.bounds.work import Work
 from frown.certification.certificate import Recorder
 from frown.certification.findings import Begun, Proved, Searched
@@ -29,6 +32,7 @@ from frown.certification.search import Searcher
 from frown.errors import InvalidInput
 from frown.problem.options import Option, check_options
 from frown.problem.problem import Cast, Problem
+from frown.problem.property import Property
 from frown.read.model import Model
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.rounding import LONGEST, arithmetic_fault
@@ -128,10 +132,12 @@ class _Replayed:
     problem: Problem
     replay: Replay
     recorder: Recorder | None
+    trees: dict[int, list[Replayed]]  # of samples that were proved case by case
 
     def file(self, model: Model, n: int, radius: float) -> bytes:
         assert self.recorder is not None
-        return self.recorder.file(model, self.problem, self.replay, n, radius)
+        trees = self.trees.get(n, ())
+        return self.recorder.file(model, self.problem, self.replay, n, radius, trees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,7 @@ class Prover:
         radii that were found. Unless `inside`, only what plain intervals proved is.
         """
         replays = _Replays(self, begun, searched, work, before, share, inside)
-        if not len(begun.right) or self.searcher.method.estimates:
+        if not len(begun.right) or not self._replayable:
             return before or replays.nothing({})
         reason = self._unproven()
         if reason is None:
@@ -201,6 +207,10 @@ class Prover:
         if before is not None and before.radius is not None:
             return replace(before, remarks=remarks)
         return replays.nothing(remarks)
+
+    @property
+    def _replayable(self) -> bool:
+        return self.searcher.method.replayable(self.searcher.plan)
 
     def _unproven(self) -> str | None:
         if max(node.size for node in self.plan.graph.nodes) > LONGEST:
@@ -331,7 +341,9 @@ class _Replays:
         where that is what it takes (unless a `single` one is asked about). Where nothing does, they
         stay."""
         files = [self.files.get(int(n), b"") for n in self.begun.right]
-        waiting = torch.tensor([k for k, file in enumerate(files) if len(file) > LARGE])
+        # A tree's size is that of its leaves, which no thrift lessens.
+        large = (k for k, file in enumerate(files) if len(file) > LARGE and file[7:8] == b"1")
+        waiting = torch.tensor(list(large))
         whole = self.proved.clone()
         for thrift, part in _THRIFTY:
             if not len(waiting) or (single and part < 1):
@@ -382,7 +394,11 @@ class _Replays:
         )
         replay.layers()
         margins = own.property.margins(replay.literals(own.property))
-        return _Replayed(margins, self.problem.take(which.numpy()), replay, recorder)
+        trees = {}
+        if isinstance(replay.proof, Branched) and execution is None:
+            for n, mine in enumerate(replay.proof.trees):
+                trees[n] = _by_cases(replay, n, mine, own.property, margins[n])
+        return _Replayed(margins, self.problem.take(which.numpy()), replay, recorder, trees)
 
     @property
     def _by_rule(self) -> ByRule:
@@ -412,3 +428,19 @@ class _Replays:
         kept.replace(which, found.proof)
         self.proofs = kept
         return True
+
+
+def _by_cases(
+    replay: Replay, n: int, trees: Sequence[Tree], wanted: Property, margins: Tensor
+) -> list[Replayed]:
+    """Put what a sample's trees prove beyond its `margins` (clauses,) into these; return the trees
+    that were needed."""
+    found = []
+    for tree in trees:
+        left = ~(margins > 0)
+        if not bool(left.any()):
+            break
+        done = replay_tree(replay, n, tree, wanted, left)
+        torch.maximum(margins, done.margins, out=margins)
+        found.append(done)
+    return found

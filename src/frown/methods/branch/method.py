@@ -36,12 +36,10 @@ class Branch(Closing):
     """Branch and bound over another method's boxes; brackets close, given time.
 
     Not for a first look: `inner` alone costs a fraction, and tells what there is to gain. Radii are
-    raised in stages, and counterexamples met on the way lower the other end. Nothing found is
-    replayed with rounding accounted for: rows are estimates.
+    raised in stages, and counterexamples met on the way lower the other end.
     """
 
     name: ClassVar[str] = "branch"
-    estimates: ClassVar[bool] = True
     inner: Annotated[
         Method, Option("what bounds the network before it is cut", ("crown", "frown"))
     ] = field(default_factory=Frown)
@@ -61,6 +59,9 @@ class Branch(Closing):
         if p in (1, inf) and passes(plan) is not None:
             for name in ("scipy", "highspy"):  # for pieces with nothing left to cut
                 needed(name)
+
+    def replayable(self, plan: Plan) -> bool:
+        return passes(plan) is not None  # leaves of other networks have rows that no proof keeps
 
     def close(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work

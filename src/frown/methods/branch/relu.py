@@ -32,7 +32,6 @@ from frown.problem.property import Property
 from frown.problem.region import Region
 
 WIDE = 4096  # features beyond which programs in the input take too long
-PROVED_TREE = 60_000  # nodes of the largest tree that is kept as a proof
 
 
 @dataclass
@@ -443,21 +442,11 @@ class ReluSearch:
 
     # -- proofs -------------------------------------------------------------------
 
-    def _proof(self, own: Input) -> Proof | None:
-        """The tree of an input whose leaves are all proved; None where it would be too large."""
+    def _proof(self, own: Input) -> Proof:
+        """The trees of an input whose leaves are all proved, one for each clause."""
         assert own.root is not None and own.at_root is not None
         used = [p for c, p in own.problems.items() if not bool(own.at_root[c])]
-        if not used:
-            return Branched(own.root, (None,))
-        size = 1
-        for problem in used:
-            size *= 2 * len(problem.closed)
-        if (size > PROVED_TREE and len(used) > 1) or size > 50 * PROVED_TREE:
-            return None
-        tree = self._tree(used[0])
-        for problem in used[1:]:
-            tree = grafted(tree, self._tree(problem))
-        return Branched(own.root, (tree,))
+        return Branched(own.root, (tuple(self._tree(problem) for problem in used),))
 
     def _tree(self, problem: Problem) -> Tree:
         """The tree below a problem's root."""
@@ -486,42 +475,6 @@ class ReluSearch:
         rows = Literals(ends, nodes.literal[index[ends]], slopes, Multipliers.of(-cut * theta))
         point = torch.zeros(len(index), dtype=torch.float64)
         return Tree(site, neuron, point, rows)
-
-
-def grafted(tree: Tree, other: Tree) -> Tree:
-    """A tree with another one in the place of each of its leaves: what either proves, it does."""
-    leaf = tree.site == LEAF
-    size = torch.where(leaf, len(other), 1)
-    start = size.cumsum(0) - size
-    total = int(size.sum())
-    source = torch.arange(len(tree)).repeat_interleave(size)
-    inside = torch.arange(total) - start[source]
-    grown = leaf[source]
-
-    def both(own: Tensor, grafts: Tensor) -> Tensor:
-        return torch.where(grown, grafts[inside], own[source])
-
-    mine, theirs, leaves = tree.literals, other.literals, leaf.nonzero().flatten()
-    copies, count = len(leaves), len(theirs.node)
-    again = (start[leaves][:, None] + theirs.node).flatten()
-    m, o = mine.multipliers, theirs.multipliers
-    shift = len(mine.node) + count * torch.arange(copies)
-    rows = Literals(
-        torch.cat([start[mine.node], again]),
-        torch.cat([mine.literal, theirs.literal.repeat(copies)]),
-        torch.cat([mine.slopes, theirs.slopes.repeat(copies, 1)]),
-        Multipliers(
-            torch.cat([m.row, (shift[:, None] + o.row).flatten()]),
-            torch.cat([m.slot, o.slot.repeat(copies)]),
-            torch.cat([m.value, o.value.repeat(copies)]),
-        ),
-    )
-    return Tree(
-        both(tree.site, other.site),
-        both(tree.neuron, other.neuron),
-        both(tree.point, other.point),
-        rows,
-    )
 
 
 def _best(bound: Tensor, column: Tensor, count: int) -> Tensor:

@@ -1,0 +1,259 @@
+"""Trees replayed with proof: a property bounded case by case, with every rounding error charged.
+
+The boxes of a case are those of the root's replay, cut. Lines, intercepts and charges are made anew
+over them, for many cases at once. A case whose boxes cross has no points: everything holds there.
+
+Slopes and multipliers are rounded to what a certificate stores of them before they are used, so
+that what is proved here is what the certificate proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from frown.bounds.plan import Plan
+from frown.bounds.proof import Choice, Proof, Request
+from frown.bounds.replay import Replay
+from frown.bounds.rows import Rows
+from frown.bounds.rule import LeastArea, Rule
+from frown.bounds.tree import NONE, Tree, source_entry
+from frown.errors import InvalidInput
+from frown.graph.box import Box, rows_of
+from frown.graph.graph import Input
+from frown.graph.op import Affine
+from frown.problem.property import Property
+from frown.relax.piecewise import Relu
+
+ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
+CODES = 255  # places of a ReLU's slope between 0 and 1
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """A tree as it was replayed: what it proves, and along which numbers."""
+
+    tree: Tree
+    margins: Tensor  # (clauses,) proven lower bounds over all leaves; -inf where there is none
+    failing: Tensor  # the leaves at which some clause that was asked for is not proved
+    rows: Tensor  # which of the tree's rows were bounded, in the order of their nodes
+    levels: int  # of codes; 0: slopes are numbers
+    slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's
+    multipliers: Tensor  # (rows, slots) float32
+
+
+def replay_tree(
+    root: Replay, sample: int, tree: Tree, property: Property, wanted: Tensor
+) -> Replayed:
+    """Bound those clauses of one sample's property that are `wanted` (clauses,) at every leaf.
+
+    `root` is the replay of all samples, their layers bounded; `property` that of all of them.
+    Raises InvalidInput where the tree is about another network, or has steps of its own.
+    """
+    tree.check(root.plan)
+    if tree.passed is not None and bool((tree.passed >= 0).any()):
+        raise InvalidInput("trees whose subtrees have steps of their own are not replayed")
+    rows, clause, count = tree.literals, property.clause, property.clauses
+    order = rows.node.argsort(stable=True)
+    useful = order[wanted[clause[rows.literal[order]]]]
+    found = torch.full((len(tree) * count,), -torch.inf, dtype=torch.float64)
+    empty = torch.zeros(len(tree), dtype=torch.bool)
+    used = []
+    for index in _batches(root, useful):
+        at, literal = rows.node[index], rows.literal[index]
+        along = AlongTree.of(root, tree, index)
+        cases, crossed = _cases(root, sample, tree, at, along)
+        empty[at] |= crossed
+        coef = property.pick(sample * property.shape[1] + literal)
+        every = torch.arange(len(index))
+        own = Rows(every, literal, torch.zeros_like(every))
+        bound = cases.outputs(coef, own, property.const[sample, literal].expand(len(index)))
+        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+        found.scatter_reduce_(0, at * count + clause[literal], bound, "amax")
+        used.append(along)
+    bare = tree.leaves[~torch.isin(tree.leaves, rows.node[useful])]
+    for index in _batches(root, bare):
+        empty[index] = _cut(root, sample, tree, index)[1]
+    known = torch.where(empty[:, None], torch.inf, found.view(-1, count))
+    by_depth = tree.depth.argsort(stable=True)
+    for here in by_depth.split_with_sizes(torch.bincount(tree.depth).tolist())[1:]:
+        known[here] = known[here].maximum(known[tree.parent[here]])
+    leaves = known[tree.leaves]
+    least = leaves.amin(0)
+    # Cases that are all empty contradict each other, for every region has a point.
+    least = torch.where(torch.isfinite(least), least, -torch.inf)
+    failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
+    slots = root.plan.slots(root.plan.graph.output)[1]
+    return Replayed(
+        tree,
+        least,
+        failing,
+        useful,
+        CODES if _coded(root.plan) else 0,
+        torch.cat([own.slopes for own in used]) if used else torch.zeros(0, slots),
+        torch.cat([own.lifts for own in used]) if used else torch.zeros(0, slots),
+    )
+
+
+def _batches(root: Replay, items: Tensor) -> Iterator[Tensor]:
+    """Some of the cases at once, within the budget."""
+    plan = root.plan
+    widest = max(plan.graph.nodes[i].size for i in plan.ancestors(plan.graph.output))
+    most = root.work.memory // (4 * plan.row_bytes(plan.graph.output))
+    size = max(1, min(most, ENTRIES // widest))
+    yield from (items[k : k + size] for k in range(0, len(items), size))
+
+
+def _cut(root: Replay, sample: int, tree: Tree, nodes: Tensor) -> tuple[dict[int, Box], Tensor]:
+    """The boxes of these tree nodes where they are cut, by node of the graph, and (nodes,) whether
+    one has crossed: it stays as it was."""
+    plan, boxes = root.plan, dict[int, Box]()
+    crossed = torch.zeros(len(nodes), dtype=torch.bool)
+    place, cut, side = tree.cuts(nodes)
+    site = tree.site[cut]
+    for k in sorted(set(site.tolist())):
+        here = site == k
+        row, node, upper = place[here], cut[here], side[here] == 1
+        source, entry = source_entry(plan, k, tree.neuron[node])
+        known = boxes.get(source)
+        if known is None:
+            whole = root.values[source].rows(slice(sample, sample + 1))
+            known = Box(
+                *(end.flatten(1).repeat(len(nodes), 1) for end in (whole.lower, whole.upper))
+            )
+        size = known.lower.shape[1]
+        low, high, key = (
+            known.lower.flatten().clone(),
+            known.upper.flatten().clone(),
+            row * size + entry,
+        )
+        point = tree.point[node]
+        low.scatter_reduce_(0, key[upper], point[upper], "amax")
+        high.scatter_reduce_(0, key[~upper], point[~upper], "amin")
+        low, high = low.view(-1, size), high.view(-1, size)
+        wrong = low > high
+        crossed |= wrong.any(1)
+        low, high = torch.where(wrong, known.lower, low), torch.where(wrong, known.upper, high)
+        boxes[source] = Box(low, high)
+    shapes = {i: plan.graph.nodes[i].shape for i in boxes}
+    return {
+        i: Box(box.lower.view(-1, *shapes[i]), box.upper.view(-1, *shapes[i]))
+        for i, box in boxes.items()
+    }, crossed
+
+
+def _cases(
+    root: Replay, sample: int, tree: Tree, nodes: Tensor, along: AlongTree
+) -> tuple[Replay, Tensor]:
+    """The network over the boxes of these tree nodes, each a sample, and (nodes,) whether a box
+    has crossed."""
+    plan = root.plan
+    boxes, crossed = _cut(root, sample, tree, nodes)
+    index = torch.full((len(nodes),), sample)
+    region = root.region.rows(index)
+    if 0 in boxes:
+        region = replace(region, lower=boxes[0].lower, upper=boxes[0].upper)
+    found = Replay(plan, region, along, root.work)
+    own, known = found.arithmetic, root.arithmetic
+    for i in plan.ancestors(plan.graph.output):
+        if isinstance(plan.graph.nodes[i].op, Input | Affine):
+            own.values[i] = known.values[i].rows(index)
+            for kind in ("value", "terms", "total"):
+                sizes = getattr(known.weights, kind)
+                if i in sizes:
+                    getattr(own.weights, kind)[i] = rows_of(sizes[i], index)
+        else:
+            own.nonlinear(i, plan.carry(i, own.values[plan.sources[i]]))
+        if i in boxes:
+            own.values[i] = boxes[i]  # sizes that rounding is charged with may stay larger
+    return found, crossed
+
+
+def _coded(plan: Plan) -> bool:
+    return all(isinstance(plan.relaxation(i), Relu) for i in plan.nonlinear)
+
+
+@dataclass(frozen=True, eq=False)
+class AlongTree(Proof):
+    """The slopes and multipliers of a tree's rows, each row a sample; as used they are kept."""
+
+    lines: Rule
+    plan: Plan
+    given: Tensor  # (rows, slots) float64, NaN: the rule's
+    lifts: Tensor  # (rows, slots) float32
+    coded: bool
+    slopes: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        kind = torch.uint8 if self.coded else torch.float32
+        blank = torch.full(self.given.shape, NONE if self.coded else torch.nan, dtype=kind)
+        object.__setattr__(self, "slopes", blank)
+
+    @classmethod
+    def of(cls, root: Replay, tree: Tree, index: Tensor) -> AlongTree:
+        rows, plan = tree.literals.take(index), root.plan
+        slots = plan.slots(plan.graph.output)[1]
+        given = rows.slopes.double()
+        if rows.coded:
+            if not _coded(plan):
+                raise InvalidInput("codes of slopes are read for ReLU alone")
+            share = (given - 1) / max(1, rows.levels - 1)
+            given = torch.where(given > 0, share, torch.nan)
+        dense = rows.multipliers.dense(len(index), slots).float()
+        short = dense.half().float()
+        lifts = torch.where(short.isfinite(), short, dense)
+        return cls(root.proof.rule or LeastArea(), plan, given, lifts, _coded(plan))
+
+    @property
+    def rule(self) -> Rule:
+        return self.lines
+
+    def take(self, index: Tensor) -> AlongTree:
+        return AlongTree(self.lines, self.plan, self.given[index], self.lifts[index], self.coded)
+
+    @classmethod
+    def cat(cls, proofs: Sequence[AlongTree]) -> AlongTree:
+        given, lifts = (torch.cat(part) for part in zip(*((p.given, p.lifts) for p in proofs)))
+        return cls(proofs[0].lines, proofs[0].plan, given, lifts, proofs[0].coded)
+
+    def blank(self, samples: int) -> AlongTree:
+        slots = self.given.shape[1]
+        given, lifts = torch.full((samples, slots), torch.nan), torch.zeros(samples, slots)
+        return AlongTree(self.lines, self.plan, given.double(), lifts, self.coded)
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        places, _ = plan.slots(request.target)
+        row = request.rows.sample
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            part = places[i]
+            own = self.given[row, part]
+            box = request.relaxed[i].box
+            shape = (len(row), *box.lower.shape[1:])
+            if not self.coded:
+                lines, op = request.relaxed[i].lines.slopes, plan.relaxation(i)
+                low, high = (end.double()[row] for end in (lines.lower, lines.upper))
+                usual = torch.where(op.expand(here >= 0), low, high).flatten(1)
+                own = torch.where(own.isnan(), usual, own)
+                short = own.half().double()
+                own = torch.where(short.isfinite() | own.isnan(), short, own.float().double())
+                self.slopes[row, part] = own.float()
+                return own.view(shape)
+            low, high = (end.flatten(1)[row] for end in (box.lower, box.upper))
+            # Above, nothing beats the chord; a stable neuron has its one line.
+            free = (here.flatten(1) >= 0) & (low < 0) & (high > 0)
+            own = torch.where(own.isnan(), (high > -low).double(), own)
+            code = 1 + (own.clamp(0, 1) * (CODES - 1)).round()
+            self.slopes[row, part] = torch.where(free, code, float(NONE)).to(torch.uint8)
+            return torch.where(free, (code - 1) / (CODES - 1), torch.nan).view(shape)
+
+        def multiplier(i: int) -> Tensor | None:
+            own = self.lifts[row, places[i]]
+            if not bool(own.any()):
+                return None
+            return own.double().view(len(row), *request.relaxed[i].box.lower.shape[1:])
+
+        return Choice(slope, False, multiplier)
