@@ -100,6 +100,11 @@ def test_leaves_that_fail_are_named(tmp_path: Path) -> None:
     assert len(done.failing) and set(done.failing.tolist()) <= set(case.tree.leaves.tolist())
     small = replayed(replace(case, radius=1e-9)).tree
     assert not len(small.failing)
+    again = replayed(case, done.failing[:1])  # what fails first, and the others are left alone
+    assert again.tree.failing.tolist() == done.failing[:1].tolist()
+    assert bool((again.tree.margins == -inf).all())
+    others = case.tree.leaves[~torch.isin(case.tree.leaves, done.failing)]
+    assert torch.equal(replayed(case, others[:1]).margins, replayed(case).margins)
 
 
 def test_steps_of_subtrees_are_refused(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def line_case(seed: int, folder: Path) -> tuple[Case, Fraction]:
     return _case(net.path, x, label, radius, inf, rng, 5), truth
 
 
-def replayed(case: Case) -> Found:
+def replayed(case: Case, doubts: Tensor | None = None) -> Found:
     """The root by CROWN's lines, then the tree for what that leaves open."""
     label, graph = torch.tensor([case.label]), case.plan.graph
     none = np.zeros(1, np.int64)
@@ -165,7 +165,7 @@ def replayed(case: Case) -> Found:
         replay.layers()
         margins = wanted.margins(replay.literals(wanted))[0]
         left = ~(margins > 0)
-        done = replay_tree(replay, 0, case.tree, wanted, left)
+        done = replay_tree(replay, 0, case.tree, wanted, left, doubts)
         margins = torch.where(left, margins.maximum(done.margins), margins)
     return Found(case, problem, replay, recorder, margins, done)
 

@@ -46,12 +46,19 @@ class Replayed:
 
 
 def replay_tree(
-    root: Replay, sample: int, tree: Tree, property: Property, wanted: Tensor
+    root: Replay,
+    sample: int,
+    tree: Tree,
+    property: Property,
+    wanted: Tensor,
+    doubts: Tensor | None = None,
 ) -> Replayed:
     """Bound those clauses of one sample's property that are `wanted` (clauses,) at every leaf.
 
     `root` is the replay of all samples, their layers bounded; `property` that of all of them.
-    Raises InvalidInput where the tree is about another network, or has steps of its own.
+    Leaves in `doubts`, as those that failed at a larger radius, are bounded first: where one of
+    them still fails, the others are left alone, and nothing is proved. Raises InvalidInput where
+    the tree is about another network, or has steps of its own.
     """
     tree.check(root.plan)
     if tree.passed is not None and bool((tree.passed >= 0).any()):
@@ -61,7 +68,15 @@ def replay_tree(
     useful = order[wanted[clause[rows.literal[order]]]]
     found = torch.full((len(tree) * count,), -torch.inf, dtype=torch.float64)
     empty = torch.zeros(len(tree), dtype=torch.bool)
-    used = []
+    used: list[AlongTree] = []
+    if doubts is not None and len(doubts):
+        doubtful = torch.isin(rows.node[useful], doubts)
+        some = replace(tree, literals=rows.take(useful[doubtful]))
+        again = replay_tree(root, sample, some, property, wanted)
+        still = again.failing[torch.isin(again.failing, doubts)]
+        if len(still):
+            nothing = torch.full((count,), -torch.inf, dtype=torch.float64)
+            return replace(again, tree=tree, margins=nothing, failing=still)
     for index in _batches(root, useful):
         at, literal = rows.node[index], rows.literal[index]
         along = AlongTree.of(root, tree, index)

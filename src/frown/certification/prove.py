@@ -121,7 +121,7 @@ def _tries(*small: int) -> tuple[_Try, ...]:
 
 
 _FIRST = _Try(1.0)
-_TRIES = (_FIRST, _Try(1.0, again=True), *_tries(18, 12, 8, 6, 4))
+_TRIES = (_FIRST, _Try(1.0, again=True), *_tries(18, 12, 10, 9, 8, 7, 6, 4))
 _DEPLOYED = (_FIRST, *_tries(9), _Try(None), _Try(None), *_tries(5, 3, 1))
 _ONE_RADIUS = (_FIRST, _Try(1.0, again=True))
 
@@ -243,6 +243,7 @@ class _Replays:
             self.tried = before.tried
             self.files = dict(before.certificates)
         self.proofs: Proofs | None = searched.proofs
+        self._failing: dict[int, Tensor] = {}  # by a tree's identity, leaves that failed last
 
     @cached_property
     def problem(self) -> Problem:
@@ -397,8 +398,24 @@ class _Replays:
         trees = {}
         if isinstance(replay.proof, Branched) and execution is None:
             for n, mine in enumerate(replay.proof.trees):
-                trees[n] = _by_cases(replay, n, mine, own.property, margins[n])
+                trees[n] = self._by_cases(replay, n, mine, own.property, margins[n])
         return _Replayed(margins, self.problem.take(which.numpy()), replay, recorder, trees)
+
+    def _by_cases(
+        self, replay: Replay, n: int, trees: Sequence[Tree], wanted: Property, margins: Tensor
+    ) -> list[Replayed]:
+        """Put what a sample's trees prove beyond its `margins` (clauses,) into these; return the
+        trees that were needed."""
+        found = []
+        for tree in trees:
+            left = ~(margins > 0)
+            if not bool(left.any()):
+                break
+            done = replay_tree(replay, n, tree, wanted, left, self._failing.get(id(tree)))
+            self._failing[id(tree)] = done.failing
+            torch.maximum(margins, done.margins, out=margins)
+            found.append(done)
+        return found
 
     @property
     def _by_rule(self) -> ByRule:
@@ -428,19 +445,3 @@ class _Replays:
         kept.replace(which, found.proof)
         self.proofs = kept
         return True
-
-
-def _by_cases(
-    replay: Replay, n: int, trees: Sequence[Tree], wanted: Property, margins: Tensor
-) -> list[Replayed]:
-    """Put what a sample's trees prove beyond its `margins` (clauses,) into these; return the trees
-    that were needed."""
-    found = []
-    for tree in trees:
-        left = ~(margins > 0)
-        if not bool(left.any()):
-            break
-        done = replay_tree(replay, n, tree, wanted, left)
-        torch.maximum(margins, done.margins, out=margins)
-        found.append(done)
-    return found
