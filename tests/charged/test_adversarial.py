@@ -256,10 +256,6 @@ def test_sums_that_are_too_long_stay_estimates(
 
 
 UNDERFLOW = {
-    "factor of a product": (
-        [node("Gemm", "x w", "h", alpha=1e-30)],
-        {"w": np.array([[1e-300]])},
-    ),
     "batch normalisation": (
         [
             node("Reshape", "x s", "q"),
@@ -279,13 +275,25 @@ UNDERFLOW = {
 
 @pytest.mark.parametrize("name", UNDERFLOW)
 def test_weights_that_underflow_are_refused(name: str, tmp_path: Path) -> None:
-    """alpha w = 1e-330 is 0 in double precision; 1e306 alpha w x is 1000 at x = 1e27."""
+    """a w = 1e-330 is 0 in double precision; 1e306 a w x is 1000 at x = 1e27."""
     nodes, known = UNDERFLOW[name]
     known = {**known, "k": np.array([[0.0, 1e306]]), "b": np.array([5.0, 0.0])}
     nodes = [*nodes, node("Relu", "h", "r"), node("Gemm", "r k b", "y")]
     path = saved(model(nodes, ["N", 1], known, dtype=11), tmp_path)
     with pytest.raises(frown.errors.UnsupportedModel, match="too small for double precision"):
         frown.load(path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_factor_of_a_product_is_not_lost_by_underflow(dtype: str, tmp_path: Path) -> None:
+    """alpha w = 1e-330 is 0 in double precision, so they stay apart; class 1 wins from 5e24 on."""
+    nodes = [node("Gemm", "x w", "h", alpha=1e-30), node("Relu", "h", "r")]
+    known = {"w": np.array([[1e-300]]), "k": np.array([[0.0, 1e306]]), "b": np.array([5.0, 0.0])}
+    proto = model([*nodes, node("Gemm", "r k b", "y")], ["N", 1], known, dtype=11)
+    found = frown.load(saved(proto, tmp_path))
+    assert found.run(np.array([[1e27]]))[0, 1] > 999
+    (row,) = asking.certify(found, [[0.0]], [0], dtype=dtype).rows
+    assert row.radius <= 5e24
 
 
 def test_a_normalisation_that_underflows_is_refused(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_margin_within_what_execution_may_stray_is_not_certified(
     nodes = [node("Sigmoid", "x", "a"), node("Gemm", "a v c", "y")]
     monkeypatch.setattr(Model, "check", lambda _: None)  # which would notice
     loaded = frown.load(saved(model(nodes, ("N", 1), known), tmp_path))
-    real = replace(loaded, run=lambda x: loaded.graph.apply(torch.from_numpy(x)).numpy())
+    real = replace(loaded, run=lambda x: loaded.graph.apply(torch.from_numpy(x).double()).numpy())
     x = np.array([[-17.0]])
     for deployed, radius in ((None, 1e-6), ("float32", 0.0)):
         found = asking.certify(real, x, [0], eps=1e-6, deployed=deployed, attack=False)

@@ -57,11 +57,11 @@ class Constraint:
 
     @property
     def mixed(self) -> bool:
-        """Whether it is about inputs beyond the bounds of a single one."""
+        """True if it is about inputs beyond the bounds of a single one."""
         return bool(self.inputs)
 
     def holds(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
-        """Whether a point satisfies it, exactly."""
+        """True if a point satisfies it, exactly."""
         return self.value(x, y) <= 0
 
     def value(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> Fraction:
@@ -82,11 +82,11 @@ class Disjunct:
     cases: tuple[tuple[Constraint, ...], ...]
 
     def contains(self, x: Sequence[Fraction]) -> bool:
-        """Whether a point lies in the box, exactly."""
+        """True if a point lies in the box, exactly."""
         return all(a <= v <= b for a, v, b in zip(self.lower, x, self.upper, strict=True))
 
     def satisfied(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
-        """Whether an input with these outputs satisfies the disjunct, exactly."""
+        """True if an input with these outputs satisfies the disjunct, exactly."""
         return self.contains(x) and any(all(c.holds(x, y) for c in case) for case in self.cases)
 
     def around(self, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
@@ -146,7 +146,7 @@ class VnnLib:
     disjuncts: tuple[Disjunct, ...]
 
     def satisfied(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
-        """Whether an input with these outputs satisfies the query, exactly."""
+        """True if an input with these outputs satisfies the query, exactly."""
         return any(one.satisfied(x, y) for one in self.disjuncts)
 
 
@@ -344,7 +344,7 @@ def _formula(reader: _Reader, where: _Expression, value: _Value) -> _Cases:
 
 
 def _applied(reader: _Reader, list_: _List, values: list[_Value]) -> _Value:
-    """What an operator makes of its operands."""
+    """The result of an operator on its operands."""
     name = list_.items[0]
     assert isinstance(name, _Atom)
     if name.text in _BEYOND:
