@@ -42,7 +42,7 @@ Box = tuple[Array, Array]  # (cases, width), or (1, width) for all
 
 @dataclass(slots=True)
 class Cases:
-    """What is known in some cases; arrays have a row for each, or one for all."""
+    """Knowledge of some cases; arrays have a row for each, or one for all."""
 
     empty: Mask  # (cases,) no x belongs to it
     boxes: dict[int, Box]  # of nodes' vectors

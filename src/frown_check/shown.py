@@ -129,7 +129,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _clauses(claim: Claim) -> str:
-    """What is claimed of the outputs y, written out where it is short."""
+    """The claim about the outputs y, written out where it is short."""
     assert claim.coef is not None and claim.const is not None and claim.clause is not None
     clauses: list[list[str]] = [[] for _ in range(claim.clauses)]
     if len(claim.coef) > MOST_LITERALS:

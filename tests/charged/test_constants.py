@@ -194,7 +194,7 @@ CANCEL = [BIG, 1.0, -BIG]  # of which floats keep 0 in some order, and 1 is left
 
 
 def cancelling(op: str, order: list[int]) -> onnx.ModelProto:
-    """What is left of constants inside of one operator, 1, decides the first output."""
+    """The rest of constants inside of one operator, 1, decides the first output."""
     numbers = np.array(CANCEL, np.float32)[order]
     half = np.array([[0.0, 0.5]], np.float32)
     if op == "Einsum":

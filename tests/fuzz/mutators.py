@@ -231,7 +231,7 @@ def table(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
 
 
 def query(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
-    """Of the words of a VNN-LIB query: dropped, doubled, exchanged or replaced."""
+    """Mutate the words of a VNN-LIB query: dropped, doubled, exchanged or replaced."""
     words = re.findall(rb"[()]|[^\s()]+", data)
     if len(words) < 2 or rng.random() < 0.3:
         return bytewise(data)

@@ -53,7 +53,7 @@ def written(tree: Tree) -> str:
 
 
 def value(tree: Tree, point: dict[str, Fraction]) -> Any:
-    """What a formula says at a point: by recursion over the tree it was written from."""
+    """The truth of a formula at a point, by recursion over the tree it was written from."""
     if isinstance(tree, str):
         return point[tree] if tree in point else Fraction(tree)
     own = [value(t, point) for t in tree[1:]]

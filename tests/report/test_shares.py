@@ -65,7 +65,7 @@ def test_a_row_that_was_withdrawn_is_right_where_the_model_is() -> None:
 
 
 def test_curves_say_no_more_than_is_proved_at_the_radius_they_name() -> None:
-    """What was proved at 0.12351 is not proved at 0.124."""
+    """A share proved at 0.12351 is not shown as proved at 0.124."""
     radii = [0.001 * i + 0.0005 * (i % 3) for i in range(1, 200)]
     found = Certification(tuple(row(i, "frown", r, None) for i, r in enumerate(radii)))
     comparison = Comparison.of({"frown": found})
