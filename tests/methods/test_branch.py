@@ -288,8 +288,7 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(name: str) -
         search = search_of(graph, region, wanted, radius)
         (leaf,) = search.inputs[0].closed
         root = search._bound([leaf], Frown())
-        if not bool(root.margin.isfinite()):
-            pytest.skip("nothing is known of this network here")
+        assert bool(root.margin.isfinite())
         points = zoo.samples(region, 300)[:, 0]
         values = {0: points}
         for step in reversed(plan.route(graph.output)):
