@@ -106,7 +106,7 @@ def test_certify_prints_a_table_and_writes_every_file(net: Path, data: Path, tmp
     rows = rows_of(out)
     assert [row["index"] for row in rows] == list(range(COUNT))
     for row in rows:
-        assert tuple(row) == COLUMNS
+        assert tuple(row) == ("key", *COLUMNS)
         assert row["norm"] == 2
         assert row["method"] == "frown"
         assert row["status"] == "certified"

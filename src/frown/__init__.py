@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from frown.errors import FrownError
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
-    from frown.api import bound, certify, load, sensitivity
+    from frown.api import bound, certify, load, sensitivity, verify
     from frown.bounds.method import Method
     from frown.bounds.work import Machine
     from frown.certification.attack import PGD
@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from frown.certification.results import Certification, Row, Sensitivity
     from frown.certification.run import Outcome, Progress, Watch
     from frown.certification.search import At, Largest
+    from frown.certification.verdict import Verdict
+    from frown.certification.witness import Witness
     from frown.methods.branch.method import Branch
     from frown.methods.crown import Crown, CrownIbp, FastLin, Interval
     from frown.methods.exact.distance import Exact
@@ -22,7 +24,9 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from frown.problem.frames import Frames
     from frown.problem.problem import Ball, Box
     from frown.problem.property import Clauses, Condition, label_wins
+    from frown.problem.questions import above, below, multilabel, threshold, top, vnnlib, within
     from frown.read.model import Model
+    from frown.report.read import open
 
 __version__ = "0.1.0"
 
@@ -55,20 +59,30 @@ __all__ = [
     "Rigorous",
     "Row",
     "Sensitivity",
+    "Verdict",
     "Watch",
+    "Witness",
     "__version__",
+    "above",
+    "below",
     "bound",
     "certify",
     "label_wins",
     "load",
+    "open",
     "sensitivity",
+    "verify",
 ]
 
 _HOMES = {
     "bound": "frown.api",
     "certify": "frown.api",
     "load": "frown.api",
+    "open": "frown.report.read",
     "sensitivity": "frown.api",
+    "verify": "frown.api",
+    "Verdict": "frown.certification.verdict",
+    "Witness": "frown.certification.witness",
     "Method": "frown.bounds.method",
     "Machine": "frown.bounds.work",
     "PGD": "frown.certification.attack",
@@ -97,6 +111,10 @@ _HOMES = {
     "Clauses": "frown.problem.property",
     "Condition": "frown.problem.property",
     "label_wins": "frown.problem.property",
+    **dict.fromkeys(
+        ("above", "below", "multilabel", "threshold", "top", "vnnlib", "within"),
+        "frown.problem.questions",
+    ),
     "Model": "frown.read.model",
 }
 

@@ -1,10 +1,11 @@
-"""The Python interface: load, certify, sensitivity, bound."""
+"""The Python interface: load, certify, sensitivity, verify, bound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
 from frown.bounds.arithmetic.float32 import check_execution
-from frown.bounds.clock import Clock, now
+from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.bounds.surroundings import in_plain_surroundings
 from frown.bounds.work import Machine, pool_of
 from frown.certification.attack import PGD
 from frown.certification.certificates import Certificates
+from frown.certification.falsify import Falsifier
 from frown.certification.inspect import Bounded, bounded
 from frown.certification.prove import Estimate, Prover, Rigorous, proof_of
 from frown.certification.results import Certification, Row, Sensitivity
@@ -33,24 +35,36 @@ from frown.certification.run import (
     batch_size,
     each,
     outcomes,
+    parts_of,
 )
 from frown.certification.search import At, Largest, Searcher, search_of
 from frown.certification.statement import KEY, Statement, statement_of
+from frown.certification.verdict import Verdict
+from frown.certification.witness import Group, Posed, Witness
 from frown.errors import InvalidInput
-from frown.graph.graph import Graph
+from frown.graph.graph import Graph, Node
+from frown.graph.selection import Reshape
 from frown.graph.simplify import simplify, tidy, without_batch_axis
 from frown.methods import described, method_of
+from frown.methods.branch.method import Branch
+from frown.methods.frown.network import Frown
 from frown.problem.frames import Moving
 from frown.problem.inputs import numbers_of, radii_of
 from frown.problem.problem import Box, Problem, Regions, Where, frames_of, where_of
-from frown.problem.property import Answers, Condition, condition_of
+from frown.problem.property import Answers, Condition, Labels, LabelWins, condition_of
+from frown.problem.questions import threshold
+from frown.problem.vnnlib import VnnLib, read_vnnlib
 from frown.read.model import Model
+from frown.relax import Sigmoid
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Progress", "Question", "bound", "certify", "load", "plan_for", "sensitivity"]
+__all__ = ["Progress", "Question", "bound", "certify", "load", "plan_for", "sensitivity", "verify"]
 
+BRIEFLY = 1.0  # seconds that the attack on a query takes before any bound, or a tenth of its time
+FIRST_ROUNDS = 3  # of that attack, at the most
+ATTACKS = 0.2  # of a proof's time is for attacks beside it
 CHECK = 4.0  # times as long as a proof is what a check of it is taken to last
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -165,6 +179,37 @@ def sensitivity(
     )
 
 
+@in_plain_surroundings
+def verify(
+    model: Model | str | Path,
+    query: VnnLib | str | Path,
+    *,
+    method: str | Method | None = None,
+    machine: Machine = Machine(),  # noqa: B008  (a frozen value)
+    watch: Watch | None = None,
+) -> Verdict:
+    """Answer a query: is there an input of these boxes whose outputs satisfy these constraints?
+
+    Args:
+        model: as `load` gives it, or the path of an ONNX file.
+        query: as `frown.problem.vnnlib` reads it, or the path of a VNN-LIB file.
+        method: what refutes it; None: the strongest whose proofs can be replayed, by cases where
+            the network allows it.
+        machine: device, precision, memory and a time limit (`seconds`).
+        watch: told of progress.
+
+    A short attack comes first, then bounds from cheap to costly, and longer attacks beside them.
+    `unsat` is always rigorous; a witness is inside the box exactly, and the original model's.
+
+    Raises InvalidInput for a query that is none, does not fit the model or is beyond the theory of
+    boxes and linear constraints.
+    """
+    clock = machine.clock(now())
+    model = _model(model)
+    asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
+    return _Verification(model, asked, method, machine, watch or Watch(), clock).verdict()
+
+
 @dataclass(frozen=True)
 class Question:
     """A model, and a problem that fits it."""
@@ -192,7 +237,7 @@ class Question:
             if regions.radius is not None:
                 raise InvalidInput("the region has a radius already: leave out search")
             regions = replace(regions, radius=radii_of(how.eps, len(regions)))
-        condition = condition_of(holds)
+        condition = _fitting(condition_of(holds), model)
         answers = Answers(len(regions), model.classes, lambda: model.run(regions.x))
         problem = Problem(regions, condition.on(answers, regions.index))
         if frames is not None:
@@ -213,20 +258,28 @@ class Question:
         machine: Machine,
         watch: Watch,
         clock: Clock,
+        wanted: NDArray[np.bool_] | None = None,
     ) -> Iterator[Outcome]:
-        """The rows, batch by batch. Raises InvalidInput for what does not go together."""
+        """The rows, batch by batch; of batches without a `wanted` input (N,) none. Raises
+        InvalidInput for what does not go together."""
         model, problem = self.model, self.problem
         if not isinstance(machine, Machine):
             raise InvalidInput(f"machine must be a Machine, not {machine!r}")
         if attack is not None and not isinstance(attack, PGD):
             raise InvalidInput(f"attack must be a PGD or None, not {attack!r}")
         execution = _execution(method, proof)
-        # Executed, a last function that keeps the order over the real numbers may round two outputs
-        # to one, so that all of the model is proved then; else what its labels are compared in.
-        graph = model.ranking if execution is None else model.graph
+        # Labels are compared in what comes before a last function that keeps the order over the
+        # reals. Executed, it may round two outputs to one; other properties are about values.
+        ordered = execution is None and isinstance(problem.property, LabelWins)
+        graph = model.ranking if ordered else model.graph
         plan = plan_for(model, machine, graph)
         method.refuse(plan, problem.regions.p)
         size = machine.batch or batch_size(plan, method, machine.work(), len(problem))
+        if clock == NO_LIMIT and machine.batch is None:
+            parts = parts_of(len(problem), size)
+        else:  # equal parts of the time
+            parts = np.split(np.arange(len(problem)), range(size, len(problem), size))
+        chosen = tuple(p for p in parts if wanted is None or wanted[p].any())
         exact = None
         if isinstance(proof, Rigorous):
             exact = Plan(tidy(graph))
@@ -241,11 +294,12 @@ class Question:
             after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")
             single = problem.regions.radius is not None
             work = machine.work(clock, pool)
-            searcher = Searcher(model, plan, method, self.tol, single, work, after)
+            straight = certificates is not None or bool(execution)
+            searcher = Searcher(model, plan, method, self.tol, single, work, after, straight)
             prover = None
             if exact is not None:
                 prover = Prover(searcher, exact, certificates is not None, execution or "")
-            return Stages(searcher, attack, prover, certificates, size)
+            return Stages(searcher, attack, prover, certificates, chosen)
 
         return outcomes(stages, problem, watch)
 
@@ -303,6 +357,107 @@ class Question:
         }
 
 
+class _Witnessed(Exception):
+    """Ends a proof whose query turned out to be satisfied."""
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__()
+        self.witness = witness
+
+
+class _Verification:
+    """The work on one query."""
+
+    def __init__(
+        self,
+        model: Model,
+        query: VnnLib,
+        method: str | Method | None,
+        machine: Machine,
+        watch: Watch,
+        clock: Clock,
+    ) -> None:
+        self.model, self.machine, self.watch, self.clock = model, machine, watch, clock
+        self.posed = Posed.of(model, query)
+        self.plan = plan_for(model, machine, model.graph)
+        self.method = self._strongest() if method is None else method_of(method)
+        self.remarks: list[str] = []
+        self.proved, self.began = 0, now()
+
+    def verdict(self) -> Verdict:
+        """Attack for a while, then prove group by group."""
+        groups = list(self.posed.groups())
+        attacks = [Falsifier(self.posed, group, self.plan.graph) for group in groups]
+        try:
+            for attack, k in zip(attacks, range(len(attacks), 0, -1), strict=True):
+                self._attack(attack.rounds(self._brief().share(k)))
+            for k, (group, attack) in enumerate(zip(groups, attacks, strict=True)):
+                self._prove(group, attack, self.clock.share(len(groups) - k))
+        except _Witnessed as found:
+            return self._said("sat", found.witness)
+        except OutOfTime:
+            pass
+        if self.proved == len(self.posed.query.disjuncts):
+            return self._said("unsat")
+        return self._said("timed-out" if self.clock.expired() else "unknown")
+
+    def _said(self, answer: str, witness: Witness | None = None) -> Verdict:
+        count, took = len(self.posed.query.disjuncts), now() - self.began
+        return Verdict(answer, witness, count, self.proved, tuple(self.remarks), took)
+
+    def _strongest(self) -> Method:
+        branch = Branch(seconds=min(1e9, self.clock.left()))
+        return branch if branch.replayable(self.plan) else Frown()
+
+    def _brief(self) -> Clock:
+        """The deadline of the attack that comes before any bound."""
+        return min(Clock.lasting(BRIEFLY), self.clock.part(0.1), key=lambda c: c.deadline)
+
+    def _attack(self, rounds: Iterator[Witness | None], most: int = FIRST_ROUNDS) -> None:
+        for found in islice(rounds, most):
+            if found is not None:
+                raise _Witnessed(found)
+
+    def _prove(self, group: Group, attack: Falsifier, clock: Clock) -> None:
+        """Refute the disjuncts of a group."""
+        box = Box(group.lower, group.upper)
+        question = Question.of(self.model, box, group.condition, None)
+        beside = _Beside(self, group, replace(attack, seed=1).rounds(clock))
+        run = question.outcomes(self.method, Rigorous(), None, self.machine, beside, clock)
+        each(run, beside.take)
+
+
+class _Beside(Watch):
+    """Attacks between the steps of a proof, in a part of its time."""
+
+    def __init__(self, of: _Verification, group: Group, rounds: Iterator[Witness | None]) -> None:
+        self.of, self.group, self.rounds = of, group, rounds
+        self.began, self.spent = now(), 0.0
+
+    def progress(self, progress: Progress) -> None:
+        self.of.watch.progress(progress)
+        began = now()
+        if self.spent < ATTACKS * (began - self.began):
+            self.of._attack(self.rounds, 1)
+            self.spent += now() - began
+
+    def take(self, outcome: Outcome) -> None:
+        """Count what is proved; replay what the proof met on its way."""
+        self.of.watch.finished(outcome)
+        low, high = self.group.inner
+        for row in outcome.rows:
+            point = outcome.counterexamples.get(row.index)
+            if point is not None:
+                drawn = np.clip(point.astype(low.dtype), low[row.index], high[row.index])
+                found = self.of.posed.replayed([drawn])
+                if found is not None:
+                    raise _Witnessed(found)
+            if row.status in ("certified", "robust") and row.level == "rigorous":
+                self.of.proved += 1
+            elif row.remark and row.remark not in self.of.remarks:
+                self.of.remarks.append(row.remark)
+
+
 def _execution(method: Method, proof: Rigorous | Estimate) -> str | None:
     """The precision of execution to cover; InvalidInput where the method has no proofs for it."""
     if isinstance(proof, Estimate):
@@ -315,6 +470,11 @@ def _execution(method: Method, proof: Rigorous | Estimate) -> str | None:
         raise InvalidInput(
             f"deployed needs rigorous bounds, and those of the method {method.name} are "
             "estimates: take frown, crown or lp"
+        )
+    if isinstance(method, Branch) and proof.execution is not None:
+        raise InvalidInput(
+            "deployed does not cover proofs by cases: take the method frown, crown or lp with "
+            "deployed, or the method branch without it"
         )
     return proof.execution
 
@@ -369,6 +529,42 @@ def bound(
         with pool_of(machine.workers if chosen.singly else 1) as pool:
             own = replace(work, pool=pool)
             return bounded(plan, ball, wanted, chosen, model.input_shape, own)
+
+
+def _fitting(condition: Condition, model: Model) -> Condition:
+    """Labels of a model with one sigmoid are sides of 0.5; other conditions are as they are."""
+    if not isinstance(condition, Labels) or model.classes != 1 or not ends_in_sigmoid(model):
+        return condition
+    if condition.against is not None:
+        raise InvalidInput("the model has one output: there is no target class")
+    return threshold("0.5", condition.y)
+
+
+def fitting_question(model: Model) -> str:
+    """The options of `frown certify` that ask what fits a model, as far as its end tells."""
+    sigmoid = ends_in_sigmoid(model)
+    if model.classes == 1:
+        return "--threshold 0.5 (the default)" if sigmoid else "--within D, or --threshold T"
+    if sigmoid:
+        return "--multilabel if labels apply beside one another; else that the label wins"
+    return "that the label wins, or --top K; of a regression --within D"
+
+
+def ends_in_sigmoid(model: Model) -> bool:
+    """True if every output is a sigmoid of its own."""
+    last = _unshaped(model.graph, model.graph.nodes[-1])
+    if model.scores is None or not isinstance(last.op, Sigmoid):
+        return False
+    # A softmax of two classes is a sigmoid, too, but of a difference and not of a score.
+    read = _unshaped(model.graph, model.graph.nodes[last.inputs[0]])
+    return read.op is _unshaped(model.scores, model.scores.nodes[-1]).op
+
+
+def _unshaped(graph: Graph, node: Node) -> Node:
+    """The node that computes what another only reshapes."""
+    while isinstance(node.op, Reshape):
+        node = graph.nodes[node.inputs[0]]
+    return node
 
 
 def _model(model: object) -> Model:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -211,11 +212,91 @@ def check(
 
 
 @app.command()
+def verify(
+    query: Annotated[
+        Path | None, typer.Argument(metavar="QUERY", help="A VNN-LIB file, also packed by gzip.")
+    ] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]MODEL", help="The ONNX file of a network of the query."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Answer timed-out after so long.")
+    ] = None,
+    serialise_assignments: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a witness there, as ONNX tensors."),
+    ] = None,
+    instances: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Answer all queries of an instances.csv instead."),
+    ] = None,
+    results: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where their verdicts go; those there stay.")
+    ] = Path("results.csv"),
+) -> None:
+    """Answer a VNN-LIB query: sat with a witness, unsat with all rounding accounted for."""
+    began = monotonic()
+    with reported():
+        if instances is not None:
+            from frown.jobs.instances import run_instances
+
+            if query is not None or network or serialise_assignments is not None:
+                raise InvalidInput("--instances names queries and networks: give no others")
+            run_instances(instances, results, timeout, typer.echo)
+            return
+        if query is None:
+            raise InvalidInput("verify takes a query, or --instances")
+        from frown.jobs.verify import QueryFiles, verify_files
+
+        files = QueryFiles(
+            query=query,
+            networks=network or (),
+            timeout=timeout,
+            assignments=serialise_assignments,
+            began=began,
+        )
+        verify_files(files, typer.echo, lambda note: typer.echo(note, err=True))
+
+
+@app.command()
+def supports(
+    context: typer.Context,
+    onnx_opset_versions: Annotated[bool, typer.Option("--onnx-opset-versions")] = False,
+    onnx_element_types: Annotated[bool, typer.Option("--onnx-element-types")] = False,
+    onnx_operators: Annotated[bool, typer.Option("--onnx-operators")] = False,
+    vnnlib_versions: Annotated[bool, typer.Option("--vnnlib-versions")] = False,
+    hidden_node_theories: Annotated[bool, typer.Option("--hidden-node-theories")] = False,
+    multiple_input_output_theories: Annotated[
+        bool, typer.Option("--multiple-input-output-theories")
+    ] = False,
+    multiple_network_theories: Annotated[bool, typer.Option("--multiple-network-theories")] = False,
+    multiple_node_comparison_theories: Annotated[
+        bool, typer.Option("--multiple-node-comparison-theories")
+    ] = False,
+    arithmetic_complexity_theories: Annotated[
+        bool, typer.Option("--arithmetic-complexity-theories")
+    ] = False,
+    optimised_disjunctive_reasoning: Annotated[
+        bool, typer.Option("--optimised-disjunctive-reasoning")
+    ] = False,
+    serialise_assignments: Annotated[bool, typer.Option("--serialise-assignments")] = False,
+) -> None:
+    """Tell what verify is capable of, as the VNN-LIB standard has it."""
+    with reported():
+        from frown.jobs.supports import supported
+
+        asked = [name.replace("_", "-") for name, wanted in context.params.items() if wanted]
+        for line in supported(asked):
+            typer.echo(line)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results go.")] = Path(
         "frown-demo"
     ),
-    samples: Annotated[int, typer.Option(min=1, help="How many images.")] = 60,
+    samples: Annotated[int, typer.Option(min=1, help="How many images.")] = 30,
 ) -> None:
     """Certify images with the digit classifier that ships with frown."""
     with reported():
@@ -223,6 +304,31 @@ def demo(
 
         code = run(out, samples, Console(emoji=False))
         raise typer.Exit(code or 0)
+
+
+@app.command()
+def plot(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories made by certify --out.")
+    ],
+    kind: Annotated[
+        str, typer.Option(metavar="accuracy|brackets|radii", help="What is drawn.")
+    ] = "accuracy",
+    format: Annotated[
+        str | None, typer.Option(metavar="pdf|svg|png", help="Default: as FILE ends, or pdf.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: the kind, as in accuracy.pdf.")
+    ] = None,
+    width: Annotated[float, typer.Option(help="Inches; a column of a paper is some 3.3.")] = 5.0,
+    height: Annotated[float | None, typer.Option(help="Inches.")] = None,
+) -> None:
+    """Draw a figure for a paper; runs that cannot be compared get panels of their own."""
+    with reported():
+        from frown.report.figures import figure_from_files
+
+        made = figure_from_files(directories, kind, format, out, width, height)
+        typer.echo(f"wrote {plain(made)}")
 
 
 @app.command()

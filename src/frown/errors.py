@@ -43,3 +43,9 @@ class LevelNotReached(FrownError):
     """A run ended, and some of its radii are not proved at the level asked for."""
 
     exit_code = 7
+
+
+class AccuracyTooLow(FrownError):
+    """A run ended, and fewer inputs are proved at the radius than were asked for."""
+
+    exit_code = 8

@@ -19,6 +19,7 @@ from frown.certification.results import Certification, Row
 from frown.certification.statement import SAID, UNSAID, Spread, Statement, norm_name
 from frown.errors import InvalidInput
 from frown.jobs.options import flags
+from frown.jobs.table import summary
 from frown.report.comparison import Comparison, require_comparable
 from frown.report.page import report_from_files, write_report
 from frown.report.read import read_any
@@ -57,6 +58,8 @@ def data(net: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "data.npz", x=x, y=y)
     np.save(folder / "scale.npy", np.linspace(0.0, 3.0, FEATURES).reshape(4, 4))
     np.save(folder / "targets.npy", (y + 1) % CLASSES)
+    outputs = "".join(f"(declare-const Y_{k} Real)" for k in range(CLASSES))
+    (folder / "unsafe.vnnlib").write_text(f"{outputs} (assert (>= Y_0 1e6))")
     return folder / "data.npz"
 
 
@@ -100,6 +103,27 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
         ("overtake the label",),
         ("alters the answer", "proved to stay so"),
     ),
+    "threshold": (
+        ("--multilabel", "--threshold", "0.25"),
+        ("every output stays on its side of 0.25",),
+        ("alters the answer",),
+    ),
+    "multilabel": (
+        ("--multilabel",),
+        ("every output stays on its side of 0.5",),
+        ("alters the answer",),
+    ),
+    "within": (
+        ("--within", "12.5%"),
+        ("every output differs by less than 12.5% of that value",),
+        ("alters the answer",),
+    ),
+    "top": (("--top", "2"), ("the label is among the 2 largest outputs",), ("alters the answer",)),
+    "property": (
+        ("--property", "UNSAFE"),
+        ("what unsafe.vnnlib (sha256", "asserts of the outputs never holds"),
+        ("alters the answer",),
+    ),
     "divide": (("--divide", "2"), ("the data's units divided by 2",), ("own units",)),
     "mean": (("--mean", "0.25"), ("the model is given (x - 0.25) / 1",), ()),
     "std": (("--std", "1000000"), ("the model is given (x - 0) / 1000000",), ()),
@@ -120,6 +144,7 @@ def test_every_option_of_certify_is_known_to_the_statement() -> None:
 
 def filled(option: tuple[str, ...], data: Path) -> list[str]:
     files = {"SCALE": data.with_name("scale.npy"), "TARGETS": data.with_name("targets.npy")}
+    files["UNSAFE"] = data.with_name("unsafe.vnnlib")
     return [str(files.get(part, part)) for part in option]
 
 
@@ -298,3 +323,38 @@ def test_rows_without_their_inputs_are_not_compared() -> None:
         Comparison.of({"crown": one, "frown": one})
     named = Certification((replace(row, input="cd"),), digest="ab")
     assert len(Comparison.of({"crown": named, "frown": named}).entries) == 1
+
+
+def told(net: Path, folder: Path, where: object, holds: object = None) -> tuple[str, str]:
+    """The terminal's summary and the page of a result made in Python."""
+    found = frown.certify(net, where, holds, method="crown")
+    lines = "\n".join(summary(found.rows, 1.0, Statement.of(found)))
+    page = write_report({"crown": found}, None, folder / "page.html", "a").read_text("utf-8")
+    return lines, re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_boxes_are_said_to_be_proved_as_a_whole_and_in_no_units_of_the_data(
+    net: Path, tmp_path: Path
+) -> None:
+    x = np.full((2, 4, 4), 0.5)
+    wide = np.array([0.001, 40.0]).reshape(2, 1, 1)
+    lines, page = told(net, tmp_path, frown.Box(x - wide, x + wide))
+    assert "50% at the whole box" in lines and "made narrower about its middle by" in lines
+    assert "Radii are in boxes" in page and "Only boxes as a whole were asked about" in page
+    assert "Mean radius" not in page and "frown certify" not in page
+
+
+def test_radii_of_each_input_are_told_and_not_typed(net: Path, tmp_path: Path) -> None:
+    ball = frown.Ball(np.full((2, 4, 4), 0.5)).at([0.001, 40.0])
+    lines, page = told(net, tmp_path, ball)
+    assert "50% at the radius of each input" in lines
+    assert "frown certify" not in page
+
+
+def test_inputs_are_not_said_to_be_classified_where_no_label_is_to_win(
+    net: Path, tmp_path: Path
+) -> None:
+    lines, page = told(net, tmp_path, np.full((2, 4, 4), 0.5), frown.within("0.1"))
+    assert "certified accuracy" not in lines and "proved: 100% at" in lines
+    assert "lassified correctly" not in page and "With the property 100 %" in page
+    assert "frown certify" not in page  # which would prove another property

@@ -17,7 +17,14 @@ import torch
 
 import frown
 import frown_check
-from certification.trees import Case, at_points, drawn_case, line_case, replayed
+from certification.trees import (
+    Case,
+    at_points,
+    drawn_case,
+    grown_case,
+    line_case,
+    replayed,
+)
 from check.networks import NETWORKS
 from check.trees import small_relu
 from frown.bounds.cases import replay_tree
@@ -91,6 +98,27 @@ def test_trees_prove_beyond_the_root(tmp_path: Path) -> None:
             if row.broken is not None:
                 assert row.radius > 0.97 * row.broken
     assert grown
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_leaves_that_bound_the_network_anew_are_proved_and_checked(
+    name: str, tmp_path: Path
+) -> None:
+    """Trees that branching has grown, on every kind of network."""
+    for seed in range(6):
+        case = grown_case(name, 50 + seed, tmp_path / str(seed))
+        if case is None:
+            continue
+        found = replayed(case)
+        for margin, least in zip(found.margins.tolist(), at_points(case, 12), strict=True):
+            assert not margin > least
+        if not bool((found.margins > 0).all()):
+            continue
+        verdict = frown_check.check(found.file(), case.path)
+        assert verdict.accepted, verdict.reason
+        assert verdict.leaves == len(case.tree.leaves) > 1
+        return
+    pytest.fail("no tree has proved anything")
 
 
 def test_leaves_that_fail_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import inf
@@ -17,16 +17,20 @@ from charged.exact import Network, balls, exact
 from check.networks import NETWORKS, built
 from check.test_claims import exact_minimum, sampled
 from frown.bounds.cases import Replayed, replay_tree
+from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
 from frown.bounds.rule import LeastArea
-from frown.bounds.tree import INPUT, LEAF, Literals, Multipliers, Tree
+from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import Work
 from frown.certification.certificate import Recorder
 from frown.graph.simplify import tidy
+from frown.methods.branch.radii import Limits
+from frown.methods.branch.samples import SampleSearch
 from frown.problem.problem import Problem, Regions
-from frown.problem.property import LabelWins, other_classes
+from frown.problem.property import LabelWins, Property, other_classes
+from frown.problem.region import Region
 from onnx_models import node
 
 
@@ -149,8 +153,40 @@ def line_case(seed: int, folder: Path) -> tuple[Case, Fraction]:
     return _case(net.path, x, label, radius, inf, rng, 5), truth
 
 
-def replayed(case: Case, doubts: Tensor | None = None) -> Found:
-    """The root by CROWN's lines, then the tree for what that leaves open."""
+def grown_case(name: str, seed: int, folder: Path) -> Case | None:
+    """A network with a tree that branching has grown, whose leaves bound the network anew; None
+    where nothing was proved beyond FROWN's own radius."""
+    case = drawn_case(name, seed, folder, radius=0.0)
+    region, wanted = _asked(case)[1:]
+    ends = torch.zeros(1, dtype=torch.float64)
+    most = torch.full_like(ends, inf)
+    inner = frown.Frown(steps=3)
+    with torch.inference_mode():
+        for low in 2.0 ** -torch.arange(12.0):  # where FROWN proves something, to begin with
+            ball = region.with_radius(low.expand(1).double())
+            if bool(wanted.holds(inner.bound(case.plan, ball, wanted).literals).all()):
+                ends = ball.radius
+                break
+        else:
+            return None
+        search = SampleSearch(
+            case.plan,
+            region,
+            wanted,
+            Ends(ends, 8 * ends, most, region.centre, False),
+            inner,
+            Limits(0.15, 0.01, False),
+            Work(),
+        )
+        found = [update for update in search.run(region.centre) if update.proof is not None]
+    last = [u for u in found if isinstance(u.proof, Branched) and len(u.proof.trees[0][0]) > 1]
+    if not last:
+        return None
+    assert isinstance(last[-1].proof, Branched)
+    return replace(case, radius=last[-1].proved * (1 - 1e-4), tree=last[-1].proof.trees[0][0])
+
+
+def _asked(case: Case) -> tuple[Problem, Region, Property]:
     label, graph = torch.tensor([case.label]), case.plan.graph
     none = np.zeros(1, np.int64)
     regions = Regions(case.x[None], case.p, None, None, None, none, none - 1)
@@ -158,14 +194,19 @@ def replayed(case: Case, doubts: Tensor | None = None) -> Found:
     wins = LabelWins(label, other_classes(label, classes), classes, torch.float64)
     problem = Problem(regions, wins)
     own = problem.on(graph).at(torch.tensor([case.radius], dtype=torch.float64))
-    region, wanted = own.region, own.property
+    return problem, own.region, own.property
+
+
+def replayed(case: Case, doubts: Tensor | None = None) -> Found:
+    """The root by CROWN's lines, then the tree for what that leaves open."""
+    problem, region, wanted = _asked(case)
     recorder = Recorder(case.plan)
     with torch.inference_mode():
         replay = Replay(case.plan, region, ByRule(LeastArea()), Work(), record=recorder)
         replay.layers()
         margins = wanted.margins(replay.literals(wanted))[0]
         left = ~(margins > 0)
-        done = replay_tree(replay, 0, case.tree, wanted, left, doubts)
+        done = replay_tree(replay, 0, case.tree, wanted, left, doubts, record=True)
         margins = torch.where(left, margins.maximum(done.margins), margins)
     return Found(case, problem, replay, recorder, margins, done)
 

@@ -207,7 +207,7 @@ def test_the_exit_code_tells_of_certificates_that_are_refused(tmp_path: Path) ->
     code, _, message = certify(path, tmp_path, *given)
     assert code == 7
     assert "6 of 6 inputs" in message and "level checked" in message
-    assert "Softmax at p: a place other than the end" in message
+    assert "Softmax at p: a place where more than the order of its results counts" in message
     assert list(proofs.iterdir()) == []
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     assert {row["level"] for row in rows} == {"rigorous"}

@@ -20,9 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frown.certification.folder import RESULTS_LOCK as LOCK
+from frown.certification.folder import InUse
 from frown.errors import InvalidInput, OutputError
 from frown.jobs import store as store_module
-from frown.jobs.folder import LOCK, InUse
 from frown.jobs.store import MANIFEST, ROWS, Store, key_of, read
 
 SETTINGS = {"model": "3fa1", "method": {"name": "frown", "group": 8}, "tol": 0.01}
@@ -127,6 +128,35 @@ def test_what_cannot_be_stored_is_refused_and_leaves_no_trace(
         store.append({"c": ROW})
     with opened(tmp_path) as again:
         assert dict(again) == {"c": ROW}
+
+
+def test_provisional_rows_are_there_to_be_read_and_done_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.append({"a": ROW})
+        store.append({"b": ROW}, provisional=True)
+        assert "b" not in store and len(store) == 1
+    lines = [json.loads(line) for line in (tmp_path / ROWS).read_text().splitlines()]
+    assert [(line["key"], line.get("provisional")) for line in lines] == [("a", None), ("b", True)]
+    found = read(tmp_path)
+    assert found is not None and set(found.rows) == {"a"}
+    with opened(tmp_path) as store:
+        assert (tmp_path / ROWS).read_text().count("\n") == 1
+        store.append({"b": {"n": 2}})
+        assert dict(store) == {"a": ROW, "b": {"n": 2}}
+
+
+def test_rows_are_arranged_in_any_order_each_key_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.append({"c": {"n": 3}, "a": {"n": 0}})
+        store.append({"a": {"n": 1}})
+        store.append({"b": {"n": 2}}, provisional=True)
+        store.arrange(["a", "b", "c", "nowhere"])
+        lines = [json.loads(line) for line in (tmp_path / ROWS).read_text().splitlines()]
+        assert [(line["key"], line["n"]) for line in lines] == [("a", 1), ("b", 2), ("c", 3)]
+        store.append({"d": {"n": 4}})
+        assert dict(store) == {"a": {"n": 1}, "c": {"n": 3}, "d": {"n": 4}}
+    with opened(tmp_path) as store:
+        assert dict(store) == {"a": {"n": 1}, "c": {"n": 3}, "d": {"n": 4}}
 
 
 def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
@@ -356,7 +386,7 @@ def test_the_manifest_is_the_old_or_the_new_one_wherever_its_writing_ends(
         found = read(tmp_path)
         assert found is not None and found.about == store.about == {"state": "old"}
         store.describe({"state": "new"})
-        assert json.loads((tmp_path / MANIFEST).read_text())["about"] == {"state": "new"}
+        assert json.loads((tmp_path / MANIFEST).read_text())["state"] == "new"
 
 
 @pytest.mark.parametrize(
@@ -450,7 +480,7 @@ def test_a_lock_file_that_says_nothing_blocks_nobody(tmp_path: Path, text: str) 
 def test_links_are_not_followed(tmp_path: Path, name: str, there: bool) -> None:
     folder, outside = tmp_path / "store", tmp_path / "outside"
     opened(folder).close()
-    (folder / name).unlink()
+    (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(outside)
     if there:
         outside.write_text("precious")
@@ -473,7 +503,7 @@ def test_a_link_in_the_place_of_a_fresh_manifest_is_not_written_through(tmp_path
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, make: Any) -> None:
     opened(tmp_path).close()
-    (tmp_path / name).unlink()
+    (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
     with pytest.raises(OutputError, match=name):
         opened(tmp_path)

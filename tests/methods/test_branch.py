@@ -7,8 +7,10 @@ from math import inf
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import asking
+import frown
 import functions
 import zoo
 from frown.bounds.method import Ends, Update
@@ -309,7 +311,7 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(name: str) -
                     continue
                 entry = int(search.entry[slot])
                 side = bool(every[follow, entry] >= point)
-                here = search._children(here, entry, point)[side]
+                here = search._children(here, slot, point)[side]
                 inside &= (every[:, entry] >= point) == side
                 found = search._bound([here], search.fine)
                 slack = 1e-9 * (1 + every.abs())
@@ -337,6 +339,19 @@ def test_any_network_gains_by_branching(name: str) -> None:
     assert not bool(frown_alone.all()) or high <= low * 1.02 or low == 1.0
 
 
+def test_rows_of_smooth_networks_are_rigorous_and_not_below_frown() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    x = torch.randn(3, 4)
+    y = module(x).argmax(1)
+    model = frown.load(module, x[:1])
+    alone = asking.certify(model, x, y, method="frown", attack=False).rows
+    rows = asking.certify(model, x, y, method=Branch(seconds=0.3), attack=False).rows
+    for row, base in zip(rows, alone, strict=True):
+        assert row.level == "rigorous" and row.status == "certified"
+        assert row.radius >= base.radius * (1 - 1e-6) > 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_kinks_of_other_functions_close_brackets_too(seed: int) -> None:
     graph = zoo.mlp(LeakyRelu(0.1), (2, 5, 3), seed)
@@ -353,3 +368,10 @@ def test_boxes_that_are_given_are_refused() -> None:
     with pytest.raises(InvalidInput, match="given"):
         Branch().bound(Plan(graph), region, wanted, None, Given({}))
     assert isinstance(passes(Plan(graph)), Dense)
+
+
+def test_execution_in_single_precision_is_refused_for_trees() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    model = frown.load(module, torch.zeros(1, 2))
+    with pytest.raises(InvalidInput, match="take the method frown"):
+        asking.certify(model, torch.zeros(1, 2), method=Branch(), deployed="float32")

@@ -170,7 +170,7 @@ def test_csv_that_makes_no_sense(tmp_path: Path) -> None:
         ("1,2\n3\n", "columns changed"),
         ("a,b,c\n1,2\n", "names 3 columns"),
         ("y,label,a\n1,2,3\n", "y and label"),
-        ("1,\n", "''"),
+        ("1,\n", "line 1, column 2 is empty"),
         ("1,2x\n3,4\n", "'2x'"),
     ):
         assert expected in refused(read_data, text_file(tmp_path, content)), content
@@ -271,3 +271,23 @@ def test_a_bad_cell_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("p,q\n1,oops\n")
     with pytest.raises(InvalidInput, match="line 2"):
         read_data(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_tables_with_other_marks_and_decimal_commas_are_read(tmp_path, mark):
+    path = tmp_path / "d.csv"
+    path.write_text(f"a{mark}b{mark}y\n1,5{mark}-2,25{mark}0\n3{mark}4,125{mark}1\n")
+    data = read_data(path)
+    assert data.x.tolist() == [[1.5, -2.25], [3.0, 4.125]] and data.y.tolist() == [0, 1]
+    path.write_text(f"1.000,5{mark}2\n")
+    with pytest.raises(InvalidInput, match=r"both \. and ,"):
+        read_data(path)
+
+
+@pytest.mark.parametrize("line", [",2,0", "1,,0", "1, ,0", "1,2,"])
+def test_an_empty_cell_is_named_by_line_and_column(tmp_path, line):
+    path = tmp_path / "d.csv"
+    path.write_text(f"age,income,y\n1,2,0\n{line}\n")
+    name = ["age", "income", "y"][[c.strip() for c in line.split(",")].index("")]
+    with pytest.raises(InvalidInput, match=f"line 3, column {name} is empty"):
+        read_data(path)

@@ -179,6 +179,10 @@ def test_no_depth_is_too_deep() -> None:
         ("(declare-const Z Real)", "not 'Z'"),
         ("(vnnlib-version <2.0>)", "VNN-LIB 2"),
         ("(launch)", "unknown command"),
+        ("(check-sat)(assert (<= Y_0 1))", "assert after check-sat"),
+        ("(exit)(assert false)", "assert after exit"),
+        ('(set-info :notes "a) (assert (<= Y_0 1))', "is never closed"),
+        ("(set-info :notes |a) (assert (<= Y_0 1))", "is never closed"),
         ("(assert (<= Y_0 1))(assert (>= X_1 Y_0)) (assert (or (<= X_0 0) (<= Y_0 0)))", ""),
         (
             "(assert (or (<= Y_0 1) (<= Y_1 1) (<= Y_2 1) (<= Y_0 2)))" * 9,
@@ -206,3 +210,17 @@ def test_cases_that_no_input_satisfies_are_left_out() -> None:
     text = HEAD + BOX + "(assert (or (>= X_0 2) (<= 1 0) (and (<= X_0 0) (<= Y_0 0))))"
     (one,) = parse_vnnlib(text).disjuncts
     assert one.upper == (0, 1)
+
+
+@pytest.mark.parametrize("quote", ['"', "|"])
+def test_text_in_quotes_is_no_part_of_a_query(quote: str) -> None:
+    hidden = f"(set-info :notes {quote}; a) (assert (<= Y_0 -5)) (set-info :b c{quote})"
+    (one,) = parse_vnnlib(HEAD + BOX + hidden + "(assert (<= Y_0 3))").disjuncts
+    ((only,),) = one.cases
+    assert only.const == -3
+
+
+def test_a_comment_ends_with_its_line_however_lines_end() -> None:
+    for end in ("\n", "\r\n", "\r"):
+        (one,) = parse_vnnlib(HEAD + BOX + f"; a comment{end}(assert (<= Y_0 3)){end}").disjuncts
+        assert [len(case) for case in one.cases] == [1]

@@ -70,7 +70,7 @@ class Checker(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
-        if tag not in {"meta", "img"}:
+        if tag not in {"meta", "input", "img"}:
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from math import inf
+from pathlib import Path
 
 import pytest
 
-from frown.certification.results import Certification, percent
+from frown.certification.results import Certification, Sensitivity, percent
 from frown.certification.statement import Statement
-from frown.jobs.table import summary
+from frown.jobs.table import frames_tables, summary
 from frown.report.charts import WIDE, accuracy_chart
 from frown.report.comparison import Comparison
+from frown.report.page import write_report
 from report.test_report import row
 
 
@@ -73,3 +75,32 @@ def test_curves_say_no_more_than_is_proved_at_the_radius_they_name() -> None:
     assert len(tips) == 60
     for radius, share in tips:
         assert float(share) <= 100 * found.certified_accuracy(float(radius)) + 1e-9
+
+
+def test_means_are_rounded_towards_what_is_proved(tmp_path: Path) -> None:
+    """0.19999 proved is no 0.2, and 0.30001 broken no 0.3."""
+    made = tuple(row(i, "frown", 0.19999, 0.30001) for i in range(3))
+    assert "mean radius 0.1999>" in repr(Certification(made))
+    page = write_report({"frown": Certification(made)}, None, tmp_path / "page.html", "a")
+    (means,) = re.findall(r"<h3>Mean radius proved by each.*?</dl>", page.read_text("utf-8"))
+    assert re.findall(r' text">([0-9.]+)<', means) == ["0.199", "0.301"]
+
+
+def test_means_of_frames_are_rounded_towards_what_is_proved(tmp_path: Path) -> None:
+    made = tuple(
+        row(i, "frown", 0.199999, 0.300001, frames=str(f)) for i in range(3) for f in range(2)
+    )
+    found = Sensitivity(made, (0, 1))
+    assert "0.199, 0.199" in repr(found)
+    (table,) = frames_tables(made, False, None)
+    shown = [list(column.cells)[-2:] for column in table.columns][2:]
+    assert shown == [["0.1999", "0.3001"]] * 2
+    page = write_report({}, None, tmp_path / "page.html", "a", frames={"frown": found})
+    (means,) = re.findall(r'<tr class="profile">.*?</tr>', page.read_text("utf-8"))
+    assert re.findall(r"<(?:span|small)>([0-9.]+)<", means) == ["0.199", "0.301"] * 2
+
+
+def test_a_search_that_ended_early_is_not_said_to_prove_what_it_estimates() -> None:
+    made = (row(0, "frown", 0.1, None, complete=False, level="estimate"),)
+    (line,) = [s for s in summary(made, 1.0, Statement(inf)) if s.startswith("*")]
+    assert line == "* ended early: a larger radius may be provable"

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
-from frown.bounds.replay import Replay
+from frown.bounds.replay import Replay, Step
 from frown.bounds.rows import Rows
 from frown.bounds.rule import LeastArea, Rule
-from frown.bounds.tree import NONE, Tree, source_entry
+from frown.bounds.tree import NONE, Literals, Multipliers, Tree, source_entry
+from frown.bounds.walk import Given
 from frown.errors import InvalidInput
 from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
@@ -43,6 +44,7 @@ class Replayed:
     levels: int  # of codes; 0: slopes are numbers
     slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's
     multipliers: Tensor  # (rows, slots) float32
+    passes: dict[int, tuple[Step, ...]] = field(default_factory=dict)  # by leaf, of leaves anew
 
 
 def replay_tree(
@@ -52,15 +54,19 @@ def replay_tree(
     property: Property,
     wanted: Tensor,
     doubts: Tensor | None = None,
+    record: bool = False,
 ) -> Replayed:
     """Bound those clauses of one sample's property that are `wanted` (clauses,) at every leaf.
 
     `root` is the replay of all samples, their layers bounded; `property` that of all of them.
     Leaves in `doubts`, as those that failed at a larger radius, are bounded first: where one of
     them still fails, the others are left alone, and nothing is proved. Raises InvalidInput where
-    the tree is about another network, or has steps of its own.
+    the tree is about another network, or has steps of its own. With `record`, the rows of leaves
+    that bound the network anew are kept for a certificate.
     """
     tree.check(root.plan)
+    if tree.anew is not None:
+        return _replay_anew(root, sample, tree, tree.anew, property, wanted, doubts, record)
     if tree.passed is not None and bool((tree.passed >= 0).any()):
         raise InvalidInput("trees whose subtrees have steps of their own are not replayed")
     rows, clause, count = tree.literals, property.clause, property.clauses
@@ -111,6 +117,197 @@ def replay_tree(
         torch.cat([own.slopes for own in used]) if used else torch.zeros(0, slots),
         torch.cat([own.lifts for own in used]) if used else torch.zeros(0, slots),
     )
+
+
+def _replay_anew(
+    root: Replay,
+    sample: int,
+    tree: Tree,
+    anew: Proof,
+    property: Property,
+    wanted: Tensor,
+    doubts: Tensor | None,
+    record: bool,
+) -> Replayed:
+    """Bound the network anew in every leaf, over the root's boxes cut."""
+    plan, clause, leaves = root.plan, property.clause, tree.leaves
+    slots = plan.slots(plan.graph.output)[1]
+    asked = wanted[clause].nonzero().flatten()  # literals
+    least = torch.full((len(leaves), property.clauses), -torch.inf, dtype=torch.float64)
+    passes: dict[int, tuple[Step, ...]] = {}
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # node, literal, slopes, multipliers
+    every = torch.arange(len(leaves))
+    if doubts is not None and len(doubts):
+        every = torch.cat([every[torch.isin(leaves, doubts)], every[~torch.isin(leaves, doubts)]])
+    size = _together(root)
+    for index in (every[k : k + size] for k in range(0, len(every), size)):
+        least[index], steps, rows = _some_anew(
+            root, sample, tree, anew, property, asked, index, record
+        )
+        passes |= steps
+        kept += rows
+        if doubts is not None and bool((~(least[index] > 0) & wanted).any()):
+            break  # nothing is proved here, whatever the others give
+    failing = leaves[(~(least > 0) & wanted).any(1)]
+    bound = least.amin(0)
+    # Cases that are all empty contradict each other, for every region has a point.
+    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
+    node, literal, slopes, lifts = (torch.cat(part) for part in zip(none, *kept, strict=True))
+    order = node.argsort(stable=True)
+    rows_of_leaves = Literals(node[order], literal[order], slopes[order], Multipliers.none())
+    return Replayed(
+        replace(tree, literals=rows_of_leaves),
+        bound,
+        failing,
+        torch.arange(len(node)),
+        0,
+        slopes[order],
+        lifts[order],
+        passes,
+    )
+
+
+def _together(root: Replay) -> int:
+    """The number of leaves whose boxes and lines go together."""
+    entries = sum(
+        root.plan.graph.nodes[i].size for i in root.plan.ancestors(root.plan.graph.output)
+    )
+    return int(max(1, min(64, root.work.memory // (800 * entries))))
+
+
+def _some_anew(
+    root: Replay,
+    sample: int,
+    tree: Tree,
+    anew: Proof,
+    property: Property,
+    asked: Tensor,
+    index: Tensor,
+    record: bool,
+) -> tuple[Tensor, dict[int, tuple[Step, ...]], list[tuple[Tensor, Tensor, Tensor, Tensor]]]:
+    """(leaves, clauses) proven bounds of these leaves, inf where one is empty; by leaf the steps,
+    and the rows of literals, along which they were found."""
+    plan, nodes, clause = root.plan, tree.leaves[index], property.clause
+    cut, crossed = _cut(root, sample, tree, nodes)
+    here = torch.full((len(nodes),), sample)
+    region = root.region.rows(here)
+    if 0 in cut:
+        region = replace(region, lower=cut[0].lower, upper=cut[0].upper)
+    sources = set(plan.sources.values())
+    boxes = {i: cut.get(i, root.values[i].rows(here)) for i in sources}
+    steps: list[Step] = []
+    own = Explicit(anew.take(index), plan)
+    replay = Replay(plan, region, own, root.work, steps.append, given=Given(boxes, cuts=True))
+    layers = replay.layers()
+    empty = crossed | layers.empty
+    count, total = len(nodes), len(asked)
+    sample_of = torch.arange(count).repeat_interleave(total)
+    literal = asked.repeat(count)
+    rows = Rows(sample_of, literal, torch.zeros_like(literal))
+    coef = property.pick(sample * property.shape[1] + literal)
+    inner = len(steps)
+    bound = replay.outputs(coef, rows, property.const[sample, literal].expand(len(literal)))
+    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
+    least.scatter_reduce_(0, sample_of * property.clauses + clause[literal], bound, "amax")
+    least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
+    if not record:
+        return least, {}, []
+    passes, kept = {}, []
+    for k in range(count):
+        if not bool(crossed[k]):
+            mine = (of_sample(step, k) for step in steps[:inner])
+            passes[int(nodes[k])] = tuple(step for step in mine if step is not None)
+    for step in steps[inner:]:
+        good = (~empty[step.rows.sample]).nonzero().flatten()
+        slopes, lifts = tables(plan, step)
+        kept.append(
+            (nodes[step.rows.sample[good]], step.rows.neuron[good], slopes[good], lifts[good])
+        )
+    return least, passes, kept
+
+
+def tables(plan: Plan, step: Step) -> tuple[Tensor, Tensor]:
+    """(rows, slots) slopes and multipliers of a step with slopes, in single precision."""
+    assert step.slopes is not None
+    places, count = plan.slots(step.target)
+    slopes = torch.cat([step.slopes[i].flatten(1) for i in plan.below(step.target)], 1).float()
+    lifts = torch.zeros(len(step.rows), count)
+    for i, m in step.multipliers.items():
+        lifts[:, places[i]] = m.flatten(1).float()
+    return slopes, lifts
+
+
+def of_sample(step: Step, n: int) -> Step | None:
+    """The rows of one sample; None: there are none."""
+    mine = (step.rows.sample == n).nonzero().flatten()
+    if not len(mine):
+        return None
+    slopes = None
+    if step.slopes is not None:
+        slopes = {i: (t[mine] if len(t) > 1 else t).float() for i, t in step.slopes.items()}
+    lifts = {i: t[mine].float() for i, t in step.multipliers.items()}
+    return Step(step.target, step.rows.take(mine), slopes, lifts)
+
+
+@dataclass(frozen=True, eq=False)
+class Explicit(Proof):
+    """A proof with every slope and multiplier said, rounded to what a certificate stores of it."""
+
+    inner: Proof
+    plan: Plan
+
+    @property
+    def rule(self) -> Rule:
+        return self.inner.rule or LeastArea()
+
+    @property
+    def alone(self) -> bool:
+        return True
+
+    @property
+    def wide(self) -> bool:
+        return self.inner.wide
+
+    def take(self, index: Tensor) -> Explicit:
+        return Explicit(self.inner.take(index), self.plan)
+
+    @classmethod
+    def cat(cls, proofs: Sequence[Explicit]) -> Explicit:
+        inner = [proof.inner for proof in proofs]
+        return cls(type(inner[0]).cat(inner), proofs[0].plan)
+
+    def blank(self, samples: int) -> Explicit:
+        return Explicit(self.inner.blank(samples), self.plan)
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        if not plan.below(request.target):
+            return None
+        chosen = self.inner.choose(plan, request)
+        row = request.rows.sample
+        lifts = None if chosen is None else chosen.multiplier
+
+        def slope(i: int, here: Tensor) -> Tensor:
+            lines, op = request.relaxed[i].lines.slopes, plan.relaxation(i)
+            low, high = (end.double()[row] for end in (lines.lower, lines.upper))
+            own = torch.where(op.expand(here >= 0), low, high)
+            if chosen is not None:
+                given = chosen.slope(i, here).double()
+                own = torch.where(given.isnan(), own, given)
+            return _stored(own)
+
+        def multiplier(i: int) -> Tensor | None:
+            own = None if lifts is None else lifts(i)
+            return None if own is None else _stored(own)
+
+        return Choice(slope, chosen is not None and chosen.whole, multiplier)
+
+
+def _stored(numbers: Tensor) -> Tensor:
+    """Numbers in double precision, rounded to half precision where that holds them, else single."""
+    short = numbers.half().double()
+    return torch.where(short.isfinite() | numbers.isnan(), short, numbers.float().double())
 
 
 def _batches(root: Replay, items: Tensor) -> Iterator[Tensor]:

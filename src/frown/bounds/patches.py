@@ -47,6 +47,16 @@ class Part(ABC):
         """Every row's relaxed nodes, one for each stack."""
 
     @abstractmethod
+    def nodes(
+        self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> dict[int, tuple[int, Relaxed]]:
+        """Every row's relaxed nodes, each with the node of the whole graph that it is."""
+
+    @abstractmethod
+    def entries(self, table: Tensor, node: int, place: Tensor) -> Tensor:
+        """The part of a table (1, *shape) of a node's input that rows at these places see."""
+
+    @abstractmethod
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         """The region of every row."""
 
@@ -104,6 +114,15 @@ class Whole(Part):
         index = shared(sample)
         return tuple(f.rows(index) for f in stacked(self.plan, self.target, relaxed))
 
+    def nodes(
+        self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> dict[int, tuple[int, Relaxed]]:
+        index = shared(sample)
+        return {i: (i, relaxed[i].rows(index)) for i in self.plan.below(self.target)}
+
+    def entries(self, table: Tensor, node: int, place: Tensor) -> Tensor:
+        return table
+
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         return region.rows(shared(sample))
 
@@ -152,6 +171,16 @@ class Patch(Part):
         sample, place, index = self.distinct(sample, place)
         own = {i: self._relaxed(i, relaxed, sample, place) for i in self.views}
         return tuple(f.rows(index) for f in stacked(self.plan, self.target, own))
+
+    def nodes(
+        self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> dict[int, tuple[int, Relaxed]]:
+        sample, place, index = self.distinct(sample, place)
+        found = {i: self._relaxed(i, relaxed, sample, place).rows(index) for i in self.views}
+        return {i: (self.views[i].origin, own) for i, own in found.items()}
+
+    def entries(self, table: Tensor, node: int, place: Tensor) -> Tensor:
+        return self.moves(node, torch.zeros_like(place), place)[0](table)
 
     def region(self, region: Region, sample: Tensor, place: Tensor) -> Region:
         sample, place, index = self.distinct(sample, place)

@@ -40,11 +40,15 @@ class Choice:
 
     Multipliers m of a node's input z in [l, u], of the same shape (None: all 0), add
     m z - max(m l, m u), which is never above 0: a cut of z enters rows so.
+
+    Curvatures (rows, entries of the node's input), at least 0 (None: all 0), let rows bend around
+    what the centre of an l_2 ball gives.
     """
 
     slope: Callable[[int, Tensor], Tensor]
     whole: bool = False  # there is no NaN
     multiplier: Callable[[int], Tensor | None] | None = None
+    curvature: Callable[[int], Tensor | None] | None = None
 
 
 class State:
@@ -73,6 +77,11 @@ class Proof(ABC):
     @property
     def wide(self) -> bool:
         """True if slopes may leave the tightest range."""
+        return False
+
+    @property
+    def alone(self) -> bool:
+        """True if every row has slopes of its own: none along the rule's comes before it."""
         return False
 
     @abstractmethod

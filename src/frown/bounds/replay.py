@@ -8,17 +8,19 @@ these is valid, so a poor choice makes a bound loose and never wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charged, Charges, FixedLines, bounded, charged_form
+from frown.bounds.arithmetic.curved import Deviations
 from frown.bounds.arithmetic.executed import Executed, Execution
 from frown.bounds.arithmetic.gather import charged_pieces, sample_index
 from frown.bounds.arithmetic.passing import Guided, Ruled
 from frown.bounds.arithmetic.patches import patched_rows
+from frown.bounds.ellipsoid import may_bend
 from frown.bounds.patches import Patch, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Request
@@ -41,6 +43,7 @@ class Step:
     target: int
     rows: Rows
     slopes: dict[int, Tensor] | None
+    multipliers: dict[int, Tensor] = field(default_factory=dict)  # of nodes that have some
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,13 @@ class Replay:
         if self.execution is None:
             return Charged(*own)
         return Executed(*own, execution=self.execution)
+
+    @cached_property
+    def deviations(self) -> Deviations | None:
+        """Deviations of layers from what the centres give; None: rows may not bend."""
+        if self.execution is not None or self.given is not None:
+            return None
+        return Deviations(self.arithmetic, self.work) if may_bend(self.plan, self.region) else None
 
     @property
     def values(self) -> Boxes:
@@ -129,6 +139,11 @@ class Replay:
             return box
         if self.region.p == torch.inf and self.plan.interval_exact(source):
             return box
+        if self.proof.alone:
+            if not self.plan.below(source):
+                return box  # as at the root: a cut of it is in the box already
+            own = self.proof
+            return tightened(self.plan, source, box, lambda rows: self._sides(source, rows, own))
         if not self.plan.below(source):
             if self.record is not None:
                 samples, size = len(box.lower), self.plan.graph.nodes[source].size
@@ -193,7 +208,7 @@ class Replay:
             choice = proof.choose(
                 self.plan, Request(target, coef, rows, self.region, nodes.relaxed)
             )
-        slopes = None
+        slopes, multipliers = None, dict[int, Tensor]()
         if choice is None:
             ruled = Ruled(nodes, target, charges)
             form = charged_form(charges, target, coef, ruled.through, ruled.rest)
@@ -203,13 +218,15 @@ class Replay:
                 box = self.values[target]
                 width = (box.upper - box.lower).flatten(1)
                 least = self.thrift * width[rows.sample, rows.neuron]
-            guided = Guided(nodes, target, choice, shared(rows.sample), charges, least)
+            bent = self.deviations if choice.curvature is not None else None
+            index = shared(rows.sample)
+            guided = Guided(nodes, target, choice, index, charges, least, bent)
             form = charged_form(charges, target, coef, guided.through, guided.rest)
-            slopes = guided.slopes
+            slopes, multipliers = guided.slopes, guided.multipliers
         if self.record is not None:
             if slopes is not None:
                 for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
                     shape = self.fixed[i].lines.slopes.lower.shape
                     slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
-            self.record(Step(target, rows, slopes))
+            self.record(Step(target, rows, slopes, multipliers))
         return bounded(self.region, form, sample)

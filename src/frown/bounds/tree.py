@@ -127,6 +127,7 @@ class Tree:
     literals: Literals
     passes: tuple[tuple[Step, ...], ...] = ()
     passed: Tensor | None = None  # (nodes,) which of `passes` a node has, -1: none
+    anew: Proof | None = None  # of the leaves in order: each bounds the network anew, literals too
 
     def __post_init__(self) -> None:
         fault = self._fault()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
     """Answer the inputs by the original and by the graph, which must agree."""
     regions = problem.regions
     outputs = model.run(regions.x)
-    prediction = outputs.argmax(1)
+    prediction = problem.property.predicted(outputs)
     cast = problem.on(graph)
     wanted = cast.property
     ours = graph.apply(cast.region.centre).flatten(1)
@@ -36,7 +38,10 @@ def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
     keep = torch.from_numpy(right).to(graph.device)
     limit, whole = cast.limits()[keep], cast.region.limit()[keep]
     if regions.radius is not None:
-        limit = torch.minimum(_rounded_up(regions.radius[right], limit), whole)
+        # In double precision: a narrow range has lost its width where the search rounds its ends.
+        exact = regions.on(replace(graph, dtype=torch.float64, device=torch.device("cpu"))).limit()
+        far = _rounded_up(exact.numpy()[right], limit)
+        limit = torch.minimum(_rounded_up(regions.radius[right], limit), whole.maximum(far))
     return Begun(
         problem,
         graph,

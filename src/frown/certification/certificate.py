@@ -20,17 +20,17 @@ import torch
 from numpy.typing import NDArray
 
 from frown import __version__
-from frown.bounds.cases import Replayed
+from frown.bounds.cases import Replayed, of_sample, tables
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay, Step
 from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.problem.problem import Problem, Regions
-from frown.problem.property import LabelWins
+from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
 
 MAGIC = {1: b"FROWNC01", 2: b"FROWNC02"}
-NO_TABLE = 0xFFFFFFFF
+NO_TABLE = NO_PASS = 0xFFFFFFFF
 
 
 @dataclass
@@ -71,15 +71,18 @@ class Recorder:
         radius: float,
         trees: Sequence[Replayed] = (),
     ) -> bytes:
-        """The certificate of the replay's n-th sample, and of trees that were replayed over it:
-        with some it is of format 2, without of format 1."""
-        wanted = labels_of(problem)
+        """The certificate of the replay's n-th sample, and of trees that were replayed over it.
+
+        A label that wins in a ball, without trees, makes a file of format 1; all else one of
+        format 2.
+        """
         payload = Payload()
-        mine = [part for step in self.steps if (part := _of_sample(step, n)) is not None]
+        mine = [part for step in self.steps if (part := of_sample(step, n)) is not None]
         output = self.plan.graph.output
         steps = [s for part in mine if part.target != output for s in self._step(part, payload)]
         final = [part for part in mine if part.target == output]
-        version = 2 if trees else 1
+        plain = isinstance(problem.property, LabelWins) and not problem.regions.box
+        version = 1 if plain and not trees else 2
         header: dict[str, Any] = {
             "format": version,
             "producer": f"frown {__version__}",
@@ -87,23 +90,32 @@ class Recorder:
             "normalisation": _normalisation(model, payload),
             "input": list(model.input_shape),
             "region": _region(problem.regions, n, radius, payload),
-            "claim": {
-                "label": int(wanted.label[n]),
-                "others": wanted.targets[n].tolist(),
-            },
+            "claim": _claim(problem.property, n, payload),
             "sites": self._sites(),
             "shared": [_shared(replay, i, n, payload) for i in self.plan.nonlinear],
             "steps": sorted(steps, key=lambda s: int(s["site"])),
             "final": self._final(final, payload),
         }
-        if trees:
+        if version == 2:
             over = self._over(output)
-            header["trees"] = [_tree(tree, over, payload) for tree in trees]
+            header["trees"] = [self._tree(tree, over, payload) for tree in trees]
             header["steps"] = [{**step, "multipliers": None} for step in header["steps"]]
         text = json.dumps(header, allow_nan=False).encode()
         packed = zlib.compress(bytes(payload.data), 6)
         sizes = struct.pack("<I", len(text)), struct.pack("<Q", len(payload.data))
         return MAGIC[version] + sizes[0] + text + sizes[1] + packed
+
+    def _tree(self, done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
+        """A tree, with the steps of leaves that bound the network anew."""
+        found = _tree(done, over, payload)
+        if done.passes:
+            own = np.full(len(done.tree), NO_PASS)
+            for k, (leaf, parts) in enumerate(done.passes.items()):
+                own[leaf] = k
+                steps = [step for part in parts for step in self._step(part, payload, lifted=True)]
+                found["passes"].append(sorted(steps, key=lambda s: int(s["site"])))
+            found["pass"] = payload.put(own, "u4")
+        return found
 
     def _sites(self) -> list[dict[str, Any]]:
         nodes = self.plan.graph.nodes
@@ -116,8 +128,9 @@ class Recorder:
             for i in self.plan.nonlinear
         ]
 
-    def _step(self, step: Step, payload: Payload) -> list[dict[str, Any]]:
-        """The rows of a source, told to each site that reads it in the site's own numbering."""
+    def _step(self, step: Step, payload: Payload, lifted: bool = False) -> list[dict[str, Any]]:
+        """The rows of a source, told to each site that reads it in the site's own numbering; if
+        `lifted`, with their multipliers."""
         node = self.plan.graph.nodes[step.target]
         entries = torch.arange(node.size, dtype=torch.float64).view(1, *node.shape)
         slopes, found = None, []
@@ -142,7 +155,21 @@ class Recorder:
                     "slopes": slopes,
                 }
             )
+            if lifted:
+                found[-1]["multipliers"] = self._lifts(step, row, payload)
         return found
+
+    def _lifts(self, step: Step, row: torch.Tensor, payload: Payload) -> dict[str, Any] | None:
+        """The multipliers of some of a step's rows; None: there are none."""
+        if step.slopes is None or not step.multipliers:
+            return None
+        dense = tables(self.plan, step)[1][row]
+        at, slot = dense.nonzero(as_tuple=True)
+        return {
+            "count": payload.whole(np.bincount(at.numpy(), minlength=len(row))),
+            "slot": payload.whole(slot.numpy()),
+            "value": payload.put(*_stored(dense[at, slot].numpy())),
+        }
 
     def _final(self, parts: list[Step], payload: Payload) -> dict[str, Any]:
         """The conditions' rows, in order."""
@@ -172,7 +199,7 @@ class Recorder:
 
 
 def _tree(done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
-    """A tree with the rows that were bounded, along the numbers that they used."""
+    """A tree with the rows that were bounded, along the numbers that they used, without passes."""
     tree = done.tree
     inner, rows = tree.inner.numpy(), tree.literals
     point = tree.point.numpy()[inner]
@@ -207,17 +234,6 @@ def _stored(slopes: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:
     return slopes, "f2" if same.all() else "f4"
 
 
-def _of_sample(step: Step, n: int) -> Step | None:
-    """The rows of one sample."""
-    mine = (step.rows.sample == n).nonzero().flatten()
-    if not len(mine):
-        return None
-    slopes = None
-    if step.slopes is not None:
-        slopes = {i: t[mine] if len(t) > 1 else t for i, t in step.slopes.items()}
-    return Step(step.target, step.rows.take(mine), slopes)
-
-
 def _shared(replay: Replay, i: int, n: int, payload: Payload) -> dict[str, Any]:
     """The fixed rule's slopes below and above."""
     rule = replay.fixed[i].lines.slopes
@@ -225,16 +241,20 @@ def _shared(replay: Replay, i: int, n: int, payload: Payload) -> dict[str, Any]:
     return payload.put(both.numpy())
 
 
-def labels_of(problem: Problem) -> LabelWins:
-    """The property of a problem that a certificate can state; InvalidInput for any other."""
-    if not isinstance(problem.property, LabelWins):
-        raise InvalidInput("certificates state that a label wins; this property is another")
-    return problem.property
+def _claim(property: Property, n: int, payload: Payload) -> dict[str, Any]:
+    """The n-th sample's property: the label and the classes it beats, or all literals."""
+    if isinstance(property, LabelWins):
+        return {"label": int(property.label[n]), "others": property.targets[n].tolist()}
+    own = property.rows(slice(n, n + 1))
+    return {
+        "coef": payload.put(own.pick(slice(None)).numpy()),
+        "const": payload.put(own.const[0].numpy()),
+        "clause": payload.whole(own.clause.numpy()),
+    }
 
 
-def check_certifiable(model: Model, problem: Problem) -> None:
-    """Raise InvalidInput where a certificate could not name the network or state the property."""
-    labels_of(problem)
+def check_certifiable(model: Model) -> None:
+    """Raise InvalidInput where a certificate could not name the network."""
     if model.source != "onnx" or model.path is None:
         raise InvalidInput(
             "certificates are about ONNX files: export the module with torch.onnx.export and "
@@ -258,6 +278,7 @@ def _normalisation(model: Model, payload: Payload) -> dict[str, Any] | None:
 
 
 def _region(regions: Regions, n: int, radius: float, payload: Payload) -> dict[str, Any]:
+    """The region of input n: a ball, or a box of given ends."""
     shape = regions.x.shape[1:]
 
     def put(array: NDArray[np.float64] | None, dtype: str = "f8") -> dict[str, Any] | None:
@@ -265,6 +286,8 @@ def _region(regions: Regions, n: int, radius: float, payload: Payload) -> dict[s
             return None
         return payload.put(np.broadcast_to(array[n if len(array) > 1 else 0], shape), dtype)
 
+    if regions.box and regions.range is not None:
+        return {"lower": put(regions.range.lower), "upper": put(regions.range.upper)}
     norm = {inf: "inf", 1.0: "1", 2.0: "2"}.get(regions.p, float(regions.p).hex())
     return {
         "norm": norm,

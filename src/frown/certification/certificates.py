@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from frown.bounds.clock import Clock, OutOfTime
 from frown.certification.agreement import Compared
-from frown.certification.certificate import check_certifiable, labels_of
+from frown.certification.certificate import check_certifiable
 from frown.certification.findings import Findings
 from frown.certification.folder import CERTIFICATES_LOCK, Lock, require_writable, write_whole
 from frown.certification.prove import Rigorous
 from frown.errors import InvalidInput, OutputError
 from frown.problem.problem import Problem
+from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ class Certificates:
         nobody wants any. `taken` lets go of the folder."""
         if proof.certificates is None and not proof.check:
             return None
-        check_certifiable(model, problem)
-        if proof.execution is not None and model.ranking is not model.graph:
+        check_certifiable(model)
+        compared = isinstance(problem.property, LabelWins)
+        if proof.execution is not None and compared and model.ranking is not model.graph:
             raise InvalidInput(
                 f"{model.name} ends in a function that keeps the order of the outputs: deployed "
                 "counts its rounding, certificates leave it out; ask for one of the two"
@@ -72,7 +74,7 @@ class Certificates:
         folder = Path(proof.certificates)
         try:
             require_writable(folder)
-            taken.enter_context(Lock.take(folder, CERTIFICATES_LOCK, "certificates"))
+            taken.enter_context(Lock.join(folder, CERTIFICATES_LOCK, "certificates"))
         except OSError as error:
             raise OutputError(
                 f"cannot write certificates to {folder}: {error.strerror}; choose "
@@ -131,7 +133,7 @@ class Certificates:
     def _meant(self, claim: Claim, findings: Findings, n: int) -> bool:
         """True if a claim is what the row of input n is going to say."""
         problem, place = findings.begun.problem, findings.begun.right.tolist().index(n)
-        regions, wanted = problem.regions, labels_of(problem)
+        regions = problem.regions
 
         def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:
             if claimed is None or own is None:
@@ -142,17 +144,32 @@ class Certificates:
             )
 
         lower, upper = (regions.range.lower, regions.range.upper) if regions.range else (None, None)
+        ends = same(claim.lower, lower) and same(claim.upper, upper)
+        if not ends or claim.box != regions.box or not _states(claim, problem.property, n):
+            return False
         scale = np.ones((1, 1)) if regions.scale is None else regions.scale
-        return (
+        return regions.box or (
             same(claim.scale, scale)
-            and same(claim.lower, lower)
-            and same(claim.upper, upper)
             and np.array_equal(claim.ball.ravel(), regions.balls().ravel())
             and claim.radius >= float(findings.radius[place])
-            and (claim.norm, claim.label) == (regions.p, int(wanted.label[n]))
-            and sorted(claim.others) == sorted(wanted.targets[n].tolist())
+            and claim.norm == regions.p
             and np.array_equal(claim.centre.ravel(), regions.x[n].ravel())
         )
+
+
+def _states(claim: Claim, property: Property, n: int) -> bool:
+    """True if a claim is about the outputs what input n's property says of them."""
+    if isinstance(property, LabelWins):
+        rivals = sorted(property.targets[n].tolist())
+        return claim.label == int(property.label[n]) and sorted(claim.others) == rivals
+    if claim.coef is None or claim.const is None or claim.clause is None:
+        return False
+    own = property.rows(slice(n, n + 1))
+    return (
+        np.array_equal(claim.coef, own.pick(slice(None)).numpy())
+        and np.array_equal(claim.const, own.const[0].numpy())
+        and np.array_equal(claim.clause, own.clause.numpy())
+    )
 
 
 _LATE = "the time limit came before its certificate was checked"

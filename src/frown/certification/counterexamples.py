@@ -48,7 +48,12 @@ def confirmed(
         if found[0] < broken.radius[n]:
             radius = broken.radius.copy()
             radius[n] = found[0]
-            told = replace(told, radius=radius, point={**broken.point, n: found[1]})
+            told = replace(
+                told,
+                radius=radius,
+                point={**broken.point, n: found[1]},
+                clause={**broken.clause, n: found[2]},
+            )
         break
     return told
 
@@ -69,10 +74,12 @@ def attack(model: Model, begun: Begun, how: PGD, single: bool, clock: Clock, mem
     return broken
 
 
-def _erring(model: Model, begun: Begun, n: int, point: Array) -> tuple[float, Array] | None:
-    """The distance of a point, drawn into the region, on which the original model errs."""
+def _erring(model: Model, begun: Begun, n: int, point: Array) -> tuple[float, Array, int] | None:
+    """The distance of a point, drawn into the region, on which the original model errs; the point;
+    and the clause that it violates most."""
     regions = begun.problem.regions
     point = np.where(regions.still(n), regions.x[n], regions.clip(n, point))
-    if not violated(begun.problem.margins(model.run(point[None]), n))[0]:
+    margins = begun.problem.margins(model.run(point[None]), n)
+    if not violated(margins)[0]:
         return None
-    return regions.distance(n, point), point
+    return regions.distance(n, point), point, int(np.argmin(margins[0]))

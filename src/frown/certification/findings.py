@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.proof import Proofs
+from frown.bounds.tree import Branched
 from frown.certification.radius import Bracket
 from frown.graph.graph import Graph
 from frown.problem.problem import Cast, Problem
@@ -57,6 +58,7 @@ class Broken:
     radius: Array  # (N,) inf: there is none
     point: Mapping[int, Array] = field(default_factory=dict)
     tried: Mapping[int, Array] = field(default_factory=dict)  # where attacks ended, errors or not
+    clause: Mapping[int, int] = field(default_factory=dict)  # that a point violates most
 
     @classmethod
     def of(cls, begun: Begun) -> Broken:
@@ -75,6 +77,14 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class Unbranched:
+    """Brackets from which a method that closes them went on."""
+
+    proved: Tensor  # (n,) of the right answers, in plain floating point
+    broken: Array  # (N,) by place; inf: there was no counterexample
+
+
+@dataclass(frozen=True)
 class Searched:
     """Brackets in plain floating point, as far as a search has come; of the right answers."""
 
@@ -82,9 +92,12 @@ class Searched:
     cheap: Bracket | None = None  # by lines over plain intervals, where time is limited
     base: Tensor | None = None  # what CROWN proved, before others went on
     proofs: Proofs | None = None  # of the largest radii, by the method that went on
+    inner: Proofs | None = None  # the same before a closing method went on from there
     broken: Broken | None = None  # where the method has moved that end, too
     complete: bool = True  # False: the time limit ended the search
     remarks: Remarks = field(default_factory=dict)
+    unbranched: Unbranched | None = None  # before a method that closes brackets went on
+    early: frozenset[int] = frozenset()  # inputs whose own share of time ended the closing
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,7 @@ class Proved:
     tried: Tensor  # (n,) the radii that were to be proved
     covered: Tensor  # (n,) whether the valid range lies within the radius
     certificates: Mapping[int, bytes] = field(default_factory=dict)  # by place
+    leaves: Mapping[int, int] = field(default_factory=dict)  # of right answers proved by cases
     execution: str = ""  # the precision of execution that the proofs cover
     complete: bool = True  # False: the time limit ended it
     pace: float = 0.0  # seconds that a proof by fixed lines took, for each input; 0: not known
@@ -157,16 +171,25 @@ class Findings:
         """True if time sufficed for all that was asked."""
         return self.searched.complete and (self.proved is None or self.proved.complete)
 
-    @property
-    def nothing(self) -> str:
-        """The remark where nothing is left of a radius."""
-        left = "rounding errors left nothing of the proof"
-        return left if self.proved is None else self.proved.nothing
+    def nothing(self, n: int) -> str:
+        """The remark where nothing is left of the radius of the input at place n."""
+        if self.proved is None:
+            return "rounding errors left nothing of the proof"
+        return self.proved.remarks.get(n) or self.proved.nothing
 
     @property
     def remarks(self) -> Remarks:
         """The remarks of the search and the proofs."""
         return joined(self.searched.remarks, {} if self.proved is None else self.proved.remarks)
+
+    def leaves(self, k: int) -> int:
+        """The number of cases in the k-th right input's proof; 0: it was not proved by cases."""
+        if self.proved is not None and self.proved.radius is not None:
+            return self.proved.leaves.get(k, 0)
+        kept = None if self.searched.proofs is None else self.searched.proofs.kept.get(k)
+        if kept is None or not isinstance(kept[0], Branched):
+            return 0
+        return sum(len(tree.leaves) for tree in kept[0].trees[kept[1]])
 
     def held(self, k: int) -> bool:
         """True if the k-th right input's margins at its radius, be it 0, are proved to be > 0."""

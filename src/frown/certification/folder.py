@@ -6,6 +6,8 @@ ends, so a lock that a killed run left behind keeps nobody out.
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import secrets
 import socket
@@ -13,9 +15,10 @@ import stat
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from frown.certification.plain import plain
 from frown.errors import OutputError
@@ -27,10 +30,14 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _MOST = 4096  # bytes of a lock file that are read
 
 
+class InUse(OutputError):
+    """Another process, or another part of this one, is writing to the folder."""
+
+
 class Lock:
     """A folder taken exclusively, from `take` to `release`.
 
-    The thread that holds it may take it again. Not for reading: readers ask `holder`.
+    Not for reading: readers ask `holder`. A child that was forked holds nothing.
     """
 
     _held: dict[Path, Lock] = {}  # noqa: RUF012  (of this process, by the lock's file)
@@ -41,36 +48,39 @@ class Lock:
 
     @classmethod
     def take(cls, folder: Path, name: str, what: str) -> Lock:
-        """Hold `folder` for `what`, as errors name it; OutputError where another run does."""
+        """Hold `folder` for `what`, as errors name it; InUse where somebody does already."""
         path = folder.resolve() / name
-        mine = cls._held.get(path)
-        if mine is not None and mine.thread == threading.get_ident():
-            mine.times += 1
-            return mine
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666)
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                os.close(handle)
-                raise OutputError(f"{plain(path)} is not a lock of frown; remove it")
+            handle = open_regular(path, os.O_RDWR | os.O_CREAT)
             if not _patient_lock(handle):
                 held = _said(handle)
                 os.close(handle)
-                raise OutputError(
-                    f"{plain(folder)} is in use: {held} is writing {what} there; wait for it, or "
-                    "choose another folder"
+                raise InUse(
+                    f"{plain(folder)} is in use by {held}, which writes {what} there; wait for it "
+                    "to end, or choose another folder"
                 )
             if _same(path, handle):
                 break
             os.close(handle)  # the run before has just removed it: another one has to be made
-        about = f"process {os.getpid()} on {socket.gethostname()}"
+        me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.time()}
         os.ftruncate(handle, 0)
-        os.write(handle, about.encode("utf-8", "replace"))
+        os.write(handle, json.dumps(me).encode())
         cls._held[path] = lock = cls(path, handle)
         return lock
 
+    @classmethod
+    def join(cls, folder: Path, name: str, what: str) -> Lock:
+        """Take the folder, or hold it once more where this thread has it."""
+        mine = cls._held.get(folder.resolve() / name)
+        if mine is None or mine.thread != threading.get_ident():
+            return cls.take(folder, name, what)
+        mine.times += 1
+        return mine
+
     def release(self) -> None:
-        """Let others in; the lock's file is gone. A second call does nothing."""
+        """Let others in; the lock's file is gone. Nothing happens once nobody holds it."""
+        if self.times == 0:
+            return
         self.times -= 1
         if self.times == 0:
             Lock._held.pop(self.path, None)
@@ -83,6 +93,19 @@ class Lock:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def _leave_to_the_parent() -> None:
+    """A forked child shares the locks: it must not keep them when its parent is killed."""
+    for lock in Lock._held.values():
+        lock.times = 0
+        with suppress(OSError):
+            os.close(lock.handle)
+    Lock._held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def holder(folder: Path, name: str) -> str | None:
@@ -99,6 +122,51 @@ def holder(folder: Path, name: str) -> str | None:
         os.close(handle)
 
 
+@contextmanager
+def reported(doing: str, path: Path) -> Iterator[None]:
+    """Turn the system's errors into an OutputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or str(error)
+        if error.errno == errno.ELOOP:
+            what = "a symbolic link, which is not followed"
+        raise OutputError(f"cannot {doing} {plain(path)}: {what}") from None
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of the regular file at `path`; OutputError for a link or anything else."""
+    # O_NONBLOCK: a pipe in the way is refused below instead of waited for.
+    more = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    with reported("read" if flags == os.O_RDONLY else "write", path):
+        handle = os.open(path, flags | more, 0o666)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and flags != os.O_RDONLY):
+        os.close(handle)
+        raise OutputError(
+            f"cannot write {plain(path)}: it is no file of frown's own; remove it, or choose "
+            "another folder"
+        )
+    return handle
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a regular file; OutputError for a link or anything else."""
+    with open(open_regular(path, os.O_RDONLY), "rb") as stream, reported("read", path):
+        return stream.read()
+
+
+def sync_names(folder: Path) -> None:
+    """Names of new files are on the disk when this returns, where the system can say so."""
+    if hasattr(os, "O_DIRECTORY"):
+        with reported("write", folder):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
 def require_writable(folder: Path) -> None:
     """Make the folder if need be, and a file in it; OSError where that fails."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +176,8 @@ def require_writable(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Put a file in its place in one step: readers find the old one or the new one.
+    """Put a file in its place in one step: readers find the old one or the new one, also after a
+    power failure.
 
     A link at `path` is replaced and not followed; a pipe or a device is written to.
     """
@@ -119,16 +188,12 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(handle)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-
-
-def new_text_file(path: Path) -> IO[str]:
-    """A file that was not there before, opened for text; a link or a file there is an OSError."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666)
-    return os.fdopen(handle, "w", encoding="utf-8", newline="")
 
 
 def _fresh(path: Path) -> tuple[int, Path]:
@@ -158,10 +223,17 @@ def _patient_lock(handle: int) -> bool:
 
 
 def _said(handle: int) -> str:
+    """The process that has the lock, as far as its file tells."""
     os.lseek(handle, 0, os.SEEK_SET)
-    with suppress(OSError):
-        return plain(os.read(handle, _MOST).decode("utf-8", "replace")) or "another run"
-    return "another run"
+    try:
+        told = json.loads(os.read(handle, _MOST))
+        process, host, since = int(told["process"]), str(told["host"]), float(told["since"])
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    except (ValueError, TypeError, KeyError, OSError, OverflowError):
+        return "another process"
+    if process == os.getpid() and host == socket.gethostname():
+        return f"this process itself, since {began}"
+    return plain(f"process {process} on {host}, since {began}")
 
 
 if sys.platform == "win32":

@@ -84,6 +84,14 @@ class Bounded:
     remark: str  # what else a reader must know, as of a solver that gave up
     _inside: _Inside = field(repr=False)
 
+    def __repr__(self) -> str:
+        count, functions = self.lower.shape
+        return (
+            f"<Bounded: {functions} functions over {count} regions, "
+            f"{float(self.lower.min()):.4g} to {float(self.upper.max()):.4g}, "
+            f"{len(self.layers)} layers>"
+        )
+
     def neuron_rows(self, layer: str) -> NeuronRows:
         """The rows behind a layer's interval, along the slopes that the method chose for them."""
         return self._inside.neuron_rows(layer)

@@ -67,8 +67,8 @@ class Rigorous:
         execution: "float32": the proof covers the network as executed in single precision, in any
             order of summation, as well (docs/soundness.md says what is assumed).
 
-    Raises InvalidInput for other values. Certificates are about ONNX files and labels; a torch
-    module has none.
+    Raises InvalidInput for other values. Certificates are about ONNX files; a torch module has
+    none.
     """
 
     certificates: Annotated[
@@ -238,10 +238,12 @@ class _Replays:
         self.proved = torch.zeros(len(begun.right), dtype=torch.float64)
         self.tried = torch.zeros_like(self.proved)
         self.files: dict[int, bytes] = {}
+        self.leaves: dict[int, int] = {}
         if before is not None and before.radius is not None:
             self.proved, self.margins = before.radius.clone(), before.margins.clone()
             self.tried = before.tried
             self.files = dict(before.certificates)
+            self.leaves = dict(before.leaves)
         self.proofs: Proofs | None = searched.proofs
         self._failing: dict[int, Tensor] = {}  # by a tree's identity, leaves that failed last
 
@@ -268,6 +270,7 @@ class _Replays:
         asked = self.problem.regions.radius
         if asked is not None:
             radius = radius.minimum(torch.from_numpy(asked))
+        found, radius = radius, self._provable(radius)
         complete = self.before is None or self.before.complete
         try:
             self._attempts(radius)
@@ -286,10 +289,33 @@ class _Replays:
             self.tried.maximum(radius),
             self.proved >= farthest(self.cast.region),
             self.files,
+            self.leaves,
             self.prover.execution,
             complete,
             pace,
+            self._less(found),
         )
+
+    def _provable(self, radius: Tensor) -> Tensor:
+        """The part of these radii of which a proof is known; a closing method may have none."""
+        if self.searched.inner is None or self.searched.base is None or self.proofs is None:
+            return radius
+        known = torch.maximum(self.proofs.radius, self.searched.base)
+        return radius.minimum(known.double().cpu())
+
+    def _less(self, found: Tensor) -> dict[int, str]:
+        """Remarks on inputs of which less is proved than a closing method found."""
+        inner, prover = self.searched.inner, self.prover.searcher
+        if inner is None:
+            return {}
+        own = found > self._provable(found)
+        name = "nothing" if prover.method.before is None else prover.method.before.name
+        remarks = {}
+        for k in own.nonzero().flatten().tolist():
+            n = int(self.begun.right[k])
+            what = f"{prover.method.name} reached {float(found[k]):.4g}, an estimate that"
+            remarks[n] = f"{what} cannot be replayed; proved is what {name} finds"
+        return remarks
 
     def _attempts(self, radius: Tensor) -> None:
         """Put what holds of radii beyond those tried before into `proved`, with its `margins`."""
@@ -315,15 +341,34 @@ class _Replays:
             self._economise(single)
 
     def _fall_back(self, radius: Tensor) -> None:
-        """Fall back to CROWN's own lines at CROWN's radius where less is left than CROWN had
-        proved."""
+        """Fall back to the proof before a closing method, and to CROWN's own lines at CROWN's
+        radius, where less is left than these had proved."""
         if self.searched.base is None:
             return
+        if self.searched.inner is not None:
+            self._fall_back_to(self.searched.inner, radius)
         base = self.searched.base.double().cpu().minimum(radius)
         worse = (self.proved < base).nonzero().flatten()
         if len(worse):
             found = self._replayed(worse, base[worse], self._by_rule)
             self._keep(worse, found, (found.margins > 0).all(1), base[worse])
+
+    def _fall_back_to(self, inner: Proofs, radius: Tensor) -> None:
+        """Replay these proofs where more was proved by them than is proved now."""
+        known = inner.radius.double().cpu().minimum(radius)
+        waiting = (self.proved < known).nonzero().flatten()
+        single = self.problem.regions.radius is not None
+        for attempt in (_FIRST,) if single else _TRIES:
+            if attempt.again or attempt.share is None:
+                continue
+            trial = known[waiting] * attempt.share
+            waiting, trial = (t[self.proved[waiting] < trial] for t in (waiting, trial))
+            if not len(waiting):
+                return
+            found = self._replayed(waiting, trial, inner.of(waiting))
+            good = (found.margins > 0).all(1)
+            self._keep(waiting, found, good, trial)
+            waiting = waiting[~good]
 
     def _points(self) -> None:
         """Prove the claim about the input alone where the one radius is 0.
@@ -365,6 +410,9 @@ class _Replays:
     def _keep(self, which: Tensor, found: _Replayed, good: Tensor, radius: Tensor) -> None:
         """Take in what was proved, with its certificates."""
         self.proved[which[good]], self.margins[which[good]] = radius[good], found.margins[good]
+        for k in good.nonzero().flatten().tolist():
+            cases = sum(len(done.tree.leaves) for done in found.trees.get(k, ()))
+            self.leaves[int(which[k])] = cases
         if self.prover.certificates:
             for k in good.nonzero().flatten().tolist():
                 file = found.file(self.prover.searcher.model, k, float(radius[k]))
@@ -411,7 +459,8 @@ class _Replays:
             left = ~(margins > 0)
             if not bool(left.any()):
                 break
-            done = replay_tree(replay, n, tree, wanted, left, self._failing.get(id(tree)))
+            doubts, record = self._failing.get(id(tree)), self.prover.certificates
+            done = replay_tree(replay, n, tree, wanted, left, doubts, record)
             self._failing[id(tree)] = done.failing
             torch.maximum(margins, done.margins, out=margins)
             found.append(done)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from importlib import import_module
 from math import isfinite
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from frown.certification.plain import markup
+from frown.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # What a row's status can be, and what it means.
 STATUSES = {
@@ -86,6 +94,11 @@ class Row:
     deployed: str = ""  # a precision: it is proved for the network as executed in that, too
     frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")
     input: str = ""  # SHA-256 of the input as little-endian doubles
+    broken_as: int | None = None  # the class that the nearest counterexample is taken for
+    leaves: int = 0  # cases that the proof distinguishes; 0: it is not one by cases
+    # Where branching went on: both ends of the bracket before, no further apart than they were.
+    radius_before: float | None = None
+    broken_before: float | None = None
 
     def proves(self, radius: float) -> bool:
         """True if the property is proved within `radius`.
@@ -122,17 +135,136 @@ class Certification:
     def status(self) -> list[str]:
         return [row.status for row in self.rows]
 
-    def certified_accuracy(self, radius: float) -> float:
-        """Share of the inputs proved to be classified right within `radius`."""
-        good = [r.proves(radius) for r in self.rows]
-        return float(np.mean(good)) if good else 0.0
+    @overload
+    def certified_accuracy(self, radius: float) -> float: ...
+
+    @overload
+    def certified_accuracy(self, radius: ArrayLike) -> float | NDArray[np.float64]: ...
+
+    def certified_accuracy(self, radius: ArrayLike) -> float | NDArray[np.float64]:
+        """Share of the inputs proved to be classified right within `radius`; for an array of radii
+        one share each."""
+        asked = np.asarray(radius, dtype=np.float64)
+        shares = [
+            float(np.mean([r.proves(float(one)) for r in self.rows])) if self.rows else 0.0
+            for one in asked.ravel()
+        ]
+        return shares[0] if asked.ndim == 0 else np.array(shares).reshape(asked.shape)
+
+    # -- where people work -------------------------------------------------------------
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with one line per input, its number as the index.
+
+        Raises InvalidInput where pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise InvalidInput("to_pandas needs pandas: pip install pandas") from None
+        columns = [name for name in Row.__dataclass_fields__ if name != "margins"]
+        held = [{name: getattr(row, name) for name in columns} for row in self.rows]
+        frame = pandas.DataFrame(held, columns=columns)
+        for name in ("target", "broken_as"):  # whole numbers, or none
+            frame[name] = frame[name].astype("Int64")
+        for name in ("failed", "broken", "radius_before", "broken_before"):
+            frame[name] = frame[name].astype("float64")
+        return frame.set_index("index")
+
+    def save(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write the files that `frown certify --out` writes, which `frown.open` and
+        `frown report` read; with `force` over those of an earlier run.
+
+        Raises OutputError where they cannot be written.
+        """
+        return Path(_above("jobs.files").save_results(self, Path(folder), force=force))
+
+    def plot(
+        self,
+        kind: str = "accuracy",
+        *others: Certification,
+        width: float = 5.0,
+        height: float | None = None,
+    ) -> Figure:
+        """A matplotlib figure, `width` inches wide, of this result and `others` beside it.
+
+        Args:
+            kind: "accuracy" (certified accuracy against radius), "brackets" (proved to broken, for
+                every input) or "radii" (proved radii, sorted).
+
+        Raises InvalidInput for another kind, and where matplotlib is not installed.
+        """
+        results: dict[str, Certification] = {}
+        for one in (self, *others):
+            name = one.rows[0].method if one.rows else "none"
+            numbered = (f"{name} ({k})" for k in range(2, len(results) + 3))
+            free = name if name not in results else next(n for n in numbered if n not in results)
+            results[free] = one
+        figure: Figure = _above("report.figures").figure(results, kind, width, height)
+        return figure
+
+    def report(self, out: str | Path = "report.html", images: ArrayLike | None = None) -> Path:
+        """Write one self-contained page; `images` (N, H, W) or (N, H, W, 3), where inputs are some.
+
+        Raises OutputError where the file cannot be written.
+        """
+        title = f"How robust is {Path(self.model).name or 'a network'}?"
+        method = self.rows[0].method if self.rows else "frown"
+        shown = None if images is None else np.asarray(images)
+        page = _above("report.page").write_report({method: self}, shown, Path(out), title)
+        return Path(page)
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for notebooks."""
+        most = 10
+        cells = "".join(
+            f"<tr><td>{row.index}</td><td>{row.label}</td><td>{row.prediction}</td>"
+            f"<td>{markup(row.status)}</td><td>{_shown(row.radius, -1)}</td>"
+            f"<td>{_shown(row.broken, 1)}</td></tr>"
+            for row in self.rows[:most]
+        )
+        more = f"<p>… and {len(self) - most} more</p>" if len(self) > most else ""
+        names = ("index", "label", "prediction", "status", "proved", "broken")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        return f"<p>{markup(repr(self)[1:-1])}</p><table><tr>{head}</tr>{cells}</table>{more}"
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Certification: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Certification:
+        """The row at a place, or the rows of a slice as a result of their own."""
+        if isinstance(place, slice):
+            rows = self.rows[place]
+            kept = {row.index for row in rows}
+            found = {i: x for i, x in self.counterexamples.items() if i in kept}
+            return replace(self, rows=rows, counterexamples=found)
+        return self.rows[place]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __repr__(self) -> str:
         mean = float(np.mean(self.radius)) if self.rows else float("nan")
-        return f"<Certification of {len(self.rows)} inputs, mean radius {mean:.4g}>"
+        shown = digits(mean, 4, -1)
+        return f"<Certification of {len(self.rows)} inputs, mean radius {shown:.4g}>"
+
+
+def _above(module: str) -> Any:
+    """A module of a layer above: files and pages know results, which know only their names."""
+    return import_module(f"frown.{module}")
+
+
+def _shown(value: float | None, way: int) -> str:
+    """A radius with four digits, rounded to the side on which it holds."""
+    if value is None:
+        return "–"
+    return f"{digits(value, 4, way):.4g}" if isfinite(value) else "any"
 
 
 @dataclass(frozen=True)
@@ -182,5 +314,5 @@ class Sensitivity:
 
     def __repr__(self) -> str:
         mean = np.nanmean(self.radius, axis=0) if self.rows else np.full(len(self.frames), np.nan)
-        shown = ", ".join(f"{r:.3g}" for r in mean)
+        shown = ", ".join(f"{digits(r, 3, -1):.3g}" for r in mean)
         return f"<Sensitivity of {len(self)} inputs, mean radius by frame {shown}>"

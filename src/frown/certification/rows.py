@@ -7,10 +7,11 @@ import torch
 
 from frown.certification.agreement import Compared
 from frown.certification.certificates import Kept
-from frown.certification.findings import Findings, joined
+from frown.certification.findings import Broken, Findings, joined
 from frown.certification.results import Row
 from frown.certification.statement import input_digest
-from frown.problem.property import LabelWins, Property
+from frown.methods.branch.method import Branch
+from frown.problem.property import LabelWins, OneSide, Property
 
 
 def rows_of(
@@ -46,7 +47,7 @@ def rows_of(
             point = asked == 0  # the claim is about the input alone
             held = not point or findings.held(k)
             if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
-                remark = findings.nothing
+                remark = findings.nothing(n)
             if end <= radius and not findings.rigorous:
                 # Rounding has fooled the estimate: nothing is left of it.
                 radius, known, whole, held = 0.0, {}, False, False
@@ -63,6 +64,7 @@ def rows_of(
                 remark = "a tie: another class scores as high as the label"
             else:
                 remark = "the property does not hold at the input itself"
+        before = findings.searched.unbranched if method == Branch.name else None
         label, target = _labels(wanted, n, int(begun.prediction[n]))
         rows.append(
             Row(
@@ -78,13 +80,22 @@ def rows_of(
                 broken=None if np.isinf(end) else end,
                 margins=known,
                 seconds=seconds / max(1, len(regions)),
-                complete=findings.complete,
+                complete=findings.complete and place.get(n) not in findings.searched.early,
                 level=level,
                 remark=remark,
                 certificate=kept.files.get(n, ""),
                 deployed=findings.execution,
                 frames=regions.moving(n),
                 input=input_digest(regions.x[n]),
+                broken_as=_broken_as(wanted, broken, n, int(begun.prediction[n])),
+                leaves=findings.leaves(place[n]) if radius > 0 and n in place else 0,
+                # What lies within a proved radius is proved, whoever found it first.
+                radius_before=None
+                if before is None or n not in place
+                else min(radius, float(before.proved[place[n]])),
+                broken_before=None
+                if before is None or np.isinf(before.broken[n])
+                else float(before.broken[n]),
             )
         )
     return rows
@@ -92,9 +103,23 @@ def rows_of(
 
 def _labels(wanted: Property, n: int, prediction: int) -> tuple[int, int | None]:
     """Label and target of input n; of a property without labels, the model's answer."""
+    if isinstance(wanted, OneSide):
+        return int(wanted.label[n]), None
     if not isinstance(wanted, LabelWins):
         return prediction, None
     return int(wanted.label[n]), None if wanted.only is None else int(wanted.only[n, 0])
+
+
+def _broken_as(wanted: Property, broken: Broken, n: int, prediction: int) -> int | None:
+    """The class that input n's nearest counterexample is taken for; None: there is none, or the
+    property is not about labels."""
+    if not isinstance(wanted, LabelWins) or np.isinf(broken.radius[n]):
+        return None
+    if n in broken.clause:
+        return _rivals(wanted, n)[broken.clause[n]]
+    if wanted.only is not None:  # the input itself, which only the target must not take
+        return int(wanted.only[n, 0])
+    return prediction if prediction != int(wanted.label[n]) else None
 
 
 def _rivals(wanted: Property, n: int) -> list[int]:

@@ -36,6 +36,7 @@ from frown.problem.problem import Problem
 ATTACK = 0.15  # of the time, where it is limited, is for the attack
 LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the budget
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
+PART, LEAST_PART, TAIL = 32, 8, 4  # inputs of a batch: most, least, and the share of what is left
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
 
@@ -58,6 +59,7 @@ class Outcome:
 
     rows: tuple[Row, ...]
     counterexamples: Mapping[Key, NDArray[np.float64]]
+    provisional: bool = False  # an interrupt cut it short: worth doing again
 
 
 class Watch:
@@ -78,7 +80,7 @@ class Stages:
     attack: PGD | None
     prover: Prover | None  # None: estimates are enough
     certificates: Certificates | None
-    size: int  # inputs of a batch
+    parts: tuple[NDArray[np.int64], ...]  # the places of each batch's inputs
 
     @property
     def clock(self) -> Clock:
@@ -169,10 +171,8 @@ class _Run:
         self.stages, self.problem, self.watch = stages, problem, watch
         self.stage = stages.searcher.method.name
         self.radii: list[float] = []  # of the rows yielded
-        size = stages.size
-        self.parts = [
-            np.arange(a, min(a + size, len(problem))) for a in range(0, len(problem), size)
-        ]
+        self.parts = stages.parts
+        self.count = sum(map(len, self.parts))
 
     def all(self) -> Iterator[Outcome]:
         """Work through the batches; an interrupt yields what those under way have proved."""
@@ -211,7 +211,7 @@ class _Run:
                 batch.searched = replace(batch.searched, complete=False)
                 self._cut_short(batch)
                 self._compare(batch)
-                yield self._outcome(batch)
+                yield replace(self._outcome(batch), provisional=True)
                 self._tell("done")
             raise
 
@@ -266,7 +266,7 @@ class _Run:
                 done = len(self.radii)
                 proved = self.radii + batch.searched.bracket.proved.tolist()
                 mean = sum(proved) / max(1, len(proved))
-                self.watch.progress(Progress(done, len(self.problem), mean, self.stage))
+                self.watch.progress(Progress(done, self.count, mean, self.stage))
             batch.searched = batch.search.found
 
     def _go_on(self, batch: _Underway, clock: Clock) -> bool:
@@ -347,7 +347,22 @@ class _Run:
     def _tell(self, stage: str) -> None:
         self.stage = stage
         mean = float(np.mean(self.radii)) if self.radii else 0.0
-        self.watch.progress(Progress(len(self.radii), len(self.problem), mean, stage))
+        self.watch.progress(Progress(len(self.radii), self.count, mean, stage))
+
+
+def parts_of(count: int, size: int) -> list[NDArray[np.int64]]:
+    """Places of `count` inputs in batches of `size`, of which PART at most where there are more
+    than one batch's, smaller ones last: where several workers share them, none waits long for the
+    others. They do not depend on how many share them."""
+    if count <= size:
+        return [np.arange(count)]
+    size = min(size, PART)
+    parts, begin = [], 0
+    while begin < count:
+        taken = min(size, max(LEAST_PART, -(-(count - begin) // TAIL)))
+        parts.append(np.arange(begin, min(begin + taken, count)))
+        begin += taken
+    return parts
 
 
 def batch_size(plan: Plan, method: Method, work: Work, count: int) -> int:

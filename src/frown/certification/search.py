@@ -24,10 +24,11 @@ from frown.bounds.proof import Proofs
 from frown.bounds.surroundings import stepwise
 from frown.bounds.work import Work
 from frown.certification.counterexamples import confirmed
-from frown.certification.findings import Begun, Broken, Searched
+from frown.certification.findings import Begun, Broken, Searched, Unbranched
 from frown.certification.radius import Bracket, Evaluate, Goal, search
 from frown.graph.affine import Conv
 from frown.methods.crown import Crown, CrownIbp, Fixed
+from frown.methods.frown.curved import further
 from frown.problem.options import Option, check_options
 from frown.problem.property import positive
 from frown.read.model import Model
@@ -48,6 +49,7 @@ FIRST = 0.5  # of the time left is the most that the first radius may take
 HASTE = 0.6  # of what a proof should take is too little time to begin with it
 CAREFUL = 0.05  # of where a linear network's margins vanish: the first radius where time is limited
 LEAP = 10.0  # times as far as what is proved is the most that the next radius may then be
+FURTHER = 1.5  # times a radius is where a costlier method looks first
 HOPE = 0.2  # of what they gained at first is the most they are believed to gain then
 
 
@@ -100,6 +102,7 @@ class Searcher:
     single: bool  # whether one radius is asked about
     work: Work
     proofs: float = 0.0  # what follows a search: 0 nothing, 1 a proof, more with its check
+    straight: bool = False  # whether proofs must do without curvatures, as those of certificates
 
     @property
     def base(self) -> Fixed:
@@ -135,7 +138,10 @@ class RadiusSearch:
         self._cheap: Bracket | None = None
         self._base: Tensor | None = None
         self._proofs: Proofs | None = None
+        self._inner: Proofs | None = None
         self._broken: Broken | None = None
+        self._unbranched: Unbranched | None = None
+        self._early: set[int] = set()
         self._fixed: Evaluate | None = None  # margins by fixed lines, as asked for `_base`
         self._complete = True
         self._remarks: dict[int, str] = {}
@@ -150,9 +156,12 @@ class RadiusSearch:
             self._cheap,
             None if self._base is None else self._base.clone(),
             self._proofs,
+            self._inner,
             self._broken,
             self._complete,
             dict(self._remarks),
+            self._unbranched,
+            frozenset(self._early),
         )
 
     # -- stages ----------------------------------------------------------------------------
@@ -250,11 +259,31 @@ class RadiusSearch:
             yield from self._insist(evaluate, bracket, goal)
         self._at_least(bracket)
         self._fixed = None
+        yield from self._further(method, goal)
         closes = isinstance(closing, Closing)
         if not closes and not single:
             self._say_what_is_open(goal)
         if isinstance(closing, Closing) and not clock.expired():
             yield from self._close(closing, broken)
+
+    def _further(self, method: Method, goal: Goal) -> Iterator[Searched]:
+        """Radii by a costlier method, from those that another has left; its proofs are kept."""
+        plan, region = self._of.plan, self._begun.cast.region
+        costlier = further(method, plan, region)
+        if costlier is None or self._proofs is None or self._clock.expired():
+            return
+        if self._of.straight:
+            for n in self._begun.right.tolist():
+                self._remarks[n] = "rows were not bent: certificates and execution know none"
+            return
+        self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
+        before, limit, single = self._bracket, self._begun.limit, self._of.single
+        self._bracket = before.onwards()
+        first = limit if single else (FURTHER * before.proved).minimum(limit)
+        evaluate = self._evaluate(costlier, self._proofs)
+        yield from self._run(evaluate, first, goal, 1 if single else 12)
+        every = torch.arange(len(before.proved), device=first.device)
+        self._bracket = self._bracket.take_over(every, before)
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -427,6 +456,9 @@ class RadiusSearch:
         begun, of = self._begun, self._of
         radius, points = broken.ends(begun)
         ends = Ends(self._bracket.proved.clone(), begun.limit, radius, points, of.single)
+        self._unbranched = Unbranched(ends.proved.clone(), broken.radius.copy())
+        if self._proofs is not None:
+            self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
         yield self.found
         region, property = begun.cast.region, begun.cast.property
         updates = method.close(of.plan, region, property, ends, replace(of.work, clock=self._clock))
@@ -451,7 +483,7 @@ class RadiusSearch:
                     self._proofs.keep(first + k, proved[k : k + 1], update.proof, first)
             if update.remark:
                 self._remarks[n] = update.remark
-            self._complete &= update.complete
+            (self._early.discard if update.complete else self._early.add)(k)
             yield self.found
 
     def _first(self) -> Tensor:

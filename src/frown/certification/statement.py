@@ -26,7 +26,7 @@ from frown.read.model import Model
 # Options that change the region, the property, their units, or how they are proved.
 SAID = {
     "region": ("norm", "frames", "frame_axis", "sensitivity", "scale", "bounds", "eps"),
-    "property": ("target",),
+    "property": ("target", "threshold", "within", "multilabel", "top", "property"),
     "units": ("divide", "mean", "std"),
     "proof": ("level", "deployed"),
 }
@@ -35,13 +35,14 @@ UNSAID = {
     "inputs, which rows name": ("model", "data", "labels", "label_column", "samples"),
     "search": (
         *("method", "tol", "group", "wide", "rule", "steps", "tangents", "boxes", "attack"),
-        *("inner", "seconds", "gap"),
+        *("inner", "seconds", "gap", "curved"),
     ),
     "machine": ("threads", "workers", "device", "dtype", "time_limit", "memory", "batch"),
-    "output": ("out", "certificates", "force", "quiet", "json"),
+    "output": ("out", "certificates", "force", "resume", "fail_under", "quiet", "json"),
 }
 
 KEY = "statement"  # where a result's settings hold it
+EACH, BOX = "one per input", "the whole box"  # of `Statement.eps`
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -93,7 +94,7 @@ class Statement:
     mean: Spread | None = None  # the model is given (x - mean) / std
     std: Spread | None = None
     target: str = "all"  # every other class; a class; +K; `GIVEN`
-    eps: str | None = None  # the radius asked about; None: searched for
+    eps: str | None = None  # the radius asked about, `EACH` or `BOX`; None: searched for
     deployed: str = ""
     condition: str = ""  # in words, where it is not that labels win
 
@@ -192,8 +193,16 @@ class Statement:
     def scaled(self) -> bool:
         return self.scale is not None and (not self.scale.single or self.scale.least != 1)
 
+    @property
+    def box(self) -> bool:
+        """True if regions are boxes of given ends, which have no radius."""
+        return self.eps == BOX
+
     def allowed(self, radius: str = "the radius") -> str:
         """A clause on which changes are within a radius."""
+        if self.box:
+            within = f"no number of the input leaves its box{self.range_text()}"
+            return f"{within}, made narrower about its middle by the factor {radius}"
         clause = self._moving() + self._size(radius)
         if self.fixed:
             clause += f"; {self.fixed:,} of {self.features:,} numbers may not change at all"
@@ -274,6 +283,10 @@ class Statement:
         text = "the data's own units"
         if self.divide is not None:
             text = f"the data's units divided by {exact(self.divide)}"
+        if self.box:
+            text = f"boxes: 1 is all of one, whose ends are in {text}"
+        elif self.scaled:
+            text = f"multiples of each number's scale, which is in {text}"
         if self.mean is not None or self.std is not None:
             mean = "mean" if self.mean is None or not self.mean.single else str(self.mean)
             std = "std" if self.std is None or not self.std.single else str(self.std)
@@ -290,8 +303,18 @@ class Statement:
         """A note that one radius was asked about; empty where it was searched for."""
         if self.eps is None:
             return ""
+        if self.box:
+            return "Only boxes as a whole were asked about: the radius 1 is all of one."
         which = f"the radius {self.eps}" if _is_number(self.eps) else "one radius per input"
         return f"Only {which} was asked about: nothing is said of larger ones."
+
+    def at(self) -> str:
+        """The radius asked about, to stand behind "at"."""
+        return "the radius of each input" if self.eps == EACH else self.eps or "any radius"
+
+    def held(self) -> str:
+        """The words for inputs at which the property holds before any change."""
+        return "with the property" if self.condition else "classified correctly"
 
     def radius_title(self) -> str:
         """The title of an axis of radii."""
@@ -319,6 +342,11 @@ class Statement:
             ("radius asked about", self.eps or ""),
             ("execution covered", self.deployed),
         ]
+
+    @property
+    def typed(self) -> bool:
+        """True if `options` say all of it: not conditions, boxes and radii of each input."""
+        return not self.condition and (self.eps is None or _is_number(self.eps))
 
     def options(self) -> list[str]:
         """The options of `frown certify`, with FILE for numbers that differ from feature to
@@ -390,9 +418,9 @@ def statement_of(
     for inner_mean, inner_std in model.normalisation:
         mean, std = mean + std * inner_mean, std * inner_std
     eps = None
-    if regions.radius is not None and not regions.box:
+    if regions.radius is not None:
         same = (regions.radius == regions.radius[0]).all()
-        eps = repr(float(regions.radius[0])) if same else "one per input"
+        eps = BOX if regions.box else repr(float(regions.radius[0])) if same else EACH
     return Statement(
         norm=regions.p,
         frames="all" if frames is None else frames.name,

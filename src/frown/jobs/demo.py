@@ -1,4 +1,4 @@
-"""`frown demo`: certify handwritten digits four ways and write a page about it."""
+"""`frown demo`: certify handwritten digits five ways and write a page about it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +19,22 @@ from rich.table import Table
 from frown import api
 from frown.certification.folder import write_whole
 from frown.certification.plain import plain
-from frown.certification.results import percent
+from frown.certification.results import cut, percent
 from frown.certification.run import Watch
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.job import certify_files
 from frown.jobs.options import Request, request_of
 from frown.jobs.screen import BarWatch, Screen, bars
-from frown.jobs.table import round_radii
+from frown.jobs.table import branching, round_radii
 from frown.problem.data import Dataset, read_data
 from frown.report.comparison import Comparison, display_name
 from frown.report.gallery import counterexample
 from frown.report.page import write_report
 from frown.report.read import as_images, read_results
 
-METHODS = ("interval", "fastlin", "crown", "frown")
-SAMPLES = 60
+METHODS = ("interval", "fastlin", "crown", "frown", "branch")
+SAMPLES = 30
+SECONDS = 0.3  # of branching, for each digit
 MODEL, DATA, PAGE = "digits.onnx", "digits.npz", "report.html"
 _INTERRUPTED = 130
 
@@ -56,12 +58,16 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
         "before the classifier may change its answer?\n",
         highlight=False,
     )
-    requests = {m: _request(model, data, m, samples, out / m) for m in METHODS}
+    methods: tuple[str, ...] = METHODS
+    if any(find_spec(name) is None for name in ("scipy", "highspy")):
+        methods = METHODS[:-1]
+        console.print("Branching is left out: it needs pip install 'frown[lp]'.\n", markup=False)
+    requests = {m: _request(model, data, m, samples, out / m) for m in methods}
     with bars(console) as shown:
         for method, request in requests.items():
             if not certify_files(request, _DemoScreen(shown, display_name(method), samples)):
                 return _INTERRUPTED
-    comparison = Comparison.of({m: read_results(out / m) for m in METHODS})
+    comparison = Comparison.of({m: read_results(out / m) for m in methods})
     page = _report(comparison, model, digits, requests["frown"], out / PAGE)
     console.print(_table(comparison))
     console.print(
@@ -72,6 +78,8 @@ def run(out: Path, samples: int = SAMPLES, console: Console | None = None) -> in
     gain = comparison.gain("frown", "crown")
     if gain is not None:
         console.print(f"FROWN proves radii {gain:.1%} larger than CROWN’s.", highlight=False)
+    for line in branching(comparison.results[comparison.main].rows):
+        console.print(line[:1].upper() + line[1:] + ".", highlight=False)
     following = _shell(
         "certify",
         model,
@@ -134,6 +142,8 @@ def _request(model: Path, data: Path, method: str, samples: int, out: Path) -> R
         "threads": 1,
         "out": out,
     }
+    if method == "branch":
+        given["seconds"] = SECONDS
     words: list[object] = ["certify", model, data]
     for name, value in given.items():
         words += [f"--{name}", *(value if isinstance(value, tuple) else (value,))]
@@ -172,18 +182,18 @@ def _report(
 
 def _table(comparison: Comparison) -> Table:
     """Per method: mean radius, certified accuracy at round radii, time."""
-    radii = round_radii(max((comparison.mean(m) or 0.0) for m in METHODS) * 1.5, 3)[:3]
+    radii = round_radii(max((comparison.mean(m) or 0.0) for m in comparison.methods) * 1.5, 3)[:3]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method")
     table.add_column("mean radius", justify="right")
     for radius in radii:
         table.add_column(f"at {radius:g}", justify="right")
     table.add_column("seconds", justify="right")
-    for method in METHODS:
+    for method in comparison.methods:
         mean = comparison.mean(method)
         table.add_row(
             display_name(method),
-            "–" if mean is None else f"{mean:.4f}",
+            "–" if mean is None else f"{cut(mean, 4, -1):.4f}",
             *(f"{percent(comparison.certified(method, radius))}%" for radius in radii),
             f"{comparison.seconds(method):.2f}",
             style="bold" if method == comparison.main else "",
@@ -191,5 +201,5 @@ def _table(comparison: Comparison) -> Table:
     mean = comparison.mean_broken()
     if mean is not None:
         unbroken = (f"{percent(comparison.unbroken(radius))}%" for radius in radii)
-        table.add_row("Attack", f"{mean:.4f}", *unbroken, "", style="dim")
+        table.add_row("Attack", f"{cut(mean, 4, 1):.4f}", *unbroken, "", style="dim")
     return table

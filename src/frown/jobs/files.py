@@ -6,13 +6,16 @@ import csv
 import json
 import math
 import os
+import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import BytesIO
+from datetime import UTC, datetime
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import IO, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +23,15 @@ from numpy.typing import NDArray
 from frown.certification.folder import (
     RESULTS_LOCK,
     Lock,
-    new_text_file,
+    open_regular,
+    read_regular,
     require_writable,
     write_whole,
 )
 from frown.certification.plain import cell
-from frown.certification.results import Row
-from frown.errors import OutputError
+from frown.certification.results import Certification, Row
+from frown.errors import InvalidInput, OutputError
+from frown.jobs.store import Names, Store
 
 ROWS_JSON = "results.jsonl"
 ROWS_CSV = "results.csv"
@@ -35,6 +40,8 @@ RUN = "run.json"
 Key = (
     int | tuple[int, int]
 )  # of a counterexample: the row's index, and the frame of a row of its own
+NAMES = Names(manifest=RUN, rows=ROWS_JSON)
+JOURNAL = ".frown-counterexamples"  # while a run lasts: those since the array was written
 FILES = (ROWS_JSON, ROWS_CSV, COUNTEREXAMPLES, RUN)
 
 # Counterexamples are one array and rewritten whole, so not after every batch.
@@ -72,6 +79,10 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "deployed": row.deployed,
         "frames": row.frames,
         "input": row.input,
+        "broken_as": row.broken_as,
+        "leaves": row.leaves,
+        "radius_before": _finite(row.radius_before),
+        "broken_before": _finite(row.broken_before),
         "settings": strict(origin.settings),
         "version": origin.version,
         "model": origin.digest,
@@ -124,91 +135,167 @@ class ResultFiles:
     """Writes a run's files; every finished batch is on disk when `append` returns.
 
     Nothing is opened, and nothing from before overwritten, until the first row or
-    `close`, so a run refused for bad input leaves earlier results alone.
+    `close`, so a run refused for bad input leaves earlier results alone. Rows are a `Store`, in any
+    order while the run lasts and in the order of `keys` when it ends; counterexamples are in a
+    journal until then.
     """
 
     directory: Path
     about: dict[str, Any]  # for run.json
     origin: Origin
     lock: Lock
-    rows: int = 0
-    _streams: list[IO[str]] = field(default_factory=list)
+    keys: Mapping[Key, str] = field(default_factory=dict)  # of the rows, in order
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that a resumed run shares
+    _store: Store | None = None
+    _table: IO[str] | None = None
+    _journal: IO[bytes] | None = None
     _labels: dict[int, int] = field(default_factory=dict)
     _examples: dict[Key, NDArray[np.floating]] = field(default_factory=dict)
     _written: float = field(default_factory=time.monotonic)
 
     @classmethod
     def prepare(
-        cls, directory: Path, about: dict[str, Any], origin: Origin, *, force: bool = False
+        cls,
+        directory: Path,
+        about: dict[str, Any],
+        origin: Origin,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        keys: Mapping[Any, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> ResultFiles:
         """Make sure that results can be written, or raise OutputError.
 
-        `force` allows overwriting the results of an earlier run. The folder is taken: another
-        run is refused until `release`.
+        `force` allows overwriting the results of an earlier run, `resume` goes on with them: the
+        rows are in `done`. Raises InvalidInput, with what differs, where they were made with other
+        settings. The folder is taken: another run is refused until `release`.
         """
         with writing(directory):
             require_writable(directory)
             lock = Lock.take(directory, RESULTS_LOCK, "results")
-        held = [name for name in FILES if os.path.lexists(directory / name)]
-        folders = [name for name in held if (directory / name).is_dir()]
-        if held and (folders or not force):
-            lock.release()
+        shared = about.get("settings", {}) if settings is None else settings
+        files = cls(directory, about, origin, lock, dict(keys or {}), strict(shared))
+        try:
+            held = [name for name in FILES if os.path.lexists(directory / name)]
+            folders = [name for name in held if (directory / name).is_dir()]
             if folders:
                 raise OutputError(
                     f"cannot write results to {directory}: {', '.join(folders)} in it is a folder; "
                     "choose another --out"
                 )
-            raise OutputError(
-                f"{directory} already holds results ({', '.join(held)}); "
-                "choose another --out, or overwrite them with --force"
-            )
-        return cls(directory, about, origin, lock)
+            if held and resume:
+                files._go_on()
+            elif held and not force:
+                raise OutputError(
+                    f"{directory} already holds results ({', '.join(held)}); choose another --out, "
+                    "go on with --resume, or overwrite them with --force"
+                )
+        except BaseException:
+            files.release()
+            raise
+        return files
+
+    @property
+    def done(self) -> dict[Key, dict[str, Any]]:
+        """The rows that are there from an earlier run, by `Key`."""
+        store = self._store
+        if store is None:
+            return {}
+        return {key: dict(store[own]) for key, own in self.keys.items() if own in store}
 
     def append(
-        self, rows: Sequence[Row], counterexamples: Mapping[Any, NDArray[np.floating]]
+        self,
+        rows: Sequence[Row],
+        counterexamples: Mapping[Any, NDArray[np.floating]],
+        *,
+        provisional: bool = False,
     ) -> None:
-        """Add finished rows and their counterexamples (by `Key`), and flush."""
+        """Add finished rows and their counterexamples (by `Key`), and flush.
+
+        Provisional ones are there until somebody resumes the run, and are done again then. Rows
+        that are there already are left as they are.
+        """
         with writing(self.directory):
-            lines, table = self._open()
-            writer = csv.writer(table, lineterminator="\n")
+            store, table, journal = self._open()
+            new: dict[str, dict[str, Any]] = {}
             for row in rows:
-                entry = record(row, self.origin)
-                lines.write(dumps(entry) + "\n")
-                writer.writerow([_cell(entry[c]) for c in COLUMNS])
-                self._labels[row.index] = row.label
-            for stream in (lines, table):
-                stream.flush()
-            self.rows += len(rows)
+                other = f"row {len(store) + len(new)}"  # of rows that nobody will go on with
+                key = self.keys.get(key_of_row(row, self.keys), other)
+                if key not in store:
+                    new[key] = record(row, self.origin)
+                    self._labels[row.index] = row.label
+            # A row that is there has its counterexample, whatever ends the run in between.
+            for at, point in counterexamples.items():
+                journal.write(_entry(at, point))
+            journal.flush()
             self._examples.update(counterexamples)
+            store.append(
+                {key: json.loads(dumps(e)) for key, e in new.items()}, provisional=provisional
+            )
+            writer = csv.writer(table, lineterminator="\n")
+            writer.writerows([_cell(entry[c]) for c in COLUMNS] for entry in new.values())
+            table.flush()
             if counterexamples and time.monotonic() - self._written > _REWRITE_SECONDS:
                 self._write_examples()
 
     def close(self, outcome: Mapping[str, Any]) -> None:
         """Finish the files; `outcome` goes into run.json beside the settings."""
         with writing(self.directory):
-            for stream in self._open():
-                stream.close()
+            store, table, journal = self._open()
+            table.close()
+            if self.keys:
+                store.arrange(list(self.keys.values()))
+            self._rewrite_table(_lines_of(store.path))
             self._write_examples()
-            self._write_run({"rows": self.rows, **outcome})
+            journal.close()
+            (self.directory / JOURNAL).unlink(missing_ok=True)
+            count = sum(1 for _ in _lines_of(store.path))
+            store.describe(strict({**self.about, "rows": count, **outcome}))
 
     def release(self) -> None:
         """Let other runs write to the folder."""
+        if self._store is not None:
+            self._store.close()
+        for stream in (self._table, self._journal):
+            if stream is not None:
+                stream.close()
         self.lock.release()
 
-    def _open(self) -> tuple[IO[str], IO[str]]:
-        if not self._streams:
-            for name in FILES:
+    def _open(self) -> tuple[Store, IO[str], IO[bytes]]:
+        if self._store is None:
+            for name in (*FILES, JOURNAL):
                 (self.directory / name).unlink(missing_ok=True)
-            for name in (ROWS_JSON, ROWS_CSV):
-                self._streams.append(new_text_file(self.directory / name))
-            csv.writer(self._streams[1], lineterminator="\n").writerow(COLUMNS)
+            self._store = Store(self.directory, self.settings, names=NAMES, lock=self.lock)
+        if self._table is None or self._journal is None:
             # No number of rows: it would be wrong as soon as there is one more.
-            self._write_run({"state": "running"})
-        return self._streams[0], self._streams[1]
+            self._store.describe(strict({**self.about, "state": "running"}))
+            self._rewrite_table(_lines_of(self._store.path))
+            if os.path.lexists(self.directory / JOURNAL):  # its last entry may be cut short
+                self._write_examples()
+                (self.directory / JOURNAL).unlink()
+            self._table = (self.directory / ROWS_CSV).open("a", encoding="utf-8", newline="")
+            self._journal = open(  # noqa: SIM115  (closed by `close` and `release`)
+                open_regular(self.directory / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab"
+            )
+        return self._store, self._table, self._journal
 
-    def _write_run(self, outcome: Mapping[str, Any]) -> None:
-        content = {**self.about, **outcome}
-        write_whole(self.directory / RUN, (dumps(content, indent=2) + "\n").encode())
+    def _go_on(self) -> None:
+        """Open what an earlier run left."""
+        self._store = Store(self.directory, self.settings, names=NAMES, lock=self.lock)
+        known = {(k if isinstance(k, tuple) else (k, -1)): k for k in self.keys}
+        there = _read_examples(self.directory)
+        for place, point in there.items():
+            if place in known and self.keys[known[place]] in self._store:
+                self._examples[known[place]] = point
+        self._labels = {int(row["index"]): int(row["label"]) for row in self.done.values()}
+
+    def _rewrite_table(self, records: Iterable[Mapping[str, Any]]) -> None:
+        text = StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([_cell(entry.get(c)) for c in COLUMNS] for entry in records)
+        write_whole(self.directory / ROWS_CSV, text.getvalue().encode())
 
     def _write_examples(self) -> None:
         """x, y and index: the file can be given to `frown certify` as data. And frame, where
@@ -229,6 +316,80 @@ class ResultFiles:
         )
         write_whole(self.directory / COUNTEREXAMPLES, file.getbuffer())
         self._written = time.monotonic()
+
+
+def save_results(result: Certification, folder: Path, *, force: bool = False) -> Path:
+    """Write a result of Python as `frown certify --out` would; OutputError as there."""
+    about = {
+        "version": result.version,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": {"file": result.model, "sha256": result.digest},
+        "method": result.rows[0].method if result.rows else "",
+        "settings": result.settings,
+        "asked": len(result.rows),
+    }
+    origin = Origin(result.settings, result.version, result.digest)
+    files = ResultFiles.prepare(folder, about, origin, force=force)
+    try:
+        files.append(result.rows, result.counterexamples)
+        files.close({"state": "finished"})
+    finally:
+        files.release()
+    return folder
+
+
+def key_of_row(row: Row, known: Mapping[Key, str]) -> Key:
+    """The key of a row: its index or, of a frame that moved alone, a pair."""
+    if row.index in known or not row.frames.isdigit():
+        return row.index
+    return row.index, int(row.frames)
+
+
+def _lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            yield json.loads(line)
+
+
+_ENTRY = "<qqq"  # index, frame, and how many doubles follow
+
+
+def _entry(key: Key, point: NDArray[np.floating]) -> bytes:
+    """A counterexample in the journal."""
+    index, frame = key if isinstance(key, tuple) else (key, -1)
+    shape = np.array(point.shape, "<i8")
+    values = np.ascontiguousarray(point, "<f8")
+    head = struct.pack(_ENTRY, index, frame, len(shape))
+    return head + shape.tobytes() + values.tobytes()
+
+
+def _read_examples(directory: Path) -> dict[tuple[int, int], NDArray[np.float64]]:
+    """Counterexamples by index and frame (-1: none): of the array, and of the journal, whose last
+    entry may have been cut short."""
+    found: dict[tuple[int, int], NDArray[np.float64]] = {}
+    path, journal = directory / COUNTEREXAMPLES, directory / JOURNAL
+    if os.path.lexists(path):
+        try:
+            with np.load(BytesIO(read_regular(path)), allow_pickle=False) as held:
+                index = held["index"].tolist()
+                frame = held["frame"].tolist() if "frame" in held else [-1] * len(index)
+                found.update(zip(zip(index, frame, strict=True), held["x"], strict=True))
+        except (ValueError, KeyError, BadZipFile) as error:
+            raise InvalidInput(f"cannot read {path}: {error}; use --force") from None
+    if os.path.lexists(journal):
+        content, at, head = read_regular(journal), 0, struct.calcsize(_ENTRY)
+        while at + head <= len(content):
+            index, frame, axes = struct.unpack_from(_ENTRY, content, at)
+            if not 0 <= axes <= 64 or at + head + 8 * axes > len(content):
+                break
+            shape = np.frombuffer(content, "<i8", axes, at + head)
+            start, size = at + head + 8 * axes, int(np.prod(shape))
+            if size < 0 or start + 8 * size > len(content):
+                break
+            point = np.frombuffer(content, "<f8", size, start).reshape(shape).copy()
+            found[index, frame] = point
+            at = start + 8 * size
+    return found
 
 
 def _cell(value: Any) -> Any:

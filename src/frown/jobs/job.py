@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from frown import __version__, api
@@ -21,19 +23,31 @@ from frown.bounds.clock import now
 from frown.certification.certificates import SUFFIX
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
 from frown.certification.prove import Rigorous
-from frown.certification.results import LEVELS, Row
+from frown.certification.results import LEVELS, Row, percent
 from frown.certification.run import Outcome, each
-from frown.certification.statement import KEY, Statement
-from frown.errors import LevelNotReached, ModelMismatch, OutputError
+from frown.certification.search import At
+from frown.certification.statement import KEY, Statement, input_digest
+from frown.errors import (
+    AccuracyTooLow,
+    InvalidInput,
+    LevelNotReached,
+    ModelMismatch,
+    OutputError,
+)
 from frown.jobs.files import Origin, ResultFiles, writing
 from frown.jobs.interrupt import Interrupt
 from frown.jobs.options import Request, parse_numbers, parse_samples, parse_target, per_feature
 from frown.jobs.screen import Screen
+from frown.jobs.store import key_of
 from frown.problem.data import Dataset, digest, read_array, read_classes, read_data
-from frown.problem.problem import Ball
-from frown.problem.property import label_wins
+from frown.problem.problem import Ball, Problem
+from frown.problem.property import Condition, Labels, label_wins
+from frown.problem.questions import multilabel, threshold, top, vnnlib, within
 from frown.read.model import Model
+from frown.report.read import row_of
 
+# Settings that a resumed run need not share: they change no radius beyond rounding.
+FREE = ("workers", "threads", "memory", "batch")
 SMALL = 300_000  # weights; below this one thread is fastest
 
 
@@ -51,6 +65,7 @@ def certify_files(request: Request, screen: Screen) -> bool:
 
 def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     """Certify, with the folders that are `taken` until it ends."""
+    _refuse_contradictions(request)
     data, target = _data(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -69,12 +84,17 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
             frames=request.frames,
             names=data.indices,
         ),
-        label_wins(data.y, target),
+        _condition(request, data, target),
         request.search,
         alone=request.sensitivity,
     )
-    if data.y is None:
+    if data.y is None and _labelled(request):
         screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
+    if isinstance(question.condition, Labels) and api.ends_in_sigmoid(model):
+        screen.note(
+            "every output is a sigmoid of its own, as of labels beside one another; proved is that "
+            "the label's is the largest: for all labels add --multilabel"
+        )
     if request.divide is None and request.mean is None and _looks_like_bytes(data):
         screen.note(
             f"{request.data.name} holds whole numbers up to {data.x.max():g}, taken as they are; "
@@ -88,31 +108,53 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     files = None
     if request.out is not None:
         about = _about(request, model, data, origin) | {"asked": total}
-        files = ResultFiles.prepare(request.out, about, origin, force=request.force)
+        digests = _digests(question.problem)
+        files = ResultFiles.prepare(
+            request.out,
+            about,
+            origin,
+            force=request.force,
+            resume=request.resume,
+            keys={regions.key(n): digests[n] for n in range(total)},
+            settings=_shared(about, digests),
+        )
         taken.callback(files.release)
     names = [f"{regions.name(n)}{SUFFIX}" for n in range(total)]
-    held = _held(names, folder, request.force, taken)
+    held = _held(names, folder, request.force or request.resume, taken)
     keys = {regions.key(n): name for n, name in enumerate(names)}
     rows: list[Row] = []
+    missing = np.ones(total, bool)
+    if files is not None and request.resume:
+        done = files.done
+        for n in range(total):
+            key = regions.key(n)
+            if key in done and _has_certificate(done[key], folder):
+                rows.append(row_of(done[key]))
+                missing[n] = False
+        screen.note(f"{len(rows)} of {total} rows are in {request.out} already")
+    there = {_key(row, request) for row in rows}
 
     def finished(outcome: Outcome) -> None:
-        for row in outcome.rows if held else ():
-            key = (row.index, int(row.frames)) if request.sensitivity else row.index
+        # A batch that was half there is done again as a whole; what was there stays.
+        new = [row for row in outcome.rows if _key(row, request) not in there]
+        for row in new if held else ():
+            key = _key(row, request)
             if keys[key] in held and not row.certificate:
                 held[keys[key]].unlink(missing_ok=True)  # of an earlier run; this one has none
         if files is not None:
-            files.append(outcome.rows, outcome.counterexamples)
-        rows.extend(outcome.rows)
-        screen.rows(outcome.rows, origin)
+            found = {k: x for k, x in outcome.counterexamples.items() if k not in there}
+            files.append(new, found, provisional=outcome.provisional)
+        rows.extend(new)
+        screen.rows(new, origin)
         interrupt.check()
 
     started = time.monotonic()
     state, interrupt = "failed", Interrupt()
     try:
-        with interrupt, screen.working(total) as watch:
+        with interrupt, screen.working(int(missing.sum())) as watch:
             clock = request.machine.clock(began)
             run = question.outcomes(
-                request.method, proof, request.attack, request.machine, watch, clock
+                request.method, proof, request.attack, request.machine, watch, clock, missing
             )
             each(run, finished)
         state = "finished"
@@ -135,7 +177,75 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     _refuse_mismatches(request.model, rows)
     if state == "finished":
         _require_level(rows, request)
+        _require_accuracy(rows, request)
     return state == "finished"
+
+
+def _refuse_contradictions(request: Request) -> None:
+    """Raise InvalidInput for options that do not go together."""
+    if request.resume and request.out is None:
+        raise InvalidInput("--resume goes on with the results in a folder: give --out")
+    if request.resume and request.force:
+        raise InvalidInput("--resume keeps what is there, --force overwrites it: give one of them")
+    if request.fail_under is not None:
+        if not isinstance(request.search, At) or request.sensitivity:
+            raise InvalidInput("--fail-under is about the accuracy at one radius: give --eps")
+        if not 0 <= request.fail_under <= 1:
+            raise InvalidInput(f"--fail-under {request.fail_under:g}: give a share, 0 to 1")
+
+
+def _key(row: Row, request: Request) -> int | tuple[int, int]:
+    return (row.index, int(row.frames)) if request.sensitivity else row.index
+
+
+def _digests(problem: Problem) -> list[str]:
+    """The key of every row: its input, where that may move, and what must hold there."""
+    regions, wanted, digests = problem.regions, problem.property, list[str]()
+    for n in range(len(problem)):
+        held = wanted.rows(torch.tensor([n]))
+        parts = {
+            "input": input_digest(regions.x[n]),
+            "index": int(regions.index[n]),
+            "frame": int(regions.frame[n]),
+            "property": input_digest(
+                np.concatenate(
+                    [
+                        part.double().numpy().ravel()
+                        for part in (held.pick(slice(None)), held.const, held.clause)
+                    ]
+                )
+            ),
+        }
+        digests.append(key_of(parts))
+    return digests
+
+
+def _shared(about: dict[str, Any], digests: list[str]) -> dict[str, Any]:
+    """The settings that a resumed run must share: all that may change a row."""
+    own = {k: v for k, v in about["settings"].items() if k not in FREE}
+    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    files = {name: about[name]["sha256"] for name in ("model", "data")}
+    named = {name: about[name] for name in ("version", "norm", "method", "asked")}
+    return {**own, **named, **files, "inputs and labels": whole}
+
+
+def _has_certificate(record: dict[str, Any], folder: Path | str | None) -> bool:
+    """False if a row names a certificate that is gone."""
+    name = record.get("certificate")
+    return not name or folder is None or (Path(folder) / name).is_file()
+
+
+def _require_accuracy(rows: list[Row], request: Request) -> None:
+    """Raise AccuracyTooLow where fewer inputs are proved at --eps than --fail-under asks for."""
+    if request.fail_under is None or not isinstance(request.search, At):
+        return
+    good = sum(row.status in ("certified", "robust") for row in rows)
+    share = good / len(rows) if rows else 0.0
+    if share < request.fail_under:
+        raise AccuracyTooLow(
+            f"certified accuracy {percent(share, 1)}% at --eps {request.given.get('eps')}, "
+            f"{good} of {len(rows)} inputs, is below --fail-under {request.fail_under:g}"
+        )
 
 
 def _require_level(rows: list[Row], request: Request) -> None:
@@ -182,7 +292,7 @@ def _held(
     folder = Path(folder)
     if folder.is_dir():  # else nobody writes there yet
         with writing(folder, "certificates", "--certificates"):
-            taken.enter_context(Lock.take(folder, CERTIFICATES_LOCK, "certificates"))
+            taken.enter_context(Lock.join(folder, CERTIFICATES_LOCK, "certificates"))
     held = {name: folder / name for name in names if os.path.lexists(folder / name)}
     if held and not force:
         more = f" and {len(held) - 1} more" if len(held) > 1 else ""
@@ -208,7 +318,7 @@ def _tell_interrupted(
 def _settings(request: Request, question: api.Question, said: Statement) -> dict[str, Any]:
     """The settings with which the rows were made, for those who want to repeat it."""
     own = question.settings(request.method, request.proof, request.attack, request.machine)
-    names = ("samples", "divide", "mean", "std", "bounds", "scale", "target", "threads")
+    names = ("samples", "divide", "mean", "std", "bounds", "scale", "target", "threads", *QUESTIONS)
     typed = {name: request.given.get(name) for name in (*names, "eps", "frames", "frame_axis")}
     others = {k: v for k, v in own.items() if k not in ("norm", "method")}
     return others | {k: v for k, v in typed.items() if v is not None} | {KEY: said.facts()}
@@ -216,7 +326,7 @@ def _settings(request: Request, question: api.Question, said: Statement) -> dict
 
 def _data(request: Request) -> tuple[Dataset, Any]:
     """The chosen inputs, and the target as `api.certify` takes it."""
-    data = read_data(request.data, request.label_column)
+    data = read_data(request.data, request.label_column, _labelled(request))
     if request.labels is not None:
         data = data.labelled(read_classes(request.labels, "y"))
     wanted = None if request.target is None else parse_target(request.target)
@@ -228,6 +338,38 @@ def _data(request: Request) -> tuple[Dataset, Any]:
         data = data.select(parse_samples(request.samples, len(data)))
     from_file = request.target is None or isinstance(wanted, Path)
     return data, data.target if from_file else wanted
+
+
+QUESTIONS = ("threshold", "within", "multilabel", "top", "property")
+
+
+def _labelled(request: Request) -> bool:
+    """True if the question is about labels, one for each input."""
+    return request.within is None and request.property is None and not request.multilabel
+
+
+def _condition(request: Request, data: Dataset, target: Any) -> Condition:
+    """The condition that options ask for; InvalidInput where they ask for two at once."""
+    asked = [f"--{name}" for name in QUESTIONS if request.given.get(name)]
+    if request.multilabel and request.threshold is not None:
+        asked.remove("--threshold")  # the limit of all labels
+    if len(asked) > 1:
+        raise InvalidInput(f"{' and '.join(asked)} are different questions: ask one at a time")
+    if asked and (request.target is not None or target is not None):
+        raise InvalidInput(f"--target is about labels that win, {asked[0]} is another question")
+    if asked and not _labelled(request) and request.labels is not None:
+        raise InvalidInput(f"{asked[0]} is not about labels: leave out --labels")
+    if request.multilabel:
+        return multilabel(request.threshold or "0.5")
+    if request.threshold is not None:
+        return threshold(request.threshold, data.y)
+    if request.within is not None:
+        return within(request.within)
+    if request.top is not None:
+        return top(request.top, data.y)
+    if request.property is not None:
+        return vnnlib(request.property)
+    return label_wins(data.y, target)
 
 
 def _model(request: Request) -> Model:

@@ -57,6 +57,24 @@ class Request:
             panel=SEARCH,
         ),
     ] = None
+    threshold: Annotated[
+        str | None,
+        Option("one output stays on its side of T", metavar="T", panel=SEARCH),
+    ] = None
+    within: Annotated[
+        str | None,
+        Option("outputs change by less than D, or a share", metavar="D|P%", panel=SEARCH),
+    ] = None
+    multilabel: Annotated[
+        bool, Option("every output stays on its side of 0.5, or of --threshold", panel=SEARCH)
+    ] = False
+    top: Annotated[
+        int | None, Option("the label stays among the K largest outputs", metavar="K", panel=SEARCH)
+    ] = None
+    property: Annotated[
+        Path | None,
+        Option("outputs never satisfy FILE's assertions (VNN-LIB)", metavar="FILE", panel=SEARCH),
+    ] = None
     sensitivity: Annotated[bool, Option("a radius for every frame alone", panel=SEARCH)] = False
     threads: Annotated[
         int | None,
@@ -64,6 +82,11 @@ class Request:
     ] = None
     out: Annotated[Path | None, Option("where result files go", metavar="DIR", panel=OUTPUT)] = None
     force: Annotated[bool, Option("overwrite what was there before", panel=OUTPUT)] = False
+    resume: Annotated[bool, Option("go on with what is in --out", panel=OUTPUT)] = False
+    fail_under: Annotated[
+        float | None,
+        Option("end with code 8 if the certified accuracy at --eps is less", panel=OUTPUT),
+    ] = None
     norm: str = "inf"
     bounds: tuple[str, str] | None = None
     scale: str | None = None

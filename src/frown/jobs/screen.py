@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from frown.certification.plain import plain
-from frown.certification.results import Row
+from frown.certification.results import Row, digits
 from frown.certification.run import Progress, Watch
 from frown.certification.statement import Statement
 from frown.jobs.files import Origin, dumps, record
@@ -72,7 +72,7 @@ class BarWatch(Watch):
 
     def progress(self, progress: Progress) -> None:
         mean = progress.proved_mean
-        radius = f"mean radius {mean:.4g}" if mean == mean else ""
+        radius = f"mean radius {digits(mean, 4, -1):.4g}" if mean == mean else ""
         self._bar.update(self._task, completed=progress.done, radius=radius)
         if self._stages:
             self._bar.update(self._task, description=progress.stage)

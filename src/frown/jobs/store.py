@@ -1,14 +1,19 @@
 """Rows on disk by key: kept as soon as they are known, gone on with after any end.
 
-A store is a folder with
+A store is a folder with (under these names, or those that `Names` gives)
 
     manifest.json   the format, the job's settings, and what else is worth knowing of it
     rows.jsonl      one row per line, the object's first member its key
-    lock            who is writing
+
+and, while somebody writes, a lock that names them.
 
 **Keys** are digests of all that a row depends on (`key_of`): the model, the input, the question,
 the settings. A row is looked up by its key, so a job that was interrupted asks for its keys again
-and does what is missing. A later row of a key replaces an earlier one; the file keeps both.
+and does what is missing. A later row of a key replaces an earlier one; the file keeps both until
+it is arranged.
+
+**Provisional** rows are answers that a run gave early: an interrupt ended them, or a worker died of
+them. Readers find them; the next one to open the store drops them, so that they are done again.
 
 **Ends.** When `append` returns, the system has the rows: an interrupt or a kill loses none. The
 disk is told to write them at most every `sync` seconds, and by `flush` and `close`: a power failure
@@ -27,21 +32,38 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from frown.errors import InvalidInput, OutputError
-from frown.jobs.folder import Folder, Lock
+from frown.certification.folder import (
+    RESULTS_LOCK,
+    Lock,
+    open_regular,
+    read_regular,
+    reported,
+    sync_names,
+    write_whole,
+)
+from frown.errors import InvalidInput
 
 FORMAT = 1
 MANIFEST, ROWS = "manifest.json", "rows.jsonl"
-KEY = "key"
+KEY, PROVISIONAL = "key", "provisional"
+_OWN = ("format", "settings")  # of a manifest
 
 Row = Mapping[str, Any]  # values that JSON has; numbers are finite
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a store's files."""
+
+    manifest: str = MANIFEST
+    rows: str = ROWS
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -62,35 +84,45 @@ class Stored:
     rows: Mapping[str, Row]  # by key, without it
 
 
-def read(folder: Path) -> Stored | None:
+def read(folder: Path, names: Names = Names()) -> Stored | None:  # noqa: B008  (a frozen value)
     """The rows of a store, perhaps while another process adds to it; None if there is none.
 
     Raises InvalidInput where the folder holds something else.
     """
     if not folder.is_dir():
         return None
-    inside = Folder(folder)
-    manifest = _manifest(inside)
+    manifest = _manifest(folder, names)
     if manifest is None:
         return None
-    rows, _ = _rows(inside)
-    return Stored(manifest["settings"], manifest["about"], rows)
+    content, found = _lines(folder, names)
+    rows = {line.key: line.row(content) for line in found if not line.provisional}
+    return Stored(manifest["settings"], _about(manifest), rows)
 
 
 class Store(Mapping[str, Row]):
     """The rows of a job, by key; a mapping that grows by `append` alone.
 
     Use it as a context manager, so that the disk has everything at the end and the folder is free
-    again. It keeps all rows in memory: for some millions of rows it is the wrong thing.
+    again. It keeps keys and places in memory, and reads rows from the file.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, sync: float = 1.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        names: Names = Names(),  # noqa: B008  (a frozen value)
+        sync: float = 1.0,
+        lock: Lock | None = None,
+    ) -> None:
         """Open the store in a folder, or begin one.
 
         Args:
             folder: made if it is not there.
             settings: what all rows share, JSON values by name.
+            names: of its two files.
             sync: seconds between commands that the disk write what it was given.
+            lock: of the folder, where the caller has it; `close` releases it.
 
         Raises:
             InUse: another process has the folder; the message names it.
@@ -98,37 +130,46 @@ class Store(Mapping[str, Row]):
                 that no store has written.
             OutputError: the folder cannot be written.
         """
-        self.folder, self.path = folder, folder / ROWS
+        self.folder, self.names, self.path = folder, names, folder / names.rows
         self._sync, self._synced = sync, time.monotonic()
         self._fd = -1
-        self._inside = Folder(folder, create=True)
-        self._lock = Lock(self._inside)
+        with reported("write", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock or Lock.take(folder, RESULTS_LOCK, "results")
         try:
             # Through JSON and back, so that a tuple is the list that it was stored as.
             self._settings: Mapping[str, Any] = json.loads(_json(settings))
             self._about: Mapping[str, Any] = {}
-            manifest = _manifest(self._inside)
+            manifest = _manifest(folder, names)
             if manifest is None:
                 self.describe({})
             else:
                 _same(folder, manifest["settings"], self._settings)
-                self._about = manifest["about"]
-            self._rows, self._size = _rows(self._inside)
-            self._fd = self._inside.open(ROWS, os.O_RDWR | os.O_CREAT)
-            self._inside.sync()
+                self._about = _about(manifest)
+            _, found = _lines(folder, names)
+            self._size = found[-1].end if found else 0
+            self._places = {line.key: line for line in found if not line.provisional}
+            self._early: dict[str, _Line] = {}
+            self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT)
+            sync_names(folder)
             self._cut()
+            if any(line.provisional for line in found):
+                self.arrange(list(self._places))
         except BaseException:
             self.close()
             raise
 
     def __getitem__(self, key: str) -> Row:
-        return self._rows[key]
+        return self._read(self._places[key])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -137,31 +178,62 @@ class Store(Mapping[str, Row]):
 
     def describe(self, about: Mapping[str, Any]) -> None:
         """Replace what the manifest says beside the settings (versions, commands, a state)."""
-        manifest = {"format": FORMAT, "settings": self._settings, "about": about}
-        self._inside.replace(MANIFEST, _json(manifest, indent=2) + b"\n")
+        manifest = {"format": FORMAT, **about, "settings": self._settings}
+        path = self.folder / self.names.manifest
+        require_free(path)
+        with reported("write", path):
+            write_whole(path, _json(manifest, indent=2) + b"\n")
+        sync_names(self.folder)
         self._about = about
 
-    def append(self, rows: Mapping[str, Row]) -> None:
+    def append(self, rows: Mapping[str, Row], *, provisional: bool = False) -> None:
         """Keep rows by key. All of them or none, unless the process is killed meanwhile.
+
+        Provisional ones are to be done again: they are in the file, and not in the mapping.
 
         Raises OutputError where they cannot be written (a full disk), ValueError or TypeError for
         what JSON cannot hold, and for a row that names a member `key` itself.
         """
-        lines = b"".join(_line(key, row) for key, row in rows.items())
-        try:
-            self._write(lines)
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
-        self._rows |= dict(map(_row, lines.splitlines()))
+        lines = [(key, _line(key, row, provisional)) for key, row in rows.items()]
+        places, end = {}, self._size
+        for key, line in lines:
+            places[key] = _Line(key, end, end + len(line), provisional)
+            end += len(line)
+        with reported("write", self.path):
+            self._write(b"".join(line for _, line in lines))
+        if provisional:
+            self._early |= places
+        else:
+            self._places |= places
         if time.monotonic() - self._synced >= self._sync:
             self.flush()
 
+    def arrange(self, keys: Sequence[str]) -> None:
+        """Write the file anew: the last row of each of these keys, in this order, and no other.
+
+        All or nothing, also if the power fails.
+        """
+        content = read_regular(self.path)
+        places, early = dict[str, _Line](), dict[str, _Line]()
+        parts, end = list[bytes](), 0
+        for key in keys:
+            old = self._places.get(key) or self._early.get(key)
+            if old is not None:
+                parts.append(content[old.start : old.end])
+                moved = _Line(key, end, end + old.end - old.start, old.provisional)
+                (early if old.provisional else places)[key] = moved
+                end = moved.end
+        with reported("write", self.path):
+            write_whole(self.path, b"".join(parts))
+        fresh = open_regular(self.path, os.O_RDWR)
+        os.close(self._fd)
+        self._fd, self._size, self._places, self._early = fresh, end, places, early
+        sync_names(self.folder)
+
     def flush(self) -> None:
         """Everything is on the disk when this returns."""
-        try:
+        with reported("write", self.path):
             os.fsync(self._fd)
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
         self._synced = time.monotonic()
 
     def close(self) -> None:
@@ -189,6 +261,14 @@ class Store(Mapping[str, Row]):
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             os.close(self._fd)
+        if (lock := getattr(self, "_lock", None)) is not None:
+            lock.release()
+
+    def _read(self, line: _Line) -> Row:
+        if self._fd < 0:  # closed: the file is still there
+            return line.row(read_regular(self.path))
+        content = os.pread(self._fd, line.end - line.start, line.start)
+        return _row(content.removesuffix(b"\n"))[1]
 
     def _write(self, lines: bytes) -> None:
         if self._fd < 0:
@@ -208,6 +288,20 @@ class Store(Mapping[str, Row]):
         os.ftruncate(self._fd, self._size)
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A row's place in the file."""
+
+    key: str
+    start: int
+    end: int
+    provisional: bool
+
+    def row(self, content: bytes) -> Row:
+        """The row in the content of the file."""
+        return _row(content[self.start : self.end].removesuffix(b"\n"))[1]
+
+
 # -- the files ---------------------------------------------------------------------------
 
 
@@ -215,24 +309,35 @@ def _json(value: object, *, sort: bool = False, indent: int | None = None) -> by
     return json.dumps(value, allow_nan=False, sort_keys=sort, indent=indent).encode()
 
 
-def _line(key: str, row: Row) -> bytes:
-    if KEY in row:
-        raise ValueError(f"a row must not name a member {KEY!r}, which is the store's")
-    return _json({KEY: key, **row}) + b"\n"
+def _line(key: str, row: Row, provisional: bool) -> bytes:
+    for own in (KEY, PROVISIONAL):
+        if own in row:
+            raise ValueError(f"a row must not name a member {own!r}, which is the store's")
+    return _json({KEY: key, **({PROVISIONAL: True} if provisional else {}), **row}) + b"\n"
 
 
-def _manifest(folder: Folder) -> dict[str, Any] | None:
+def _about(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in manifest.items() if name not in _OWN}
+
+
+def require_free(path: Path) -> None:
+    """Raise OutputError where a link or anything but a regular file is in a file's place."""
+    if os.path.lexists(path):
+        os.close(open_regular(path, os.O_RDONLY))
+
+
+def _manifest(folder: Path, names: Names) -> dict[str, Any] | None:
     """The manifest, or None in a folder without a store."""
-    path = folder.path / MANIFEST
-    if not folder.exists(MANIFEST):
-        if folder.exists(ROWS):
+    path = folder / names.manifest
+    if not os.path.lexists(path):
+        if os.path.lexists(folder / names.rows):
             raise InvalidInput(
-                f"{folder.path} holds {ROWS} but no {MANIFEST}: not a store of frown; "
+                f"{folder} holds {names.rows} but no {names.manifest}: not a store of frown; "
                 "choose another folder"
             )
         return None
     try:
-        manifest = _parsed(folder.read(MANIFEST))
+        manifest = _parsed(read_regular(path))
     except ValueError:
         manifest = None
     match manifest:
@@ -241,37 +346,40 @@ def _manifest(folder: Folder) -> dict[str, Any] | None:
                 f"{path} has format {found}, this version of frown reads {FORMAT}; "
                 "choose another folder"
             )
-        case {"format": int(), "settings": dict(), "about": dict()}:
+        case {"format": int(), "settings": dict()}:
             return dict(manifest)
     raise InvalidInput(f"{path} is no manifest of a store; choose another folder")
 
 
-def _rows(folder: Folder) -> tuple[dict[str, Row], int]:
-    """The rows, and where the last whole line ends."""
-    if not folder.exists(ROWS):
-        return {}, 0
-    content = folder.read(ROWS)
-    rows: dict[str, Row] = {}
+def _lines(folder: Path, names: Names) -> tuple[bytes, list[_Line]]:
+    """The content of the rows' file, and its whole lines."""
+    path = folder / names.rows
+    if not os.path.lexists(path):
+        return b"", []
+    content = read_regular(path)
+    lines: list[_Line] = []
     # A power failure may leave a file longer than what reached it: zeros.
-    end = content.rfind(b"\n", 0, len(content.rstrip(b"\0"))) + 1
-    for number, line in enumerate(content[:end].split(b"\n")[:-1], 1):
+    end, start = content.rfind(b"\n", 0, len(content.rstrip(b"\0"))) + 1, 0
+    while start < end:
+        stop = content.index(b"\n", start)
         try:
-            key, row = _row(line)
+            key, _, provisional = _row(content[start:stop])
         except ValueError:
             raise InvalidInput(
-                f"{folder.path / ROWS}, line {number}: not a row; delete the line to have it done "
+                f"{path}, line {len(lines) + 1}: not a row; delete the line to have it done "
                 "again, or choose another folder"
             ) from None
-        rows[key] = row
-    return rows, end
+        lines.append(_Line(key, start, stop + 1, provisional))
+        start = stop + 1
+    return content, lines
 
 
-def _row(line: bytes) -> tuple[str, Row]:
-    """Key and row of a line; ValueError where it is none."""
+def _row(line: bytes) -> tuple[str, Row, bool]:
+    """Key and row of a line, and whether it is provisional; ValueError where it is none."""
     row = _parsed(line)
     if not isinstance(row, dict) or not isinstance(key := row.pop(KEY, None), str):
         raise ValueError("not a row")
-    return key, row
+    return key, row, bool(row.pop(PROVISIONAL, False))
 
 
 def _parsed(content: bytes) -> Any:

@@ -16,6 +16,8 @@ from frown.certification.results import LEVELS, Row, digits, percent
 from frown.certification.statement import Statement
 
 MOST_ROWS = 40
+_MANY = 10  # inputs, of which a share right or wrong tells something
+EARLY = "* ended early: a larger radius may be provable"
 
 _STYLES = {
     "certified": "green",
@@ -32,8 +34,13 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("index", "label", "prediction", "target"):
         table.add_column(name, justify="right")
+    branched = any(row.radius_before is not None for row in rows)
     table.add_column("status")
+    if branched:
+        table.add_column("before branching")
     table.add_column(Text("[proved, broken]"))
+    if branched:
+        table.add_column("leaves", justify="right")
     table.add_column("seconds", justify="right")
     for row in rows[:most]:
         early = "*" if ended_early(row) else ""
@@ -43,7 +50,9 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
             str(row.prediction),
             "all" if row.target is None else str(row.target),
             Text(plain(row.status) + early, style=_STYLES.get(row.status, "")),
+            *([Text(bracket_before(row))] if branched else []),
             Text(bracket(row)),
+            *([f"{row.leaves:,}" if row.leaves else ""] if branched else []),
             f"{row.seconds:.3g}",
         )
     return table
@@ -57,9 +66,35 @@ def bracket(row: Row) -> str:
     return f"[{digits(row.radius, 4, -1):.4g}, {top}]"
 
 
+def bracket_before(row: Row) -> str:
+    """The bracket from which branching went on; empty where there was none."""
+    if row.radius_before is None:
+        return ""
+    top = "?" if row.broken_before is None else f"{digits(row.broken_before, 4, 1):.4g}"
+    return f"[{digits(row.radius_before, 4, -1):.4g}, {top}]"
+
+
+def branching(rows: Sequence[Row]) -> list[str]:
+    """A line on what branching made of the brackets that it was given."""
+    known = [
+        (row.radius_before, row.broken_before, row)
+        for row in rows
+        if row.radius_before is not None and row.broken_before is not None
+    ]
+    wide = [top - low for low, top, _ in known]
+    left = [max(0.0, row.broken - row.radius) for _, _, row in known if row.broken is not None]
+    if not known or not mean(wide) or not all(map(math.isfinite, wide + left)):
+        return []
+    leaves = sum(row.leaves for row in rows)
+    return [
+        f"branching: proofs of {leaves:,} leaves, "
+        f"{percent(max(0.0, 1 - sum(left) / sum(wide)))}% of the brackets' widths closed"
+    ]
+
+
 def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
     """Lines to print below the table; `said` is what the rows say."""
-    eps = None if said.eps is None else float(said.eps)
+    eps = said.eps
     counts = Counter(row.status for row in rows)
     order = [*_STYLES, *(status for status in counts if status not in _STYLES)]
     parts = ", ".join(f"{counts[s]} {s}" for s in order if counts[s])
@@ -74,28 +109,40 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
             f"proved radius: mean {digits(mean(finite), 4, -1):.4g}, "
             f"median {digits(median(finite), 4, -1):.4g}{left_out}"
         )
-    lines += said.lines() + levels(rows)
+    lines += branching(rows) + said.lines() + levels(rows)
     if eps is not None:
         # The status decides: the radius may be eps rounded to another precision.
-        shares = {said.eps: counts["certified"] + counts["robust"]}
+        shares = {said.at(): counts["certified"] + counts["robust"]}
     else:
         radii = round_radii(max(finite, default=0.0))
         shares = {f"{r:g}": sum(row.proves(r) for row in rows) for r in radii}
     if rows and shares:
         text = ", ".join(f"{percent(n / len(rows))}% at {r}" for r, n in shares.items())
-        lines.append(f"certified accuracy{said.against()}: {text}")
+        what = "proved" if said.condition else f"certified accuracy{said.against()}"
+        lines.append(f"{what}: {text}")
     if any(map(ended_early, rows)):
-        lines.append("* ended early: the radius is proved, a larger one may be provable")
+        lines.append(EARLY)
     return lines + all_wrong(rows) + remarks(rows)
 
 
 def all_wrong(rows: Sequence[Row]) -> list[str]:
     """A warning where no answer is right: the inputs are more likely at fault than the model."""
     if not rows or any(row.status != "misclassified" for row in rows):
-        return []
+        return doubtful(rows)
     return [
         "no input is classified correctly: if the model is better than that, it may want other "
         "units (--divide, --mean, --std), or its classes are numbered differently from the labels"
+    ]
+
+
+def doubtful(rows: Sequence[Row]) -> list[str]:
+    """A warning where less than half of many answers are right."""
+    right = sum(row.status != "misclassified" for row in rows)
+    if len(rows) < _MANY or 2 * right >= len(rows):
+        return []
+    return [
+        f"accuracy {percent(right / len(rows))}%: if the model is better than that, it may want "
+        "other units (--divide, --mean, --std) or other labels"
     ]
 
 
@@ -194,17 +241,18 @@ def _table(
         columns = [[held[f] for held in limited if f in held] for f in frames]
         mean_of = "mean " if len(by_input) > 1 else ""
         if mean_of:
-            table.add_row("mean proved", "", *(_mean(r.radius for r in c) for c in columns))
+            table.add_row("mean proved", "", *(_mean((r.radius for r in c), -1) for c in columns))
         if any(r.broken is not None for c in columns for r in c):
-            table.add_row(f"{mean_of}broken", "", *(_mean(r.broken for r in c) for c in columns))
+            ends = (_mean((r.broken for r in c), 1) for c in columns)
+            table.add_row(f"{mean_of}broken", "", *ends)
     return table
 
 
 def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
     """Lines to print below the tables; `said` is what the rows say."""
-    eps = None if said.eps is None else float(said.eps)
+    eps = said.eps
     held = _by_input(rows)
-    what = "proved radii" if eps is None else f"checked at {said.eps}"
+    what = "proved radii" if eps is None else f"checked at {said.at()}"
     lines = [
         f"{inputs(len(held))}, {len(_frames(rows))} frames each on its own, "
         f"in {duration(seconds)}: {what}"
@@ -225,7 +273,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
     if any(row.status == "robust" for row in rows):
         lines.append("any: proved for the whole valid range of that frame")
     if any(map(ended_early, rows)):
-        lines.append("* ended early: the radius is proved, a larger one may be provable")
+        lines.append(EARLY)
     return lines + all_wrong(rows) + remarks(rows)
 
 
@@ -246,9 +294,10 @@ def _cell(row: Row, checked: bool) -> str:
     return f"{digits(row.radius, 4, -1):.4g}" + ("*" if ended_early(row) else "")
 
 
-def _mean(radii: Iterable[float | None]) -> str:
+def _mean(radii: Iterable[float | None], way: int) -> str:
+    """Rounded down (way -1) or up (1)."""
     finite = [r for r in radii if r is not None and math.isfinite(r)]
-    return f"{digits(mean(finite), 4, -1):.4g}" if finite else ""
+    return f"{digits(mean(finite), 4, way):.4g}" if finite else ""
 
 
 def _by_input(rows: Sequence[Row]) -> dict[int, dict[int, Row]]:
@@ -267,6 +316,7 @@ def _frames(rows: Sequence[Row]) -> list[int]:
 
 def describe(model: Any) -> dict[str, Any]:
     """A `frown.read.model.Model` as plain values: its sizes and its nodes."""
+    from frown.api import fitting_question
     from frown.graph.graph import Input
     from frown.graph.op import Nonlinear
     from frown.relax.elementwise import Elementwise
@@ -303,6 +353,7 @@ def describe(model: Any) -> dict[str, Any]:
         "parameters": model.graph.parameters(),
         "neurons": sum(node.size for node in bounded),
         "nonlinear": len(bounded),
+        "question": fitting_question(model),
         "nodes": nodes,
     }
 
@@ -343,6 +394,7 @@ def info_summary(about: dict[str, Any]) -> list[str]:
         f"{about['neurons']:,} neurons in {about['nonlinear']} nonlinear layers",
         f"sha256 {about['digest']}",
         "every operator can be bounded",
+        f"to ask: {about['question']}",
     ]
 
 

@@ -56,12 +56,13 @@ class Dataset:
         return replace(self, target=_matching(target, len(self), "targets"))
 
 
-def read_data(path: Path, label_column: str | None = None) -> Dataset:
+def read_data(path: Path, label_column: str | None = None, labels: bool = True) -> Dataset:
     """The inputs of a file, cast to float64 and not rescaled.
 
     .npz: arrays `x` and, optionally, `y` and `target`. .npy: the inputs alone. .csv: one
     input per line; columns named y or label (labels) and target are told apart by the
-    header, or the labels by `label_column`: `first`, `last` or a column's name.
+    header, or the labels by `label_column`: `first`, `last` or a column's name. Without `labels`
+    these columns and arrays, which may then hold any values, are left aside.
     """
     if label_column is not None and path.suffix.lower() != ".csv":
         raise InvalidInput(f"--label-column is for .csv files, and {path} is none")
@@ -86,6 +87,8 @@ def read_data(path: Path, label_column: str | None = None) -> Dataset:
     if not len(x):
         raise InvalidInput(f"{path}: there is no input in it (x has shape {x.shape})")
     data = Dataset(_floats(x, path), None, None, np.arange(len(x)))
+    if not labels:
+        return data
     if y is not None:
         data = data.labelled(_classes(y, f"{path}: y"))
     if target is not None:
@@ -195,13 +198,21 @@ def _read_csv(path: Path) -> tuple[NDArray[np.float64], list[str]]:
     lines = [line for _, line in numbered]
     if not lines:
         raise InvalidInput(f"{path} is empty")
-    first = [cell.strip() for cell in next(csv.reader(lines[:1]))]
+    mark = _delimiter(lines)
+    first = [cell.strip() for cell in next(csv.reader(lines[:1], delimiter=mark))]
     header = first if any(map(_is_name, first)) else []
     body = lines[1:] if header else lines
     if not body:
         raise InvalidInput(f"{path} has a header and no line below it")
+    _require_filled(path, numbered[1:] if header else numbered, mark, header)
+    if mark != "," and any("," in line for line in body):
+        if any("." in line for line in body):
+            raise InvalidInput(
+                f"{path}: numbers have both . and , in them; write one of them, for decimals alone"
+            )
+        body = [line.replace(",", ".") for line in body]
     try:
-        table = np.loadtxt(body, delimiter=",", ndmin=2, comments=None, quotechar='"')
+        table = np.loadtxt(body, delimiter=mark, ndmin=2, comments=None, quotechar='"')
     except ValueError as error:
         reason = str(error).split(";")[0].rstrip(".")
         row = re.search(r" at row (\d+)", reason)
@@ -214,6 +225,28 @@ def _read_csv(path: Path) -> tuple[NDArray[np.float64], list[str]]:
             f"{path}: the header names {len(header)} columns, the lines have {table.shape[1]}"
         )
     return table, header
+
+
+def _delimiter(lines: list[str]) -> str:
+    """The mark between cells: a semicolon or a tab where every line has as many, else a comma."""
+    for mark in (";", "\t"):
+        counts = {line.count(mark) for line in lines}
+        if len(counts) == 1 and counts != {0}:
+            return mark
+    return ","
+
+
+def _require_filled(
+    path: Path, numbered: list[tuple[int, str]], mark: str, header: list[str]
+) -> None:
+    """Raise InvalidInput where a cell is empty, with its line and column."""
+    for line, text in numbered:
+        if text.strip()[-1] != mark and mark * 2 not in text.replace(" ", "") and text[0] != mark:
+            continue
+        for place, cell in enumerate(next(csv.reader([text], delimiter=mark))):
+            if not cell.strip():
+                name = header[place] if place < len(header) else str(place + 1)
+                raise InvalidInput(f"{path}: line {line}, column {name} is empty")
 
 
 # -- columns ---------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, overload
 
@@ -62,6 +62,10 @@ class Property(ABC):
     @abstractmethod
     def least(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """(N, T) the least coef . outputs over intervals, and their terms' sizes added up."""
+
+    def predicted(self, outputs: NDArray[Any]) -> NDArray[np.int64]:
+        """(N,) the class that a model names with these outputs: that of the largest."""
+        return np.asarray(outputs.argmax(1), np.int64)
 
     def admits(self, answer: Tensor) -> Tensor:
         """(N,) whether the property may hold where a model's largest output is `answer` (N,)."""
@@ -124,6 +128,27 @@ class Linear(Property):
     def least(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         terms = torch.where(self.coef > 0, self.coef * lower[:, None], self.coef * upper[:, None])
         return terms.sum(-1), terms.abs().sum(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class OneSide(Linear):
+    """One output stays on a side of a limit: above it where the label is 1, below where it is 0."""
+
+    label: Tensor = field(kw_only=True)  # (N,)
+    limit: float = field(kw_only=True)
+
+    def rows(self, index: Tensor | slice) -> OneSide:
+        own = Linear.rows(self, index)
+        label = self.label[index]
+        return OneSide(own.coef, own.const, own.clause, label=label, limit=self.limit)
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> OneSide:
+        own = Linear.to(self, dtype, device)
+        label = self.label.to(device)
+        return OneSide(own.coef, own.const, own.clause, label=label, limit=self.limit)
+
+    def predicted(self, outputs: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(outputs[:, 0] > self.limit, np.int64)
 
 
 @dataclass(frozen=True)
@@ -274,6 +299,70 @@ class Condition(ABC):
         """The classes that must not overtake a label: all others, or which."""
         return "all"
 
+    def __and__(self, other: Condition) -> Condition:
+        """Both hold."""
+        return _Joined(self, other, "and") if isinstance(other, Condition) else NotImplemented
+
+    def __or__(self, other: Condition) -> Condition:
+        """One of the two holds, at some inputs of a region the one and at some the other."""
+        return _Joined(self, other, "or") if isinstance(other, Condition) else NotImplemented
+
+
+MOST_LITERALS = 20_000  # of a property that is written out
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined(Condition):
+    """Two conditions, of which both hold or one."""
+
+    first: Condition
+    second: Condition
+    how: str  # and, or
+
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+        parts = [written_out(c.on(answers, names)) for c in (self.first, self.second)]
+        a, b = (_places(part.clause) for part in parts)
+        if self.how == "and":
+            chosen: list[tuple[list[int], list[int]]]
+            chosen = [([*places], []) for places in a] + [([], [*places]) for places in b]
+        else:
+            if sum(len(i) + len(j) for i in a for j in b) > MOST_LITERALS:
+                raise InvalidInput(
+                    f"written out, this alternative has over {MOST_LITERALS:,} literals: join "
+                    "conditions of fewer clauses by |"
+                )
+            chosen = [([*i], [*j]) for i in a for j in b]
+        shift = parts[0].shape[1]
+        literal = torch.tensor([t for i, j in chosen for t in (*i, *(shift + k for k in j))])
+        clause = torch.tensor([c for c, (i, j) in enumerate(chosen) for _ in (*i, *j)])
+        coef = torch.cat([part.coef for part in parts], 1)[:, literal]
+        return Linear(coef, torch.cat([part.const for part in parts], 1)[:, literal], clause)
+
+    @property
+    def words(self) -> str:
+        said = []
+        for part in (self.first, self.second):
+            words = part.words or "the label has the largest output"
+            inner = isinstance(part, _Joined) and part.how != self.how
+            said.append(f"({words})" if inner else words)
+        return f", {self.how} ".join(said)
+
+
+def _places(clause: Tensor) -> list[list[int]]:
+    """The literals of every clause."""
+    found: list[list[int]] = [[] for _ in range(int(clause[-1]) + 1)]
+    for t, c in enumerate(clause.tolist()):
+        found[c].append(t)
+    return found
+
+
+def written_out(property: Property) -> Linear:
+    """A property with all of its coefficients."""
+    if isinstance(property, Linear):
+        return property
+    coef = property.pick(slice(None)).view(*property.shape, -1)
+    return Linear(coef, property.const, property.clause)
+
 
 @dataclass(frozen=True, eq=False)
 class Labels(Condition):
@@ -289,7 +378,8 @@ class Labels(Condition):
         if classes < 2:
             raise InvalidInput(
                 "the model has one output, and a label needs another to win against; say what must "
-                "hold of it: frown.Clauses([[1.0]], -0.5) in Python means that it exceeds 0.5"
+                "hold of it: frown.threshold(0.5) or frown.within(0.1), on the command line "
+                "--threshold 0.5 or --within 0.1"
             )
         target = targets_of(self.against, label, classes, names)
         only = None if target is None else torch.from_numpy(target)[:, None]
@@ -321,8 +411,8 @@ class Clauses(Condition):
             have a literal that holds; None: all literals must hold.
         said: the property in words, for reports.
 
-    Raises InvalidInput, when it is used, for what does not fit the model. Certificates are about
-    labels only; where these are to win, `label_wins` is faster and shows classes.
+    Raises InvalidInput, when it is used, for what does not fit the model. Where labels are to win,
+    `label_wins` is faster and shows classes.
     """
 
     coef: ArrayLike
@@ -362,7 +452,7 @@ def label_wins(y: ArrayLike | None = None, target: object = None) -> Labels:
             the classes).
 
     Raises InvalidInput, when it is used, for labels that are no classes of the model, and for a
-    model with one output: give `Clauses` there.
+    model with one output that is no sigmoid: give `threshold` or `within` there.
     """
     return Labels(y, target)
 

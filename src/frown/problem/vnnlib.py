@@ -31,7 +31,9 @@ MOST_CONSTRAINTS = 20_000_000  # in all cases together
 MOST_DIGITS = 2_000  # of a number, and the largest exponent
 MOST_BITS = 1 << 16  # of a coefficient, after sums and products
 
-_TOKEN = re.compile(r"\s+|;[^\n]*|(?P<token>[()]|[^\s();]+)")
+_TOKEN = re.compile(
+    r"\s+|;[^\n\r]*|(?P<token>[()]|\"(?:[^\"]|\"\")*\"|\|[^|]*\||[^\s();\"|]+|[\"|])"
+)
 _NUMBER = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(?:[eE](?P<exponent>[+-]?\d+))?")
 _VARIABLE = re.compile(r"(?P<kind>[XY])_(?P<index>0|[1-9]\d{0,8})")
 _IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")
@@ -156,7 +158,14 @@ def read_vnnlib(path: str | Path) -> VnnLib:
     Raises InvalidInput for what is no query, with line and column; also for what is one of
     another theory (products of variables, negation, strict comparisons) or of VNN-LIB 2.
     """
-    path = Path(path)
+    try:
+        return parse_vnnlib(_text(Path(path)))
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+
+
+def _text(path: Path) -> str:
+    """The text of a file, unpacked."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -167,28 +176,68 @@ def read_vnnlib(path: str | Path) -> VnnLib:
             else:
                 content = raw.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}") from None
+        raise InvalidInput(f"it cannot be read: {error}") from None
     if len(content) > MOST_BYTES:
-        raise InvalidInput(f"{path} has more than {MOST_BYTES >> 20} MiB")
+        raise InvalidInput(f"it has more than {MOST_BYTES >> 20} MiB")
     try:
-        return parse_vnnlib(content.decode("utf-8"))
+        return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is no text in UTF-8") from None
+        raise InvalidInput("it is no text in UTF-8") from None
+
+
+def read_outputs(path: str | Path) -> tuple[int, Disjunct]:
+    """The outputs and cases (`parse_outputs`) of a file; raises what `read_vnnlib` does."""
+    try:
+        return parse_outputs(_text(Path(path)))
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
 
 
 def parse_vnnlib(text: str) -> VnnLib:
     """The query that a text in VNN-LIB 1.0 asks; raises what `read_vnnlib` does."""
+    declared, everything = _script(text)
+    inputs, outputs = _count(declared, "X"), _count(declared, "Y")
+    return VnnLib(inputs, outputs, tuple(_disjuncts(everything, inputs)))
+
+
+def parse_outputs(text: str) -> tuple[int, Disjunct]:
+    """The number of outputs, and the cases of them that a text in VNN-LIB 1.0 tells, without any
+    inputs: their bounds, which must be the same in all cases, are left aside.
+
+    Raises InvalidInput for what is no such text, also for constraints that mix inputs and outputs.
+    """
+    declared, everything = _script(text)
+    outputs, cases, bounds = _count(declared, "Y"), [], set[_Case]()
+    for case in everything:
+        if any(c.outputs and c.inputs for c in case) or any(len(c.inputs) > 1 for c in case):
+            raise InvalidInput("a property is about outputs, and this one mixes inputs into it")
+        bounds.add(tuple(c for c in case if c.inputs))
+        own = tuple(c for c in case if not c.inputs)
+        if not any(not c.outputs and c.const > 0 for c in own):
+            cases.append(tuple(c for c in own if c.outputs))
+    if len(bounds) > 1:
+        raise InvalidInput(
+            "bounds of the inputs differ from case to case: a property is about outputs alone"
+        )
+    if not cases or not all(cases):
+        raise InvalidInput("there is no condition on the outputs Y_0, Y_1, ... in it")
+    return outputs, Disjunct((), (), tuple(dict.fromkeys(cases)))
+
+
+def _script(text: str) -> tuple[dict[str, int], _Cases]:
+    """The variables that a text declares, and the cases that it asserts."""
     reader = _Reader(text)
     declared: dict[str, int] = {}
     asserted: list[_Cases] = []
+    asked = ""  # the command that asked, or ended the script
     for command in reader.commands():
         if isinstance(command, _Atom) or not command.items or isinstance(command.items[0], _List):
             raise reader.wrong(command, "a command was expected, such as (assert ...)")
         name, rest = command.items[0].text, command.items[1:]
         if name == "vnnlib-version" or name.startswith("declare-network"):
             raise reader.wrong(command, "a query of VNN-LIB 2; only VNN-LIB 1.0 is read")
+        if asked and name in ("declare-const", "declare-fun", "assert"):
+            raise reader.wrong(command, f"{name} after {asked}, which it is no part of")
         if name in ("declare-const", "declare-fun"):
             _declare(reader, command, rest, declared)
         elif name == "assert":
@@ -197,15 +246,18 @@ def parse_vnnlib(text: str) -> VnnLib:
             asserted.append(_cases(reader, rest[0], declared))
         elif name not in _IGNORED:
             raise reader.wrong(command, f"unknown command {name[:40]!r}")
-    sizes = {}
-    for kind in "XY":
-        own = sorted(i for v, i in declared.items() if v[0] == kind)
-        if own != list(range(len(own))) or not own:
-            told = f"{kind}_{own[-1]} is declared, others before it are not" if own else "none is"
-            raise InvalidInput(f"variables {kind}_0, {kind}_1, ... must be declared: {told}")
-        sizes[kind] = len(own)
-    everything = _conjoined(reader, asserted, None)
-    return VnnLib(sizes["X"], sizes["Y"], tuple(_disjuncts(everything, sizes["X"])))
+        elif name in ("check-sat", "exit"):
+            asked = name
+    return declared, _conjoined(reader, asserted, None)
+
+
+def _count(declared: dict[str, int], kind: str) -> int:
+    """The number of variables of a kind, which are declared from 0 on."""
+    own = sorted(i for v, i in declared.items() if v[0] == kind)
+    if own != list(range(len(own))) or not own:
+        told = f"{kind}_{own[-1]} is declared, others before it are not" if own else "none is"
+        raise InvalidInput(f"variables {kind}_0, {kind}_1, ... must be declared: {told}")
+    return len(own)
 
 
 # -- text -----------------------------------------------------------------------------
@@ -247,6 +299,8 @@ class _Reader:
             token = match["token"]
             if token is None:
                 continue
+            if token in ('"', "|"):
+                raise self.wrong(match.start(), f"this {token} is never closed")
             if token == "(":
                 open_.append(_List([], match.start()))
                 continue

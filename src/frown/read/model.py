@@ -57,6 +57,12 @@ class Model:
         return self.graph.output_size
 
     @property
+    def element(self) -> type[np.floating]:
+        """The type of the numbers that the original computes with."""
+        port = getattr(self.run, "port", None)
+        return np.float32 if port is None else port.dtype.type
+
+    @property
     def ranking(self) -> Graph:
         """The graph in which classes are compared: its outputs have the same order as the model's.
 

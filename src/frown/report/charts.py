@@ -15,6 +15,8 @@ from frown.certification.results import cut, digits, percent
 from frown.report.comparison import Comparison, Entry, display_name
 
 WIDE, NARROW = (960, 400), (380, 330)
+MOST_HOVERED = 400  # columns that tell their numbers to the pointer
+MOST_DRAWN = 1200  # columns of a chart
 _SLICES = 60  # places along an axis where the pointer gets numbers
 
 
@@ -182,6 +184,10 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
     """The radius of every input by every method, inputs sorted by the main method's radius."""
     width, height = size
     entries = sorted(comparison.entries, key=lambda e: (e.proved, e.limit))
+    every, shown = len(entries), ""
+    if every > MOST_DRAWN:  # evenly from the least robust to the most
+        entries = [entries[k * (every - 1) // (MOST_DRAWN - 1)] for k in range(MOST_DRAWN)]
+        shown = f"{MOST_DRAWN:,} of {every:,} "
     count = len(entries)
     plane = Plane(width, height, right=float(count), top=1.06 * comparison.span)
     up = ticks(plane.top, 6 if height > 350 else 5)
@@ -191,7 +197,7 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         plane.vertical(
             [0.5, count - 0.5] if count > 1 else [0.5],
             ["least robust", "most robust"] if count > 1 else [f"input {entries[0].index}"],
-            f"inputs, sorted by {display_name(comparison.main)}’s radius",
+            f"{shown}inputs, sorted by {display_name(comparison.main)}’s radius",
         )
         .replace('text-anchor="middle">least', 'text-anchor="start">least')
         .replace('text-anchor="middle">most', 'text-anchor="end">most'),
@@ -220,10 +226,50 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
             f'<path class="dot {method_class(comparison, method)}" d="{marks}" '
             f'stroke-width="{grown:.2f}"/>'
         )
-    for i, entry in enumerate(entries):
+    for i, entry in enumerate(entries if count <= MOST_HOVERED else ()):
         text = "\n".join(_entry_lines(comparison, entry))
         parts.append(plane.hover(plane.x(i), plane.x(i + 1), text))
     return _svg(size, "Radius of every input", parts)
+
+
+def bracket_chart(comparison: Comparison, size: tuple[int, int]) -> str:
+    """Two strokes per input: its bracket before branching, and the one that branching left."""
+    width, height = size
+    entries = sorted(branched(comparison), key=lambda e: (e.proved, e.limit))
+    count = len(entries)
+    plane = Plane(width, height, right=float(count), top=1.06 * comparison.span)
+    up = ticks(plane.top, 6 if height > 350 else 5)
+    slot = plane.x(1) - plane.x(0)
+    before, after = [], []
+    for i, entry in enumerate(entries):
+        row = entry.main
+        top = plane.top if row.broken_before is None else row.broken_before
+        left, right = (plane.x(i + 0.5) + shift * slot for shift in (-0.18, 0.18))
+        before.append(f"M{left:.1f} {plane.y(row.radius_before or 0.0):.1f}V{plane.y(top):.1f}")
+        # A closed bracket is a dot: a stroke of no length has round ends.
+        after.append(f"M{right:.1f} {plane.y(entry.proved):.1f}V{plane.y(entry.limit):.1f}")
+    stroke = min(max(slot * 0.28, 1.0), 7.0)
+    parts = [
+        plane.horizontal(up, tick_labels(up), comparison.statement.radius_title()),
+        plane.vertical([], [], "inputs, sorted by what is proved"),
+        f'<path class="stem" d="{"".join(before)}" stroke-width="{stroke:.2f}"/>',
+        f'<path class="dot {method_class(comparison, comparison.main)}" d="{"".join(after)}" '
+        f'stroke-width="{stroke:.2f}"/>',
+    ]
+    for i, entry in enumerate(entries[:MOST_HOVERED]):
+        row = entry.main
+        text = (
+            f"input {entry.index}: {row.leaves:,} leaves\nbefore branching: "
+            f"{number(row.radius_before, -1)} to {number(row.broken_before, 1)}\n"
+            f"after: {number(entry.proved, -1)} to {number(entry.limit, 1)}"
+        )
+        parts.append(plane.hover(plane.x(i), plane.x(i + 1), text))
+    return _svg(size, "Brackets before and after branching", parts)
+
+
+def branched(comparison: Comparison) -> list[Entry]:
+    """The inputs whose brackets branching went on from."""
+    return [e for e in comparison.entries if e.correct and e.main.radius_before is not None]
 
 
 def legend(comparison: Comparison, attack: str) -> str:
@@ -259,7 +305,10 @@ def _steps(radii: Iterable[float], count: int, plane: Plane) -> str:
     for i, value in enumerate(values):
         if value > plane.right:
             break
-        path.append(f"H{plane.x(value):.1f}V{plane.y((len(values) - i - 1) / count):.1f}")
+        here = f"H{plane.x(value):.1f}"
+        if path[-1].startswith(f"{here}V"):
+            path.pop()  # one column of pixels: its last step is what is seen
+        path.append(f"{here}V{plane.y((len(values) - i - 1) / count):.1f}")
     if not values or values[-1] > plane.right:
         path.append(f"H{plane.x(plane.right):.1f}")
     return "".join(path)

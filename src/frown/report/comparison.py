@@ -19,6 +19,7 @@ NAMES = {
     "crown": "CROWN",
     "lp": "LP",
     "frown": "FROWN",
+    "branch": "Branching",
     "milp": "MILP",
 }
 
@@ -105,7 +106,7 @@ class Comparison:
 
     @property
     def main(self) -> str:
-        """The method the page is about: FROWN, or else the tightest there is."""
+        """The method the page is about: the tightest there is."""
         return self.methods[-1]
 
     @property

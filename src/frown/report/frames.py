@@ -246,8 +246,8 @@ def _profile(found: Sensitivity) -> str:
     top = max((v for v in (*proved, *broken) if v is not None), default=0.0) or 1.0
     bars = "".join(
         f'<td><div><i class="ghost" style="height:{_TALL * (b or 0) / top:.1f}px"></i>'
-        f'<i style="height:{_TALL * (p or 0) / top:.1f}px"></i></div><span>{number(p)}</span>'
-        f"{'' if b is None else f'<small>{number(b)}</small>'}</td>"
+        f'<i style="height:{_TALL * (p or 0) / top:.1f}px"></i></div><span>{number(p, -1)}</span>'
+        f"{'' if b is None else f'<small>{number(b, 1)}</small>'}</td>"
         for p, b in zip(proved, broken, strict=True)
     )
     return f'<tr class="profile"><th scope="row">mean</th>{bars}</tr>'
@@ -255,8 +255,8 @@ def _profile(found: Sensitivity) -> str:
 
 def _scale(shades: Shades) -> str:
     return (
-        f'<p class="note shades">radius proved<span>{number(shades.least)}</span><i></i>'
-        f"<span>{number(shades.most)}</span></p>"
+        f'<p class="note shades">radius proved<span>{number(shades.least, -1)}</span><i></i>'
+        f"<span>{number(shades.most, -1)}</span></p>"
     )
 
 

@@ -68,8 +68,11 @@ class Pictures:
 
 
 def chosen(comparison: Comparison) -> list[Entry]:
-    """The inputs to show by growing radius: all, or the least and the most robust."""
+    """The inputs to show by growing radius: all, or the least and the most robust of those that
+    are classified right."""
     order = sorted(comparison.entries, key=lambda e: (e.proved, e.limit))
+    if len(order) > MOST:
+        order = [e for e in order if e.correct] or order
     if len(order) > MOST:
         order = order[: MOST // 2] + order[-MOST // 2 :]
     return order
@@ -93,6 +96,12 @@ def counterexample(comparison: Comparison, entry: Entry) -> NDArray[np.floating]
     return min(held, key=lambda pair: pair[0])[1] if held else None
 
 
+def broken_as(entry: Entry) -> int | None:
+    """The class that the nearest counterexample is taken for, where rows tell it."""
+    held = [(r.broken, r.broken_as) for r in entry.rows.values() if r.broken is not None]
+    return min(held, key=lambda pair: pair[0])[1] if held else None
+
+
 def _card(
     comparison: Comparison, pictures: Pictures, answers: Mapping[int, int], entry: Entry
 ) -> str:
@@ -107,7 +116,7 @@ def _card(
     uri = None if found is None else pictures.uri_like(entry.index, found)
     if uri is not None:
         # Against a target, only that one is known to have overtaken the label.
-        answer = answers.get(entry.index)
+        answer = answers.get(entry.index, broken_as(entry))
         said = f"read as <b>{answer}</b>" if answer is not None else f"{row.label} no longer ahead"
         if row.target is not None:
             said = f"{row.label} not above <b>{row.target}</b>"

@@ -18,4 +18,28 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
     table.tBodies[0].append(...rows);
   }));
+  // Fields above the table hide what is not looked for. The page's address may ask for the same:
+  // #sort=FROWN&status=certified
+  const form = table.closest("section").querySelector(".filter");
+  if (!form) continue;
+  const fields = [...form.querySelectorAll("input, select")];
+  const column = (name) => heads.findIndex((head) => head.textContent.trim() === name);
+  const every = table.tBodies[0].rows.length;
+  const narrow = () => {
+    const asked = fields.filter((field) => field.value.trim() !== "");
+    let left = 0;
+    for (const row of table.tBodies[0].rows) {
+      const shown = asked.every((field) =>
+        row.cells[column(field.name)].textContent.replace("*", "") === field.value.trim());
+      row.hidden = !shown;
+      left += shown;
+    }
+    form.querySelector("output").textContent = `${left.toLocaleString("en")} of ${every.toLocaleString("en")}`;
+  };
+  fields.forEach((field) => field.addEventListener("input", narrow));
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  for (const field of fields) if (wanted.has(field.name)) field.value = wanted.get(field.name);
+  const by = column(wanted.get("sort"));
+  if (by >= 0) heads[by].firstElementChild.click();
+  if (wanted.size) narrow();
 }

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 
 from frown.certification.folder import write_whole
 from frown.certification.plain import markup
-from frown.certification.results import STATUSES, Certification, Sensitivity, percent
+from frown.certification.results import STATUSES, Certification, Sensitivity, cut, percent
 from frown.errors import InvalidInput, OutputError
+from frown.jobs.table import doubtful
 from frown.report.charts import (
     NARROW,
     WIDE,
     accuracy_chart,
     aligned,
+    bracket_chart,
+    branched,
     legend,
     method_class,
     number,
@@ -27,11 +30,12 @@ from frown.report.charts import (
 )
 from frown.report.comparison import Comparison, Entry, display_name
 from frown.report.frames import frames_page, frames_sections
-from frown.report.gallery import MOST, Pictures, gallery
+from frown.report.gallery import MOST, Pictures, broken_as, gallery
 from frown.report.parts import banner, document, duration, opening, reproduce, tile
 from frown.report.read import (
     read_any,
     read_command,
+    read_facts,
     read_images,
     read_notices,
     read_sequences,
@@ -60,6 +64,7 @@ def write_report(
     frames: Mapping[str, Sensitivity] | None = None,
     sequences: NDArray[Any] | None = None,
     notices: Sequence[str] = (),
+    facts: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Write the page on `results` (by method) to `out` and return `out`.
 
@@ -68,7 +73,7 @@ def write_report(
     `command` is the one that repeats the run. `frames` (by method) are the radii of frames alone,
     of the same model, and `sequences` (N, *input shape) the inputs of the first of them in the
     order of its rows; with them `results` may be empty. `notices` stand on top, such as that a run
-    was interrupted.
+    was interrupted. `facts` (name and text) join the list of how to repeat the run.
 
     Raises InvalidInput where the results cannot stand on one page, OutputError where the file
     cannot be written.
@@ -82,7 +87,7 @@ def write_report(
         if images is not None:
             pictures = Pictures.of(np.asarray(images), tuple(e.index for e in comparison.entries))
         command = command or _command(comparison)
-        page = _page(comparison, pictures, answers or {}, strips, title, command, notices)
+        page = _page(comparison, pictures, answers or {}, strips, title, command, notices, facts)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, page.encode("utf-8"))
@@ -126,6 +131,7 @@ def report_from_files(
         frames=_by_method(alone),
         sequences=read_sequences(alone[0][0], alone[0][1].index) if alone else None,
         notices=notices,
+        facts=read_facts(directories[0]),
     )
 
 
@@ -154,19 +160,23 @@ def _page(
     title: str,
     command: str,
     notices: Sequence[str],
+    facts: Sequence[tuple[str, str]],
 ) -> str:
     left_out = comparison.left_out()
+    doubts = doubtful(comparison.results[comparison.main].rows)
     sections = [
-        banner([*notices, *([left_out[0].upper() + left_out[1:]] if left_out else [])]),
+        banner([*notices, *([left_out[0].upper() + left_out[1:]] if left_out else []), *doubts]),
         _opening(comparison, title),
         _mismatches(comparison),
         _tiles(comparison),
         _accuracy(comparison),
         _radii(comparison),
+        _brackets(comparison),
+        _by_class(comparison),
         *strips,
         "" if pictures is None else _gallery(comparison, pictures, answers),
         _table(comparison),
-        reproduce(comparison.results[comparison.main], comparison.results, command),
+        reproduce(comparison.results[comparison.main], comparison.results, command, facts),
     ]
     return document(sections, title)
 
@@ -216,7 +226,7 @@ def _tiles(comparison: Comparison) -> str:
     tiles = [
         tile("Inputs", f"{count:,}", markup(model)),
         tile(
-            "Classified correctly",
+            comparison.statement.held().capitalize(),
             f"{percent(comparison.accuracy, 1)} %",
             f"{right:,} of {count:,}",
         ),
@@ -225,7 +235,7 @@ def _tiles(comparison: Comparison) -> str:
     if comparison.statement.eps is not None:
         # Radii are the one asked about or 0, so that their means say nothing.
         proved = sum(e.main.status in ("certified", "robust") for e in comparison.entries)
-        name = f"Proved by {main} at the radius asked about"
+        name = f"Proved by {main} at {comparison.statement.at()}"
         share = f"{percent(proved / count, 1)} %"
         tiles.append(tile(name, share, f"{proved:,} of {count:,}", accent=True))
     elif gain is not None:
@@ -235,7 +245,7 @@ def _tiles(comparison: Comparison) -> str:
         tiles.append(
             tile(
                 "FROWN’s radius against CROWN’s",
-                f"{100 * gain:+.1f} %",
+                f"{cut(100 * gain, 1, -1):+.1f} %",
                 f"on average; larger for {larger:,} of {count:,} inputs",
                 accent=True,
             )
@@ -251,24 +261,24 @@ def _tiles(comparison: Comparison) -> str:
 def _means(comparison: Comparison) -> str:
     """Mean radius per method as bars, the attack's mean below for scale."""
     bars = [
-        (display_name(m), method_class(comparison, m), comparison.mean(m))
+        (display_name(m), method_class(comparison, m), comparison.mean(m), -1)
         for m in comparison.methods
     ]
     if comparison.attacked:
-        bars.append(("Attack", "attack", comparison.mean_broken()))
-    top = max((v for _, _, v in bars if v is not None), default=0.0) or 1.0
+        bars.append(("Attack", "attack", comparison.mean_broken(), 1))
+    top = max((v for _, _, v, _ in bars if v is not None), default=0.0) or 1.0
     rows = "".join(
         f'<dt class="{kind} text">{markup(name)}</dt><dd class="track {kind}">'
         f'<i style="width:{100 * (value or 0) / top:.1f}%"></i></dd>'
-        f'<dd class="{kind} text">{number(value)}</dd>'
-        for name, kind, value in bars
+        f'<dd class="{kind} text">{number(value, way)}</dd>'
+        for name, kind, value, way in bars
     )
     endless = sum(not isfinite(e.proved) for e in comparison.entries)
     note = f"<small>without {endless:,} inputs proved at any radius</small>" if endless else ""
     attack = ", and broken by the attack" if comparison.attacked else ""
     return (
-        f'<div class="tile means"><h3>Mean radius proved by each method{attack} (inputs classified'
-        f" correctly)</h3><dl>{rows}</dl>{note}</div>"
+        f'<div class="tile means"><h3>Mean radius proved by each method{attack} (inputs'
+        f" {comparison.statement.held()})</h3><dl>{rows}</dl>{note}</div>"
     )
 
 
@@ -281,9 +291,12 @@ def _accuracy(comparison: Comparison) -> str:
     )
     said = comparison.statement
     stay = f"proved not to be overtaken by {said.rival()}" if said.targeted else "proved to stay so"
+    first = "Inputs proved" if said.condition else "Certified accuracy"
+    being = "have the property" if said.condition else "are classified correctly"
+    stay = "proved to keep it" if said.condition else stay
     return (
-        f"<section><h2>Certified accuracy{markup(said.against())}</h2><p>How many of the inputs are"
-        f" classified correctly <em>and</em> {markup(stay)}, as the radius grows; within a radius"
+        f"<section><h2>{first}{markup(said.against())}</h2><p>How many of the inputs"
+        f" {being} <em>and</em> are {markup(stay)}, as the radius grows; within a radius"
         f" r, {markup(said.allowed('r'))}. {markup(said.asked())}{between}</p>"
         f'<div class="panel">{legend(comparison, "not broken by the attack")}'
         f"{accuracy_chart(comparison, WIDE)}{accuracy_chart(comparison, NARROW)}</div></section>"
@@ -306,10 +319,81 @@ def _radii(comparison: Comparison) -> str:
     )
 
 
+def _brackets(comparison: Comparison) -> str:
+    """Brackets before and after branching, where there was some."""
+    entries = branched(comparison)
+    if not entries or comparison.statement.eps is not None:
+        return ""
+    leaves = sum(e.main.leaves for e in entries)
+    closed = sum(e.limit <= 1.011 * e.proved for e in entries)
+    kind = method_class(comparison, comparison.main)
+    return (
+        "<section><h2>Brackets before and after branching</h2><p>For every input, on the left the"
+        " bracket from which branching went on, from proved to broken, and on the right the one"
+        f" that it left: {closed:,} of {len(entries):,} are closed to one per cent. Their proofs"
+        f" distinguish {leaves:,} cases, called leaves.</p>"
+        '<div class="panel dots"><ul class="legend"><li><i class="key stem"></i>before branching'
+        f'</li><li><i class="key {kind}"></i>after</li></ul>'
+        f"{bracket_chart(comparison, WIDE)}{bracket_chart(comparison, NARROW)}</div></section>"
+    )
+
+
+def _by_class(comparison: Comparison) -> str:
+    """Mean radius proved and accuracy, class by class; empty where there are too many or one."""
+    held: dict[int, list[Entry]] = {}
+    for entry in comparison.entries:
+        held.setdefault(entry.main.label, []).append(entry)
+    if not 2 <= len(held) <= 40 or comparison.statement.eps is not None:
+        return ""
+    lines = []
+    for label, entries in sorted(held.items()):
+        radii = [e.proved for e in entries if e.correct and isfinite(e.proved)]
+        mean = sum(radii) / len(radii) if radii else None
+        right = sum(e.correct for e in entries)
+        worst = min((e for e in entries if e.correct), key=lambda e: e.proved, default=None)
+        least = "–" if worst is None else f"{number(worst.proved, -1)} (#{worst.index})"
+        lines.append(
+            f"<tr><td>{label}</td><td>{len(entries):,}</td><td>{right:,}</td>"
+            f"<td>{number(mean, -1)}</td><td>{least}</td></tr>"
+        )
+    heads = ("class", "inputs", "classified correctly", "mean radius proved", "least (input)")
+    head = "".join(f'<th scope="col" class="plain">{name}</th>' for name in heads)
+    return (
+        f"<section><h2>Radii by class{markup(comparison.statement.against())}</h2>"
+        f"<p>As {markup(display_name(comparison.main))} proves them; means are over inputs that are"
+        f' classified correctly.</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div></section>"
+    )
+
+
+def _filter(comparison: Comparison) -> str:
+    """Fields that hide the rows of the table that are not looked for."""
+
+    def choice(name: str, values: Sequence[object]) -> str:
+        options = "".join(f"<option>{markup(str(v))}</option>" for v in values)
+        return (
+            f'<label>{name} <select name="{name}"><option value="">all</option>{options}'
+            "</select></label>"
+        )
+
+    rows = [e.main for e in comparison.entries]
+    labels = sorted({row.label for row in rows})
+    answers = sorted({row.prediction for row in rows})
+    return (
+        '<div class="filter"><label>input <input type="search" name="input" inputmode="numeric"'
+        f' size="7"></label>{choice("label", labels)}{choice("answer", answers)}'
+        f"{choice('status', sorted({row.status for row in rows}))}"
+        f"<output>{len(rows):,} of {len(rows):,}</output></div>"
+    )
+
+
 def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, int]) -> str:
+    right = sum(e.correct for e in comparison.entries)
     count = len(comparison.entries)
+    count = right if count > MOST and right else count
     shown = (
         f"The {MOST // 2} least and the {MOST // 2} most robust of {count:,} inputs"
+        f"{' that are classified correctly' * (count < len(comparison.entries))}"
         if count > MOST
         else "All inputs, the least robust first"
     )
@@ -333,15 +417,19 @@ def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, i
 
 def _table(comparison: Comparison) -> str:
     targeted = any(e.main.target is not None for e in comparison.entries)
+    span = comparison.span
     heads = [("input", ""), ("label", ""), ("answer", "")]
     heads += [("target", "")] if targeted else []
     heads += [("status", "text"), *((display_name(m), "") for m in comparison.methods)]
-    heads += [("broken", ""), ("seconds", "")]
+    heads += [("broken", ""), ("taken for", "")]
+    heads += [("leaves", "")] if branched(comparison) else []
+    heads += [("seconds", "")]
     head = "".join(
         f'<th class="{kind}" scope="col"><button type="button">{markup(name)}</button></th>'
         for name, kind in heads
     )
-    body = "".join(_table_row(comparison, e, targeted) for e in comparison.entries)
+    cut = bool(branched(comparison))
+    body = "".join(_table_row(comparison, e, targeted, cut, span) for e in comparison.entries)
     early = any(not r.complete for e in comparison.entries for r in e.rows.values())
     seen = {e.main.status for e in comparison.entries}
     known = _STATUSES | {s: text for s, text in STATUSES.items() if s not in _STATUSES}
@@ -351,13 +439,13 @@ def _table(comparison: Comparison) -> str:
     return (
         f"<section><h2>All results{markup(said.against())}</h2><p>The radius proved by each method,"
         f" the radius broken, and {markup(display_name(comparison.main))}’s time. Within a radius"
-        f" r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>"
+        f" r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>{_filter(comparison)}"
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
         f'<tbody>{body}</tbody></table></div><p class="note">{meanings}{star}.</p></section>'
     )
 
 
-def _table_row(comparison: Comparison, entry: Entry, targeted: bool) -> str:
+def _table_row(comparison: Comparison, entry: Entry, targeted: bool, cut: bool, span: float) -> str:
     row = entry.main
     star = "" if row.complete else "*"
     cells = [f"<td>{entry.index}</td><td>{row.label}</td><td>{row.prediction}</td>"]
@@ -366,11 +454,15 @@ def _table_row(comparison: Comparison, entry: Entry, targeted: bool) -> str:
     cells.append(f'<td class="text {markup(row.status)}">{markup(row.status)}{star}</td>')
     cells += [
         f'<td class="{method_class(comparison, m)}"{_sort_value(entry.radius(m))}>'
-        f"{aligned(entry.radius(m), comparison.span, -1)}</td>"
+        f"{aligned(entry.radius(m), span, -1)}</td>"
         for m in comparison.methods
     ]
     broken = entry.broken if entry.correct else 0.0
-    cells.append(f"<td{_sort_value(broken)}>{aligned(broken, comparison.span, 1)}</td>")
+    cells.append(f"<td{_sort_value(broken)}>{aligned(broken, span, 1)}</td>")
+    taken = broken_as(entry)
+    cells.append(f"<td>{'' if taken is None else taken}</td>")
+    if cut:
+        cells.append(f"<td>{row.leaves or ''}</td>")
     cells.append(f"<td>{row.seconds:.3f}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -385,6 +477,8 @@ def _command(comparison: Comparison) -> str:
     """The command line that certifies with the main method again."""
     main = comparison.results[comparison.main]
     model = main.model if main.model.endswith(".onnx") else "MODEL.onnx"
+    if not comparison.statement.typed:
+        return ""
     method = comparison.entries[0].main.method
     options = [*comparison.statement.options(), "--method", method, "--out", "DIR"]
     return shlex.join(["frown", "certify", model, "DATA.npz", *options])

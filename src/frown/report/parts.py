@@ -43,6 +43,7 @@ def reproduce(
     main: Certification | Sensitivity,
     results: Mapping[str, Certification | Sensitivity],
     command: str,
+    more: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The settings that all results share, main's own, and how each method's radii were proved."""
     everything = [row for found in results.values() for row in found.rows]
@@ -50,6 +51,7 @@ def reproduce(
     facts = [
         ("model", main.model),
         ("SHA-256", main.digest),
+        *more,
         ("frown", main.version),
         ("methods", ", ".join(display_name(m) for m in results)),
         *Statement.of(main).facts_shown(),

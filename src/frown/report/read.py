@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,6 +22,16 @@ from frown.problem.data import digest, read_data
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
 FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
 _LEAST_SIDE = 4
+
+Number = TypeVar("Number", int, float)
+
+
+def open(folder: str | Path) -> Certification | Sensitivity:
+    """The results in a folder that `frown certify --out` or `Certification.save` wrote.
+
+    Raises InvalidInput where the rows are missing or damaged.
+    """
+    return read_any(Path(folder))
 
 
 def read_results(directory: Path) -> Certification:
@@ -43,7 +53,7 @@ def read_any(directory: Path) -> Certification | Sensitivity:
     about = _about(directory / RUN)
     first = records[0] if records else {}
     try:
-        rows = tuple(_row(record) for record in records)
+        rows = tuple(row_of(record) for record in records)
         result = _result(directory, about, first, rows)
         Statement.of(result)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -118,7 +128,8 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], bool]:
         return records, True
 
 
-def _row(record: dict[str, Any]) -> Row:
+def row_of(record: Mapping[str, Any]) -> Row:
+    """A row from its record in a file."""
     # JSON has no infinity: a robust input's radius is written as null.
     endless = inf if record["status"] == "robust" else nan
     return Row(
@@ -141,7 +152,15 @@ def _row(record: dict[str, Any]) -> Row:
         deployed=str(record.get("deployed", "")),
         frames=str(record.get("frames", "all")),
         input=str(record.get("input", "")),
+        broken_as=_maybe(int, record.get("broken_as")),
+        leaves=int(record.get("leaves", 0)),
+        radius_before=_maybe(float, record.get("radius_before")),
+        broken_before=_maybe(float, record.get("broken_before")),
     )
+
+
+def _maybe(kind: type[Number], value: Any) -> Number | None:
+    return None if value is None else kind(value)
 
 
 def _about(path: Path) -> dict[str, Any]:
@@ -162,6 +181,15 @@ def _model_name(about: dict[str, Any]) -> str:
 def read_command(directory: Path) -> str | None:
     """The command line that made the results, if they say."""
     return _about(directory / RUN).get("command") or None
+
+
+def read_facts(directory: Path) -> list[tuple[str, str]]:
+    """Name and text of what run.json tells of the run: its data, their SHA-256, and its date."""
+    about = _about(directory / RUN)
+    data = about.get("data")
+    data = data if isinstance(data, dict) else {}
+    found = {"data": data.get("file"), "SHA-256 of the data": data.get("sha256")}
+    return [(k, str(v)) for k, v in {**found, "date": about.get("date")}.items() if v]
 
 
 def read_images(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | None:

@@ -33,7 +33,7 @@ def ending(nodes: list[OnnxNode], output: str) -> list[OnnxNode]:
 @operator(*SHARES, attributes="axis")
 def shares(call: Call) -> Value:
     """The scores themselves, at the end of a file."""
-    call.refuse_if(not call.node.last, "a place other than the end")
+    call.refuse_if(not call.node.last, "a place where more than the order of its results counts")
     x, old = call.view(), call.opset < 13  # which takes all axes from `axis` on for one
     axis = call.axis(call.attribute("axis", 1 if old else -1), len(x.shape))
     count = prod(x.shape[axis:]) if old else x.shape[axis]

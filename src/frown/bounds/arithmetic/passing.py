@@ -14,10 +14,14 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charged, Charges, Passed, by_lines
+from frown.bounds.arithmetic.curved import Deviations, bent_below
 from frown.bounds.arithmetic.gather import inner
 from frown.bounds.proof import Choice
 from frown.bounds.stacks import Stack, stacks
-from frown.relax.proven.rounding import TINY, UNIT, gamma
+from frown.graph.box import Box
+from frown.relax.curvature import bends
+from frown.relax.elementwise import Elementwise
+from frown.relax.proven.rounding import LOOSE, TINY, UNIT, gamma
 
 
 @dataclass
@@ -70,7 +74,9 @@ class Guided:
     index: Tensor | slice  # a row's sample
     charges: Charges
     least_gain: Tensor | None = None
+    deviations: Deviations | None = None  # where rows may bend
     slopes: dict[int, Tensor] = field(default_factory=dict)  # that were used; NaN: the rule's
+    multipliers: dict[int, Tensor] = field(default_factory=dict)  # likewise, where there are any
     coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
 
     def __post_init__(self) -> None:
@@ -94,7 +100,52 @@ class Guided:
         intercept = self.nodes.proven[i].rows(self.index).intercept(slope, under)
         size = self.nodes.weights.value[source]
         passed = by_lines(op, here, slope, intercept, size, self.charges.sample)
+        bent = self._bent(i, here, passed.coef, here * intercept)
+        if bent is not None:
+            passed = Passed(passed.coef, passed.const + bent[0], passed.charge + bent[1])
         return self._multiplied(i, *_paid(self.charges, passed))
+
+    def _bent(
+        self, i: int, here: Tensor, back: Tensor, straight: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """(rows,) what curvatures add to a row's constant, 0 where they gain nothing, and what
+        rounding may take; `straight` is what the lines of each neuron give."""
+        if self.deviations is None or self.choice.curvature is None:
+            return None
+        bend = self.choice.curvature(i)
+        op = self.nodes.plan.relaxation(i)
+        if bend is None or not bends(op):
+            return None
+        assert isinstance(op, Elementwise)
+        gain, charge = (here.new_zeros(len(here)) for _ in range(2))
+        which = torch.arange(len(here)) if isinstance(self.index, Tensor) else None
+        numbers = (
+            torch.full((len(here),), self.index.start)
+            if isinstance(self.index, slice)
+            else self.index
+        )
+        for n in torch.unique(numbers).tolist():
+            own = (numbers == n).nonzero().flatten() if which is not None else slice(None)
+            known = self.deviations.at(i, n)
+            at = known.index
+            weight = bend[own][:, at]
+            box = self.nodes.relaxed[i].box.rows(slice(n, n + 1))
+            parts = Box(box.lower.flatten(1)[:, at], box.upper.flatten(1)[:, at])
+            coef, below = here[own].flatten(1)[:, at], back[own].flatten(1)[:, at]
+            plain = straight[own].flatten(1)[:, at]
+            positive = weight > 0
+            found = bent_below(
+                op, parts, coef, below, weight.where(positive, 1.0), known.centre[at]
+            )
+            found = found.where(positive, plain)
+            most = known.most(weight)
+            more = found.sum(1) - plain.sum(1) - 0.5 * most
+            size = found.abs().sum(1) + plain.abs().sum(1) + most
+            cost = size * (gamma(len(at) + 8) * LOOSE) + TINY
+            good = more > cost
+            gain[own] = torch.where(good, more, 0.0)
+            charge[own] = torch.where(good, cost, 0.0)
+        return gain, charge
 
     def rest(self) -> list[Tensor]:
         """The constants of the nodes that were left to the end."""
@@ -122,6 +173,7 @@ class Guided:
         m = None if self.choice.multiplier is None else self.choice.multiplier(i)
         if m is None:
             return gain, below
+        self.multipliers[i] = m
         box = self.nodes.relaxed[i].box.rows(self.index)
         cost = torch.maximum(m * box.lower, m * box.upper).flatten(1)
         count = cost.shape[1]

@@ -60,9 +60,6 @@ class Branch(Closing):
             for name in ("scipy", "highspy"):  # for pieces with nothing left to cut
                 needed(name)
 
-    def replayable(self, plan: Plan) -> bool:
-        return passes(plan) is not None  # leaves of other networks have rows that no proof keeps
-
     def close(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
     ) -> Iterator[Update]:

@@ -21,13 +21,15 @@ from frown.bounds.first_layer import AtInput
 from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
+from frown.bounds.proof import Proof
 from frown.bounds.tiling import parts
+from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.frown.ascent import Ascent, RowBatch, replay
-from frown.methods.frown.network import Frown, FrownState, Tables, joined
+from frown.methods.frown.network import Frown, FrownProof, FrownState, Tables, joined
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
@@ -36,7 +38,17 @@ from frown.relax.relaxation import Relaxed
 BATCH = 48  # leaves that are bounded together
 STEPS = 6  # of every ascent in a leaf
 FEW, FIRST = 6, 0.06  # leaves that are next to nothing; how far the first radius goes
+SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
+
+
+@dataclass(eq=False, slots=True)
+class Cut:
+    """A node of a tree that is cut, at an entry that some nonlinearity reads."""
+
+    slot: int  # of the output's rows
+    point: float
+    above: tuple[Cut, int] | None  # the cut that led here, and its side
 
 
 @dataclass(slots=True)
@@ -51,6 +63,7 @@ class Leaf:
     tables: Tables | None  # with slopes to start from ...
     place: int = 0  # ... which of the samples there
     literals: Tensor | None = None  # (T,) their bounds
+    above: tuple[Cut, int] | None = None  # the last cut that led here, and its side
 
 
 @dataclass
@@ -59,6 +72,7 @@ class Input(Stage):
 
     open: list[Leaf] = field(default_factory=list)
     closed: list[Leaf] = field(default_factory=list)
+    root: Proof | None = None  # of the whole region, by the inner method
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class Outcome:
     lower: Tensor  # (B, entries) boxes
     upper: Tensor
     literals: Tensor  # (B, T); inf where nothing is left of the region
-    margin: Tensor  # (B,) the least margin
+    margin: Tensor  # (B,) the least margin, beyond what is kept for rounding
 
 
 class SampleSearch:
@@ -109,6 +123,8 @@ class SampleSearch:
             for n in range(len(region.radius))
         ]
         self.total = 0
+        clean = property.margins(property.literals(plan.graph.apply(region.centre).flatten(1)))
+        self.slack = SLACK * clean.amin(1).clamp(min=0)  # (N,)
         free = region.centre.new_full((self.count,), inf)
         for own in self.inputs:
             own.closed = [Leaf(own.number, -free, free, -free, free, None)]
@@ -190,6 +206,8 @@ class SampleSearch:
                     leaf, lower=found.lower[k], upper=found.upper[k], tables=found.tables, place=k
                 )
                 kept.literals = found.literals[k]
+                if leaf.above is None:
+                    own.root = found.bounds.proof.take(torch.tensor([k]))
                 if bool(found.margin[k] > 0):
                     own.closed.append(kept)
                 elif own.high > own.radius:
@@ -213,7 +231,7 @@ class SampleSearch:
             return
         own.low = max(own.low, own.radius)
         own.seen.append((own.radius, max(1, len(own.closed))))
-        yield Update(own.number, own.radius)
+        yield Update(own.number, own.radius, self._proof(own))
         own.done = self.limits.single
         if not own.done:
             self._next(own)
@@ -227,6 +245,48 @@ class SampleSearch:
         every = torch.stack([leaf.literals for leaf in own.closed if leaf.literals is not None])
         least = every.amin(0)
         return {t: float(least[t]) for t in (least > 0).nonzero().flatten().tolist()}
+
+    # -- proofs -------------------------------------------------------------------
+
+    def _proof(self, own: Input) -> Proof | None:
+        """The tree of an input whose leaves are all proved, each bounded anew along its slopes."""
+        if own.root is None or not own.closed:
+            return None
+        places = {leaf.above: k for k, leaf in enumerate(own.closed)}
+        children: dict[tuple[Cut, int] | None, Cut] = {}
+        for leaf in own.closed:
+            above = leaf.above
+            while above is not None and children.get(above[0].above) is not above[0]:
+                children[above[0].above] = above[0]
+                above = above[0].above
+        site, neuron, point, order = [], [], [], []
+        starts = self.plan.slots(self.plan.graph.output)[0]
+        numbers = {i: k for k, i in enumerate(self.plan.nonlinear)}
+        waiting: list[tuple[Cut, int] | None] = [None]
+        while waiting:
+            here = waiting.pop()
+            cut = children.get(here)
+            if cut is None:
+                order.append(places[here])
+                site.append(LEAF)
+                neuron.append(0)
+                point.append(0.0)
+                continue
+            node = next(i for i, part in starts.items() if part.start <= cut.slot < part.stop)
+            site.append(numbers[node])
+            neuron.append(cut.slot - starts[node].start)
+            point.append(cut.point)
+            waiting += [(cut, 1), (cut, 0)]
+        leaves = [own.closed[k] for k in order]
+        anew: Proof = own.root.blank(len(leaves))
+        if isinstance(self.fine, Frown):
+            anew = FrownProof(self.plan, self.fine, self._tables(leaves))
+        slots = self.plan.slots(self.plan.graph.output)[1]
+        none = torch.zeros(0, dtype=torch.long)
+        rows = Literals(none, none, torch.zeros(0, slots), Multipliers.none())
+        points = torch.tensor(point, dtype=torch.float64)
+        tree = Tree(torch.tensor(site), torch.tensor(neuron), points, rows, anew=anew)
+        return Branched(own.root, ((tree,),))
 
     # -- bounds -------------------------------------------------------------------
 
@@ -254,7 +314,7 @@ class SampleSearch:
         high = torch.cat([box.upper.flatten(1) for box in values], 1)
         literals = found.literals.nan_to_num(nan=-inf, posinf=-inf)
         literals = torch.where(found.empty[:, None], inf, literals)
-        margin = wanted.margins(literals).amin(1)
+        margin = wanted.margins(literals).amin(1) - self.slack[sample]
         tables = None if state is None else state.tables
         return Outcome(sample, found, tables, low, high, literals, margin)
 
@@ -290,7 +350,7 @@ class SampleSearch:
                 point = self._point(slot, leaf) if value > 0 else None
                 if point is not None:
                     pairs.append((k, len(trial)))
-                    trial += self._children(leaf, int(self.entry[slot]), point)
+                    trial += self._children(leaf, slot, point)
         best: dict[int, tuple[float, list[Leaf], list[float]]] = {}
         for a in range(0, len(trial), 8 * BATCH):
             part = trial[a : a + 8 * BATCH]
@@ -316,8 +376,10 @@ class SampleSearch:
             for child, margin in zip(children, margins, strict=True):
                 (own.closed if margin > 0 else own.open).append(child)
 
-    def _children(self, leaf: Leaf, entry: int, point: float) -> list[Leaf]:
-        low, high = replace(leaf), replace(leaf)
+    def _children(self, leaf: Leaf, slot: int, point: float) -> list[Leaf]:
+        point = float(leaf.lower.new_tensor(point))  # as boxes have it
+        entry, cut = int(self.entry[slot]), Cut(slot, point, leaf.above)
+        low, high = replace(leaf, above=(cut, 0)), replace(leaf, above=(cut, 1))
         low.upper, low.most = leaf.upper.clone(), leaf.most.clone()
         low.upper[entry] = low.most[entry] = point
         high.lower, high.least = leaf.lower.clone(), leaf.least.clone()

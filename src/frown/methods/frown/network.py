@@ -125,6 +125,8 @@ class Frown(Method):
         wide: search slopes beyond those of the tightest lines: slower, rarely tighter.
         rule: CROWN's lines, where ascents start: "area" or "paper".
         steps: ascent steps at every radius; None: the default schedule.
+        curved: go on with rows that bend, over l_2 balls and for piecewise linear activations:
+            radii of convolutional networks are up to three times as large, and take seconds each.
         ascent: all settings of the ascents.
 
     Raises InvalidInput for values that make no sense. Not for a quick look at a large network:
@@ -146,6 +148,9 @@ class Frown(Method):
     steps: Annotated[
         int | None, Option("steps of every ascent (default: as many as usually pay)", least=1)
     ] = None
+    curved: Annotated[
+        bool, Option("let rows bend over l_2 balls: much larger radii, far slower, no certificates")
+    ] = False
     ascent: Ascent = field(default_factory=Ascent)
 
     def __post_init__(self) -> None:

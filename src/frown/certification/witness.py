@@ -1,0 +1,133 @@
+"""A query beside a model: its boxes and cases as arrays, and witnesses, which the original answers.
+
+A witness is an input in the network's own element type. It counts when it lies in the box that was
+asked, exactly, and the outputs of the original model there satisfy the constraints, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frown.errors import InvalidInput
+from frown.problem.property import Answers, Condition, Linear
+from frown.problem.vnnlib import VnnLib
+from frown.read.model import Model
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Witness:
+    """An input that satisfies a query, and the original model's outputs there."""
+
+    x: NDArray[np.floating]  # (*input shape), in the network's element type
+    y: NDArray[np.floating]  # (outputs,)
+    disjunct: int  # the first of the query's that it satisfies
+
+
+@dataclass(frozen=True, eq=False)
+class Refuted(Condition):
+    """The condition that outputs satisfy no case of any disjunct."""
+
+    refuting: Linear  # a property of every disjunct
+
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+        return self.refuting
+
+    @property
+    def words(self) -> str:
+        return "no input of the box satisfies the query"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Disjuncts whose cases have the same numbers of constraints, so that one property serves."""
+
+    index: NDArray[np.int64]  # (D,) their places in the query
+    lower: Array  # (D, *input shape): the boxes to prove, which contain those that are asked
+    upper: Array
+    inner: tuple[NDArray[np.floating], NDArray[np.floating]]  # where witnesses lie; may be empty
+    refuting: Linear  # the property of each that, where it holds, refutes it
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def condition(self) -> Refuted:
+        """The condition that refutes all of them."""
+        return Refuted(self.refuting)
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """A query that fits a model."""
+
+    model: Model
+    query: VnnLib
+    element: type[np.floating]
+
+    @classmethod
+    def of(cls, model: Model, query: VnnLib) -> Posed:
+        """Put a query to a model. Raises InvalidInput where their sizes differ."""
+        inputs, outputs = prod(model.input_shape), model.classes
+        if (query.inputs, query.outputs) != (inputs, outputs):
+            raise InvalidInput(
+                f"the query has {query.inputs} inputs and {query.outputs} outputs, the network "
+                f"{model.name} {inputs} and {outputs}"
+            )
+        return cls(model, query, model.element)
+
+    def groups(self) -> Iterator[Group]:
+        """The disjuncts, like ones together."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for k, one in enumerate(self.query.disjuncts):
+            alike.setdefault(tuple(max(1, len(case)) for case in one.cases), []).append(k)
+        for index in alike.values():
+            yield self._group(index)
+
+    def _group(self, index: list[int]) -> Group:
+        shape = (len(index), *self.model.input_shape)
+        own = [self.query.disjuncts[k] for k in index]
+        boxes = [one.around(np.float64) for one in own]
+        inner = [one.within(self.element) for one in own]
+        parts = [one.property(self.query.outputs) for one in own]
+        return Group(
+            np.array(index),
+            np.stack([low for low, _ in boxes]).reshape(shape),
+            np.stack([high for _, high in boxes]).reshape(shape),
+            (
+                np.stack([low for low, _ in inner]).reshape(shape),
+                np.stack([high for _, high in inner]).reshape(shape),
+            ),
+            Linear(
+                torch.cat([part.coef for part in parts]),
+                torch.cat([part.const for part in parts]),
+                parts[0].clause,
+            ),
+        )
+
+    def replayed(self, points: Iterable[NDArray[np.floating]]) -> Witness | None:
+        """The first of some inputs (*input shape) that is a witness."""
+        for point in points:
+            x = np.asarray(point, self.element).reshape(self.model.input_shape)
+            if not np.isfinite(x).all():
+                continue
+            y = np.asarray(self.model.run(x[None]))[0]  # alone, as whoever checks it runs it
+            if not np.isfinite(y).all():
+                continue
+            given, answered = _exact(x), _exact(y)
+            for k, one in enumerate(self.query.disjuncts):
+                if one.satisfied(given, answered):
+                    return Witness(x, y.astype(self.element), k)
+        return None
+
+
+def _exact(values: NDArray[np.floating]) -> list[Fraction]:
+    return [Fraction(v) for v in values.ravel().tolist()]

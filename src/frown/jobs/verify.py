@@ -1,0 +1,152 @@
+"""Answer queries from files, as `frown verify` does: a verdict on stdout, the rest on stderr.
+
+The first line is the verdict, in the words of the VNN-LIB standard; a witness follows it. Witnesses
+are written with as many digits as tell their numbers exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frown import api
+from frown.bounds.clock import now
+from frown.bounds.work import Machine
+from frown.certification.plain import plain
+from frown.certification.witness import Witness
+from frown.errors import InvalidInput, OutputError
+from frown.problem.vnnlib import VnnLib, read_vnnlib
+
+SPARE, MOST_SPARE = 0.03, 0.5  # of a time limit, and seconds: for what follows the verdict
+LATE, MOST_LATE = 0.05, 0.5  # beyond a time limit, before the process ends whatever it does
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryFiles:
+    """A query, the networks it is about, and where a witness goes."""
+
+    query: Path
+    networks: Sequence[str]  # as typed: [NAME=]MODEL
+    timeout: float | None = None
+    assignments: Path | None = None  # a folder for the witness's tensors
+    began: float | None = None  # on the monotonic clock
+
+
+def verify_files(files: QueryFiles, out: Callable[[str], None], tell: Callable[[str], None]) -> str:
+    """Answer a query; lines go `out`, remarks to `tell`. Returns the verdict's word.
+
+    Raises FrownError for files that cannot be read, and for queries that do not fit the network.
+    """
+    began = now() if files.began is None else files.began
+    if files.timeout is not None and not files.timeout > 0:
+        raise InvalidInput(f"--timeout {files.timeout:g}: give seconds, more than 0")
+    with _ended_in_time(files.timeout, began, out) as conclude:
+        query = read_vnnlib(files.query)
+        path = network_of(files.networks)
+        model = api.load(path)
+        machine = Machine(seconds=_seconds(files.timeout, began))
+        verdict = api.verify(model, query, machine=machine)
+        for remark in verdict.remarks:
+            tell(plain(remark))
+        tell(
+            f"{verdict.answer}: {verdict.proved} of {verdict.disjuncts} boxes refuted, "
+            f"{now() - began:.2f} s"
+        )
+        lines = [verdict.answer]
+        if verdict.witness is not None:
+            if files.assignments is None:
+                lines += written(query, verdict.witness)
+            else:
+                serialise(files.assignments, query, verdict.witness)
+        conclude(lines)
+    return verdict.answer
+
+
+def network_of(networks: Sequence[str]) -> Path:
+    """The one network's file, from `[NAME=]MODEL` as typed."""
+    if len(networks) != 1:
+        told = "none is given" if not networks else f"{len(networks)} are given"
+        raise InvalidInput(f"a query about one network needs one --network, and {told}")
+    (text,) = networks
+    _, equals, path = text.partition("=")
+    return Path(path if equals and not Path(text).exists() else text)
+
+
+def written(query: VnnLib, witness: Witness) -> list[str]:
+    """The lines of a witness in the form of the query's version."""
+    pairs = [*_named("X", witness.x), *_named("Y", witness.y)]
+    return [
+        f"{'(' if k == 0 else ''}({name} {value}){')' if k == len(pairs) - 1 else ''}"
+        for k, (name, value) in enumerate(pairs)
+    ]
+
+
+def _named(letter: str, values: NDArray[np.floating]) -> Iterator[tuple[str, str]]:
+    # As doubles, in which numbers of single precision are exact.
+    for i, value in enumerate(values.ravel().tolist()):
+        yield f"{letter}_{i}", repr(value)
+
+
+def serialise(folder: Path, query: VnnLib, witness: Witness) -> None:
+    """Write every variable as an ONNX tensor. Raises OutputError where that fails."""
+    from onnx import numpy_helper
+
+    tensors: Mapping[str, NDArray[np.floating]] = {"X": witness.x[None], "Y": witness.y[None]}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, values in tensors.items():
+            proto = numpy_helper.from_array(np.ascontiguousarray(values), name)
+            (folder / f"{name}.pb").write_bytes(proto.SerializeToString())
+    except OSError as error:
+        raise OutputError(f"the assignments cannot be written: {error}") from None
+
+
+def _seconds(timeout: float | None, began: float) -> float | None:
+    """The time that a verdict may take, less what has passed and what follows it."""
+    if timeout is None:
+        return None
+    return max(1e-3, timeout - min(SPARE * timeout, MOST_SPARE) - (now() - began))
+
+
+@contextmanager
+def _ended_in_time(
+    timeout: float | None, began: float, out: Callable[[str], None]
+) -> Iterator[Callable[[Sequence[str]], None]]:
+    """A function that prints a verdict, once; where it is not called soon after the time limit,
+    the process says that time is up, and ends."""
+    lock, done = threading.Lock(), False
+
+    def conclude(lines: Sequence[str]) -> None:
+        nonlocal done
+        with lock:
+            done = True
+            for line in lines:
+                out(line)
+
+    def expire() -> None:
+        with lock:
+            if not done:
+                out("timed-out")
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+
+    timer: threading.Timer | None = None
+    if timeout is not None:
+        late = began + timeout + min(LATE * timeout, MOST_LATE) - now()
+        timer = threading.Timer(max(0.0, late), expire)
+        timer.daemon = True
+        timer.start()
+    try:
+        yield conclude
+    finally:
+        if timer is not None:
+            timer.cancel()

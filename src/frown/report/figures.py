@@ -1,0 +1,248 @@
+"""Figures for papers and notebooks, by matplotlib: fonts embedded, sizes in inches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from frown.certification.folder import write_whole
+from frown.certification.results import Certification
+from frown.certification.statement import norm_name
+from frown.errors import InvalidInput, OutputError
+from frown.report.comparison import Comparison, display_name
+from frown.report.read import read_results
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError:
+    raise InvalidInput("figures need matplotlib: pip install matplotlib") from None
+
+KINDS = ("accuracy", "brackets", "radii")
+FORMATS = ("pdf", "svg", "png")
+COLOURS = {
+    "interval": "#858b96",
+    "fastlin": "#009e73",
+    "crown-ibp": "#56b4e9",
+    "crown": "#0072b2",
+    "lp": "#b07d00",
+    "frown": "#d55e00",
+    "branch": "#4b4fb5",
+    "milp": "#a8568a",
+}
+OTHERS = ("#a8568a", "#b07d00", "#4b4fb5")
+STYLE: Any = {
+    "pdf.fonttype": 42,  # TrueType, embedded: journals refuse type 3
+    "svg.fonttype": "path",
+    "font.size": 8.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.dpi": 150,
+    "savefig.dpi": 300,
+}
+
+
+class Picture(Figure):
+    """A figure that keeps its style when it is saved, and shows itself in notebooks."""
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        with rc_context(STYLE):
+            super().savefig(fname, **options)
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png", dpi=150)
+        return file.getvalue()
+
+
+def figure(
+    results: Mapping[str, Certification], kind: str, width: float, height: float | None = None
+) -> Picture:
+    """A figure of results by name; those that cannot be compared get panels of their own.
+
+    Raises InvalidInput for an unknown kind, a size that is none, and empty results.
+    """
+    if kind not in KINDS:
+        raise InvalidInput(f"unknown kind {kind!r}; choose from {', '.join(KINDS)}")
+    panels = _panels(results)
+    high = height if height is not None else 0.62 * width / len(panels) + 0.35
+    for name, inches in (("width", width), ("height", high)):
+        if not 0.5 <= inches <= 100:
+            raise InvalidInput(f"{name} of {inches:g} inches: give 0.5 to 100")
+    with rc_context(STYLE):
+        drawn = Picture(figsize=(width, high), layout="constrained")
+        places = drawn.subplots(1, len(panels), squeeze=False, sharey=kind == "accuracy")[0]
+        for place, comparison in zip(places, panels, strict=True):
+            _DRAW[kind](place, comparison)
+            if len(panels) > 1:
+                place.set_title(_title(comparison, panels), fontsize=8)
+    return drawn
+
+
+def figure_from_files(
+    directories: Sequence[Path],
+    kind: str,
+    format: str | None,
+    out: Path | None,
+    width: float,
+    height: float | None,
+) -> Path:
+    """Draw the results of earlier runs into a file and return it.
+
+    Raises InvalidInput for folders without results, OutputError where nothing can be written.
+    """
+    ending = format or (out.suffix.lstrip(".").lower() if out is not None else "") or "pdf"
+    if ending not in FORMATS:
+        raise InvalidInput(f"unknown format {ending!r}; choose from {', '.join(FORMATS)}")
+    read = [(directory, read_results(directory)) for directory in directories]
+    methods = [found.rows[0].method if found.rows else "" for _, found in read]
+    results: dict[str, Certification] = {}
+    for method, (directory, found) in zip(methods, read, strict=True):
+        alone = methods.count(method) == 1
+        results[method if alone else f"{method} ({directory.name or directory})"] = found
+    if len(results) < len(read):
+        raise InvalidInput("folders of one name hold runs of one method: name them differently")
+    drawn = figure(results, kind, width, height)
+    target = out or Path(f"{kind}.{ending}")
+    content = BytesIO()
+    drawn.savefig(content, format=ending)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content.getvalue())
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the figure to {target}: {error.strerror or error}; choose another --out"
+        ) from error
+    return target
+
+
+def _panels(results: Mapping[str, Certification]) -> list[Comparison]:
+    """Results in groups whose radii can be compared."""
+    groups: list[dict[str, Certification]] = []
+    for name, found in results.items():
+        for group in groups:
+            try:
+                Comparison.of({**group, name: found})
+            except InvalidInput:
+                continue
+            group[name] = found
+            break
+        else:
+            groups.append({name: found})
+    return [Comparison.of(group) for group in groups]
+
+
+def _title(comparison: Comparison, panels: Sequence[Comparison]) -> str:
+    """The norm, the model or the runs' names: whatever tells a panel from the others."""
+    norms = {panel.norm for panel in panels}
+    models = {panel.results[panel.main].model for panel in panels}
+    parts = [Path(comparison.results[comparison.main].model).name] if len(models) > 1 else []
+    parts += [f"{norm_name(comparison.norm)} norm"] if len(norms) > 1 else []
+    return ", ".join(parts) or ", ".join(map(display_name, comparison.methods))
+
+
+def _colour(comparison: Comparison, method: str) -> str:
+    base = method.partition(" (")[0]
+    same = [m for m in comparison.methods if m.partition(" (")[0] == base]
+    if len(same) == 1 and base in COLOURS:
+        return COLOURS[base]
+    places = [*COLOURS.values(), *OTHERS]
+    return places[(comparison.methods.index(method) + 3) % len(places)]
+
+
+def _accuracy(place: Axes, comparison: Comparison) -> None:
+    """Shares of the inputs as steps: exact at every radius, nothing interpolated."""
+    right = 1.04 * comparison.span
+    count = len(comparison.entries)
+    if comparison.attacked:
+        limits = [e.limit for e in comparison.entries if e.correct]
+        _steps(place, limits, count, right, "not broken", color="black", ls="--", lw=0.8)
+    for method in comparison.methods:
+        rows = (e.rows.get(method) for e in comparison.entries)
+        radii = [row.radius for row in rows if row is not None and row.proves(0.0)]
+        colour = _colour(comparison, method)
+        _steps(place, radii, count, right, display_name(method), color=colour, lw=1.3)
+    place.set(xlim=(0, right), ylim=(0, 1.0), xlabel=comparison.statement.radius_title())
+    place.set_ylabel("certified accuracy")
+    place.legend(fontsize=7)
+
+
+def _steps(
+    place: Axes, radii: Sequence[float], count: int, right: float, label: str, **style: Any
+) -> None:
+    values = sorted(min(r, 2 * right) for r in radii)
+    x, y = [0.0], [len(values) / count]
+    for i, value in enumerate(values):
+        x += [value, value]
+        y += [y[-1], (len(values) - i - 1) / count]
+    place.plot([*x, max(right, x[-1])], [*y, y[-1]], label=label, **style)
+
+
+def _brackets(place: Axes, comparison: Comparison) -> None:
+    """Draw lines from proved to broken, inputs in the order of what is proved.
+
+    Those before branching stand beside them."""
+    entries = [e for e in comparison.entries if e.correct]
+    entries.sort(key=lambda e: (e.proved, e.limit))
+    top = 1.06 * comparison.span
+    branched = any(e.main.radius_before is not None for e in entries)
+    colour = _colour(comparison, comparison.main)
+    for i, entry in enumerate(entries):
+        row = entry.main
+        if branched and row.radius_before is not None:
+            upper = inf if row.broken_before is None else row.broken_before
+            place.plot(
+                [i - 0.2] * 2,
+                [row.radius_before, min(upper, top)],
+                color="#c9c4b8",
+                lw=max(0.6, 90 / max(len(entries), 1) / 10),
+                label="before branching" if i == 0 else None,
+            )
+        place.plot(
+            [i + 0.2 * branched] * 2,
+            [min(entry.proved, top), min(entry.limit, top)],
+            color=colour,
+            lw=max(0.6, 90 / max(len(entries), 1) / 10),
+            label=f"{display_name(comparison.main)}: proved to broken" if i == 0 else None,
+        )
+    for method in comparison.methods[:-1]:
+        radii = [e.radius(method) for e in entries]
+        place.plot(
+            range(len(entries)),
+            [min(r or 0.0, top) for r in radii],
+            ".",
+            ms=2.5,
+            color=_colour(comparison, method),
+            label=f"{display_name(method)}: proved",
+        )
+    place.set(ylim=(0, top), xlabel="inputs, sorted by what is proved", xticks=[])
+    place.set_ylabel(comparison.statement.radius_title())
+    place.legend(fontsize=7)
+
+
+def _radii(place: Axes, comparison: Comparison) -> None:
+    """Every method's proved radii, each in its own order."""
+    for method in comparison.methods:
+        radii = [e.radius(method) for e in comparison.entries if e.correct]
+        finite = sorted(r for r in radii if r is not None and isfinite(r))
+        place.plot(
+            range(len(finite)),
+            finite,
+            drawstyle="steps-mid",
+            lw=1.2,
+            color=_colour(comparison, method),
+            label=display_name(method),
+        )
+    place.set(xlabel="inputs classified right, by growing radius")
+    place.set_ylabel(f"proved {comparison.statement.radius_title()}")
+    place.set_ylim(bottom=0)
+    place.legend(fontsize=7)
+
+
+_DRAW = {"accuracy": _accuracy, "brackets": _brackets, "radii": _radii}

@@ -1,0 +1,118 @@
+"""Questions other than "the label wins": proved radii hold on samples, broken ones are broken."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import frown
+from frown.problem.property import Answers
+
+RANDOM = 4000  # points of a proved region
+
+
+def network(last: nn.Module, outputs: int = 1, seed: int = 0) -> frown.Model:
+    """Two layers and a last function."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, outputs), last)
+    return frown.load(layers, torch.zeros(1, 2))
+
+
+def points(x: NDArray[np.float64], radius: float, seed: int = 1) -> NDArray[np.float64]:
+    """Random points of the cube around an input, its corners first."""
+    draws = np.random.default_rng(seed).uniform(-1, 1, (RANDOM, x.size))
+    draws[: 2**x.size] = np.array(np.meshgrid(*[[-1, 1]] * x.size)).reshape(x.size, -1).T
+    return x + radius * draws
+
+
+@pytest.mark.parametrize("last", [nn.Sigmoid(), nn.Tanh(), nn.Softplus()], ids=str)
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_limit_is_one_of_outputs_and_not_of_scores(last: nn.Module, side: float) -> None:
+    model, x = network(last), np.array([[0.3, -0.2]])
+    answer = float(model.run(x)[0, 0])
+    limit = answer - side * 0.02
+    found = frown.certify(model, x, frown.Clauses([[side]], -side * limit)).rows[0]
+    assert found.radius > 0 and found.level == "rigorous"
+    outputs = model.run(points(x[0], found.radius))
+    assert (side * (outputs - limit) > 0).all()
+    assert found.broken is not None and found.broken < 3 * found.radius
+
+
+CONDITIONS = {
+    "threshold": (frown.threshold("0.5"), 1, lambda y, o: (y > 0.5) == (o > 0.5)),
+    "within": (frown.within(0.05), 2, lambda y, o: abs(y - o) < 0.05),
+    "share": (frown.within("5%"), 2, lambda y, o: abs(y - o) < 0.05 * abs(o)),
+    "multilabel": (frown.multilabel("0.45"), 3, lambda y, o: (y > 0.45) == (o > 0.45)),
+    "top": (
+        frown.top(2),
+        4,
+        lambda y, o: (y > y[:, o[0].argmax()][:, None]).sum(1, keepdims=True) < 2,
+    ),
+    "both": (
+        frown.below(0, 0.9) & frown.within("0.2"),
+        2,
+        lambda y, o: (y[:, :1] < 0.9) & (abs(y - o) < 0.2),
+    ),
+    "either": (
+        frown.above(0, 0.99) | frown.within("0.2"),
+        2,
+        lambda y, o: (y[:, :1] > 0.99) | (abs(y - o) < 0.2).all(1, keepdims=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_conditions_hold_in_the_radius_and_are_broken_beyond(name: str) -> None:
+    condition, outputs, truth = CONDITIONS[name]
+    model, x = network(nn.Sigmoid(), outputs), np.array([[0.3, -0.2]])
+    answer = model.run(x)
+    found = frown.certify(model, x, condition)
+    (row,) = found.rows
+    assert row.radius > 0 and row.level == "rigorous"
+    assert truth(model.run(points(x[0], row.radius)), answer).all()
+    if row.broken is not None:
+        assert not truth(model.run(found.counterexamples[0][None]), answer).all()
+        assert row.broken >= row.radius
+    assert frown.certify(model, x, condition, search=row.radius).status == ["certified"]
+
+
+def test_labels_of_one_sigmoid_are_sides_of_a_half() -> None:
+    model, x = network(nn.Sigmoid()), np.array([[0.3, -0.2], [0.3, -0.2]])
+    side = int(model.run(x)[0, 0] > 0.5)
+    found = frown.certify(model, x, [side, 1 - side])
+    assert found.status == ["certified", "misclassified"]
+    assert [(r.label, r.prediction) for r in found.rows] == [(side, side), (1 - side, side)]
+    assert "side of 0.5" in found.settings["statement"]["condition"]
+
+
+def test_numbers_that_are_no_doubles_are_rounded_inwards() -> None:
+    model, x = network(nn.Identity()), np.array([[0.3, -0.2]])
+    tenth = Fraction(1, 10)
+    for condition, sign in ((frown.below(0, "0.1"), 1), (frown.above(0, "0.1"), -1)):
+        answers = Answers(1, 1, lambda: model.run(x))
+        const = float(condition.on(answers, np.zeros(1, np.int64)).const)
+        assert Fraction(const) <= sign * tenth < Fraction(np.nextafter(const, np.inf))
+
+
+@pytest.mark.parametrize(
+    ("condition", "outputs", "said"),
+    [
+        (frown.threshold(0.5), 2, "multilabel"),
+        (frown.within("0%"), 1, "above 0"),
+        (frown.within("five"), 1, "finite number"),
+        (frown.below(3, 1.0), 2, "outputs 0 to 1"),
+        (frown.top(4), 4, "from 1 to 3"),
+        (frown.above(0, float("nan")), 1, "finite number"),
+        (frown.label_wins(0), 1, "--threshold"),
+    ],
+)
+def test_conditions_that_do_not_fit_say_what_would(
+    condition: frown.Condition, outputs: int, said: str
+) -> None:
+    with pytest.raises(frown.FrownError, match=said):
+        frown.certify(network(nn.Identity(), outputs), np.zeros((1, 2)), condition)

@@ -1,0 +1,137 @@
+"""Queries: verdicts against the truth, and witnesses that anyone can replay."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import frown
+from frown.errors import InvalidInput
+from frown.problem.vnnlib import parse_vnnlib
+from onnx_models import model, node, saved, weights
+
+INPUTS, OUTPUTS = 3, 2
+HEAD = "".join(
+    f"(declare-const {k}_{i} Real)\n" for k, n in (("X", INPUTS), ("Y", OUTPUTS)) for i in range(n)
+)
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3 -> 8 relu -> 2."""
+    proto = model(
+        [
+            node("Gemm", "x w0 b0", "h", transB=1),
+            node("Relu", "h", "a"),
+            node("Gemm", "a w1 b1", "y", transB=1),
+        ],
+        ["N", INPUTS],
+        {
+            "w0": weights(8, INPUTS, seed=1),
+            "b0": weights(8, seed=2),
+            "w1": weights(OUTPUTS, 8, seed=3),
+            "b1": weights(OUTPUTS, seed=4),
+        },
+    )
+    return saved(proto, tmp_path_factory.mktemp("net"))
+
+
+def box(low: float, high: float, last: float | None = None) -> str:
+    """A box; its last side has no width where `last` says so."""
+    sides = [(low, high)] * (INPUTS - 1) + [(low, high) if last is None else (last, last)]
+    parts = (f"(>= X_{i} {a}) (<= X_{i} {b})" for i, (a, b) in enumerate(sides))
+    return f"(and {' '.join(parts)})"
+
+
+def truth(net: Path, low: float, high: float) -> np.ndarray:
+    """Outputs on a fine grid of a box."""
+    grid = np.array(list(product(np.linspace(low, high, 15), repeat=INPUTS)), np.float32)
+    session = onnxruntime.InferenceSession(str(net))
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: grid})[0], np.float64)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (90.0, 93.0)])
+@pytest.mark.parametrize("share", [-0.3, 0.2, 0.9, 1.3])
+def test_a_limit_is_exceeded_where_a_grid_says_so(
+    net: Path, low: float, high: float, share: float
+) -> None:
+    """Two cases: an output beyond a limit, which is a share of the range that a grid shows."""
+    seen = truth(net, low, high)
+    limit = seen.min(0) + share * np.ptp(seen, axis=0)
+    limit[1] = seen[:, 1].max() + 1e3  # never
+    text = f"{HEAD}(assert {box(low, high)})(assert (or (>= Y_0 {limit[0]}) (>= Y_1 {limit[1]})))"
+    verdict = frown.verify(net, parse_vnnlib(text), machine=frown.Machine(seconds=20))
+    reached = (seen[:, 0] >= limit[0]).any()
+    assert reached or share > 1
+    assert verdict.answer == ("sat" if reached else "unsat")
+    if verdict.witness is not None:
+        assert_witness(net, text, verdict.witness)
+
+
+def assert_witness(net: Path, text: str, witness: frown.Witness) -> None:
+    """A witness has the network's type, and satisfies the query by a session of its own."""
+    assert witness.x.dtype == np.float32
+    session = onnxruntime.InferenceSession(str(net))
+    name = session.get_inputs()[0].name
+    y = session.run(None, {name: witness.x[None]})[0][0]
+    exact = [[Fraction(float(v)) for v in values] for values in (witness.x, y)]
+    assert parse_vnnlib(text).satisfied(*exact)
+    assert np.array_equal(y, witness.y)
+
+
+def test_boxes_of_their_own_are_answered_together(net: Path) -> None:
+    """Three boxes, of which the last is violated; one has a side without width."""
+    seen = truth(net, 2.0, 3.0)
+    limit = seen[:, 0].min() + 0.5 * np.ptp(seen[:, 0])
+    never = "(>= Y_1 1e6)"
+    parts = [
+        f"(and {box(-1, 1)} {never})",
+        f"(and {box(-1, 1, last=0.1)} {never} (<= Y_0 0))",
+        f"(and {box(2, 3)} (>= Y_0 {limit}))",
+    ]
+    text = f"{HEAD}(assert (or {' '.join(parts)}))"
+    verdict = frown.verify(net, parse_vnnlib(text), machine=frown.Machine(seconds=20))
+    assert (verdict.answer, verdict.disjuncts) == ("sat", 3)
+    assert verdict.witness is not None and verdict.witness.disjunct == 2
+    assert_witness(net, text, verdict.witness)
+    calm = f"{HEAD}(assert (or {' '.join(parts[:2])}))"
+    verdict = frown.verify(net, parse_vnnlib(calm), machine=frown.Machine(seconds=20))
+    assert (verdict.answer, verdict.proved) == ("unsat", 2)
+
+
+def test_a_box_between_two_floats_has_no_witness_in_them(net: Path) -> None:
+    """No number of single precision lies strictly between 1 and the next one, so that the only
+    inputs of the box cannot be shown; over the real numbers the query is satisfied."""
+    inside = f"{HEAD}(assert (and (>= X_0 1.00000001) (<= X_0 1.00000002)))"
+    rest = "(assert (and (>= X_1 0) (<= X_1 0) (>= X_2 0) (<= X_2 0)))(assert (>= Y_0 -1e6))"
+    verdict = frown.verify(net, parse_vnnlib(inside + rest), machine=frown.Machine(seconds=5))
+    assert verdict.answer == "unknown"
+
+
+def test_a_query_of_no_inputs_is_unsatisfiable_and_of_others_refused(net: Path) -> None:
+    never = parse_vnnlib(f"{HEAD}(assert {box(1, 0)})(assert (<= Y_0 0))")
+    assert frown.verify(net, never).answer == "unsat"
+    other = parse_vnnlib(
+        "(declare-const X_0 Real)(declare-const Y_0 Real)"
+        "(assert (and (>= X_0 0) (<= X_0 1) (<= Y_0 0)))"
+    )
+    with pytest.raises(InvalidInput, match="1 inputs and 1 outputs, the network"):
+        frown.verify(net, other)
+
+
+def test_double_precision_is_the_element_type_of_its_witnesses(tmp_path: Path) -> None:
+    proto = model(
+        [node("MatMul", "x w", "y")],
+        ["N", INPUTS],
+        {"w": weights(INPUTS, OUTPUTS).astype(np.float64)},
+        dtype=onnx.TensorProto.DOUBLE,
+    )
+    text = f"{HEAD}(assert {box(0.1, 0.3)})(assert (or (>= Y_0 0) (<= Y_0 0)))"
+    verdict = frown.verify(saved(proto, tmp_path), parse_vnnlib(text))
+    assert verdict.witness is not None and verdict.witness.x.dtype == np.float64

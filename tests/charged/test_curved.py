@@ -1,0 +1,218 @@
+"""Rows that bend: their inequalities, ellipsoids and bounds hold in rational arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import frown
+import zoo
+from charged import cases
+from charged.cases import Chosen, Tally
+from frown.bounds.arithmetic.curved import bent_below, greatest, proven_secants
+from frown.bounds.arithmetic.passing import Guided
+from frown.bounds.ellipsoid import may_bend
+from frown.bounds.plan import Plan
+from frown.bounds.proof import Choice, Request
+from frown.bounds.rule import Rule
+from frown.graph.box import Box
+from frown.methods.frown.network import Frown
+from frown.problem.region import Region
+from frown.relax import Abs, Clip, LeakyRelu, Relu, Sigmoid
+from frown.relax.curvature import least, pieces
+from frown.relax.elementwise import Elementwise
+
+OPS = (Relu(), LeakyRelu(0.1), LeakyRelu(-0.5), Clip(-0.5, 1.0), Abs())
+
+
+def value(op: Elementwise, z: Fraction) -> Fraction:
+    """f(z), exactly; constants are the floats that the operator has."""
+    if isinstance(op, Clip):
+        return min(max(z, Fraction(op.lo)), Fraction(op.hi))
+    if isinstance(op, LeakyRelu):
+        return z if z > 0 else z * Fraction(op.slope)
+    return abs(z) if isinstance(op, Abs) else max(z, Fraction(0))
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_bent_bounds_hold_exactly(op: Elementwise) -> None:
+    """c f(z) - g z + lambda/2 (z - z^)^2 is never below the bound, at points near the least."""
+    rng = torch.Generator().manual_seed(0)
+
+    def draw(spread: float) -> Tensor:
+        size = 10 ** (spread * torch.randn(1, 300, generator=rng, dtype=torch.float64))
+        return size * torch.randn(1, 300, generator=rng, dtype=torch.float64)
+
+    ends = torch.stack([draw(0.5), draw(0.5)])
+    box = Box(ends.amin(0), ends.amax(0))
+    coef, back, centre = draw(1.0), draw(1.0), draw(0.5)
+    curvature = draw(1.5).abs() + 1e-9
+    bound = bent_below(op, box, coef, back, curvature, centre)
+    near = least(pieces(op, box), coef, back, curvature, centre).touch
+    places = [box.lower, box.upper, box.clip(near), box.clip(torch.zeros_like(near))]
+    places += [torch.lerp(box.lower, box.upper, k / 7) for k in range(1, 7)]
+    tight = 0
+    for j in range(300):
+        c, g, m, a = (Fraction(float(t[0, j])) for t in (coef, back, curvature, centre))
+        found = []
+        for place in places:
+            z = Fraction(float(box.clip(place)[0, j]))
+            found.append(c * value(op, z) - g * z + m / 2 * (z - a) ** 2)
+        claimed = Fraction(float(bound[0, j]))
+        assert claimed <= min(found)
+        tight += min(found) - claimed <= abs(min(found)) / 10**6 + Fraction(1, 10**6)
+    assert tight > 200  # where no point of the list is the least, the bound is below all of them
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_secants_hold_exactly(op: Elementwise) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        low, middle, high = np.sort(rng.normal(size=3))
+        box = Box(torch.tensor([[low]]), torch.tensor([[high]]))
+        point = Box(torch.tensor([[middle]]), torch.tensor([[middle]]))
+        found = proven_secants(op, box, point)
+        a = Fraction(middle)
+        for z in rng.uniform(low, high, 8):
+            run = Fraction(z) - a
+            if run:
+                slope = (value(op, Fraction(z)) - value(op, a)) / run
+                assert Fraction(float(found.lower)) <= slope <= Fraction(float(found.upper))
+
+
+def test_eigenvalues_are_bounded_whatever_is_guessed() -> None:
+    """Against integers, whose products floats have exactly: x^T F F^T x <= bound x^T x."""
+    rng = np.random.default_rng(2)
+    for rows, columns in ((1, 1), (3, 40), (40, 3), (60, 60), (30, 200)):
+        whole = rng.integers(-1000, 1000, (rows, columns))
+        bound = greatest(torch.from_numpy(whole.astype(np.float64)))
+        vectors = np.linalg.svd(whole.astype(np.float64))[0].T[:3]
+        for vector in vectors:
+            x = [Fraction(v) for v in vector]
+            columns_of = [sum(Fraction(int(w)) * v for w, v in zip(c, x)) for c in whole.T]
+            assert sum(v * v for v in columns_of) <= Fraction(bound) * sum(v * v for v in x)
+        assert bound <= 1.01 * float(np.linalg.norm(whole, 2)) ** 2
+    assert greatest(torch.full((2, 2), torch.inf, dtype=torch.float64)) == torch.inf
+
+
+def bending(plan: Plan, rng: np.random.Generator, rule: Rule | None) -> Chosen:
+    """The slopes of hostile tests, with curvatures: like ones, odd ones, absurd ones."""
+    inner = random_slopes(plan, rng, rule)
+
+    def choose(request: Request) -> Choice | None:
+        chosen = inner.slopes(request)
+        if chosen is None:
+            return None
+        tables = {}
+        for i in plan.below(request.target):
+            (source,) = plan.graph.nodes[i].inputs
+            size = plan.graph.nodes[source].size
+            shape = (len(request.coef), size if rng.random() < 0.5 else 1)
+            table = rng.choice([0.0, 0.1, 1.0, 7.0, 2.0**-60, 2.0**50], shape)
+            tables[i] = torch.from_numpy(table).expand(-1, size)
+        return replace(chosen, whole=False, curvature=tables.get)
+
+    return Chosen(rule, choose)
+
+
+random_slopes = cases.random_slopes
+
+
+def test_no_bound_of_hostile_networks_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the curvatures are, against rational arithmetic; and some of them gain."""
+    gained, real = [0], Guided._bent
+
+    def counted(self: Guided, *args: object) -> object:
+        found = real(self, *args)  # type: ignore[arg-type]
+        gained[0] += 0 if found is None else int((found[0] > 0).sum())
+        return found
+
+    monkeypatch.setattr(Guided, "_bent", counted)
+    monkeypatch.setattr(cases, "random_slopes", bending)
+    tally, seed = Tally(), 0
+    while tally.networks < 40:
+        seed += 1
+        rng = np.random.default_rng([seed, 77])
+        graph = cases.network(rng)
+        region = replace(cases.regions(rng, graph.input_shape, 3), p=2.0, split=None)
+        if not may_bend(Plan(graph), region):
+            continue
+        with np.errstate(all="ignore"):
+            cases.replay(graph, region, rng, tally, False, f"seed {seed}")
+    assert not tally.false, "\n".join([tally.line(), *tally.false[:5]])
+    assert gained[0] > 5
+
+
+def test_ordinary_networks_deviate_no_further_than_their_ellipsoids() -> None:
+    """Points of a ball, sent through: all sums of weighted squares stay below what is proved."""
+    from frown.bounds.replay import Replay
+    from frown.bounds.work import Work
+
+    rng = torch.Generator().manual_seed(3)
+    for graph in (zoo.mlp(Relu(), (4, 20, 20, 3)), zoo.residual(Abs()), zoo.average_pool()):
+        plan, region = Plan(graph), zoo.region(graph, 2.0, 0.3, 2, clipped=True, scaled=True)
+        walk = Replay(plan, region, random_slopes(plan, np.random.default_rng(0), None), Work())
+        walk.layers()
+        assert walk.deviations is not None
+        for n in range(2):
+            ball = Region(*(getattr(region.rows(slice(n, n + 1)), f) for f in FIELDS))
+            values = graph.values(zoo.samples(ball, 400))
+            for i in plan.nonlinear:
+                known = walk.deviations.at(i, n)
+                (source,) = graph.nodes[i].inputs
+                away = (values[source].flatten(1) - known.centre)[:, known.index]
+                weight = torch.rand(3, len(known.index), generator=rng, dtype=torch.float64)
+                weight[0] = 1.0
+                most = known.most(weight)
+                reached = (away.square() @ weight.T).amax(0)
+                assert bool((reached <= most * (1 + 1e-9)).all())
+
+
+FIELDS = ("centre", "radius", "p", "scale", "lower", "upper")
+
+
+def network(path: Path) -> Path:
+    """A convolutional network with labels of its own making."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(8, 4)),
+    )
+    example = torch.zeros(1, 1, 10, 10)
+    torch.onnx.export(
+        module, (example,), str(path), input_names=["x"], output_names=["y"], dynamo=False
+    )
+    return path
+
+
+def test_bent_rows_prove_larger_radii_without_certificates(tmp_path: Path) -> None:
+    model = frown.load(network(tmp_path / "net.onnx"))
+    x = np.random.default_rng(0).uniform(size=(2, 1, 10, 10)).astype(np.float32)
+    y = np.concatenate([model.run(one[None]).argmax(1) for one in x])
+    ball = frown.Ball(x, norm=2)
+    straight = frown.certify(model, ball, y, method="frown").rows
+    bent = frown.certify(model, ball, y, method=Frown(curved=True)).rows
+    assert {row.level for row in bent} == {"rigorous"}
+    ratio = [b.radius / s.radius for b, s in zip(bent, straight, strict=True)]
+    assert min(ratio) >= 1 and np.mean(ratio) > 1.1
+    for n, row in enumerate(bent):  # no point of the ball is answered otherwise
+        step = np.random.default_rng(n).normal(size=(500, *x.shape[1:])).astype(np.float32)
+        step /= np.sqrt((step**2).sum((1, 2, 3), keepdims=True))
+        assert (model.run(x[n] + step * row.radius * 0.999).argmax(1) == y[n]).all()
+    kept = frown.certify(
+        model, ball, y, method=Frown(curved=True), proof=frown.Rigorous(tmp_path / "proofs")
+    ).rows
+    assert all("certificates and execution know none" in row.remark for row in kept)
+    assert [row.radius for row in kept] == pytest.approx([r.radius for r in straight], rel=1e-6)
+
+
+def test_smooth_networks_and_other_norms_stay_straight() -> None:
+    for op, p, bends in ((Relu(), 2.0, True), (Sigmoid(), 2.0, False), (Relu(), 1.0, False)):
+        graph = zoo.mlp(op)
+        assert may_bend(Plan(graph), zoo.region(graph, p)) == bends

@@ -1,0 +1,158 @@
+"""`frown verify`, from the outside: verdict first, then a witness, all else on stderr."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from typer.testing import CliRunner, Result
+
+from frown.cli import app
+from frown.jobs.supports import CAPABILITIES
+from onnx_models import model, node, saved, weights
+
+HEAD = "(declare-const X_0 Real)(declare-const X_1 Real)(declare-const Y_0 Real)\n"
+BOX = "(assert (and (>= X_0 -1) (<= X_0 1) (>= X_1 0.25) (<= X_1 0.5)))\n"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """2 -> 4 relu -> 1, whose output is not negative."""
+    constants = {"w0": weights(2, 4), "w1": np.abs(weights(4, 1, seed=1))}
+    nodes = [node("MatMul", "x w0", "h"), node("Relu", "h", "a"), node("MatMul", "a w1", "y")]
+    return saved(model(nodes, ["N", 2], constants), tmp_path)
+
+
+def asked(net: Path, query: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["verify", str(query), "--network", str(net), *options])
+
+
+def written(folder: Path, text: str, name: str = "query.vnnlib") -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["query.vnnlib", "query.vnnlib.gz"])
+def test_a_witness_follows_the_verdict(name: str, net: Path, tmp_path: Path) -> None:
+    query = written(tmp_path, HEAD + BOX + "(assert (>= Y_0 0))", name)
+    shown = asked(net, query, "--timeout", "20")
+    assert shown.exit_code == 0
+    first, *rest = shown.stdout.splitlines()
+    assert first == "sat"
+    number = r"(-?[\d.e-]+)"
+    names = r"\s".join(rf"\({v} {number}\)" for v in ("X_0", "X_1", "Y_0"))
+    found = re.fullmatch(rf"\({names}\)", "\n".join(rest))
+    assert found is not None, rest
+    x0, x1, y0 = map(float, found.groups())
+    assert -1 <= x0 <= 1 and 0.25 <= x1 <= 0.5 and y0 >= 0
+    assert float(np.float32(x0)) == x0  # every digit of it
+
+
+def test_no_witness_follows_unsat(net: Path, tmp_path: Path) -> None:
+    shown = asked(net, written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -0.001))"))
+    assert (shown.exit_code, shown.stdout) == (0, "unsat\n")
+    assert "1 of 1 boxes refuted" in shown.stderr
+
+
+def test_assignments_are_tensors_in_files(net: Path, tmp_path: Path) -> None:
+    query = written(tmp_path, HEAD + BOX + "(assert (>= Y_0 0))")
+    shown = asked(net, query, "--serialise-assignments", str(tmp_path / "found"))
+    assert shown.stdout == "sat\n"
+    for name, shape in (("X", (1, 2)), ("Y", (1, 1))):
+        proto = onnx.TensorProto.FromString((tmp_path / "found" / f"{name}.pb").read_bytes())
+        assert numpy_helper.to_array(proto).shape == shape
+        assert proto.data_type == onnx.TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (HEAD + "(assert (<= X_0 1)", "line 2, column 1: this parenthesis is never closed"),
+        (HEAD + "(assert (<= X_9 1))", "line 2, column 13: 'X_9' is neither a number"),
+        (HEAD + BOX + "(assert (<= (* Y_0 X_0) 1))", "line 3, column 13: products of variables"),
+    ],
+)
+def test_a_bad_query_is_an_error_with_its_place(
+    text: str, told: str, net: Path, tmp_path: Path
+) -> None:
+    shown = asked(net, written(tmp_path, text))
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert told in shown.stderr
+
+
+def test_networks_are_given_once(net: Path, tmp_path: Path) -> None:
+    query = written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -1))")
+    assert asked(net, query).stdout == "unsat\n"
+    named = CliRunner().invoke(app, ["verify", str(query), "--network", f"f={net}"])
+    assert named.stdout == "unsat\n"
+    for given in ([], ["--network", str(net), "--network", str(net)]):
+        refused = CliRunner().invoke(app, ["verify", str(query), *given])
+        assert refused.exit_code == 2 and "needs one --network" in refused.stderr
+
+
+def test_a_folder_of_queries_is_answered_and_taken_up_again(net: Path, tmp_path: Path) -> None:
+    """The second run asks about what is new alone; a query that is none is an error."""
+    texts = {"a": "(assert (<= Y_0 -1))", "b": "(assert (>= Y_0 0))", "c": "(assert"}
+    for name, text in texts.items():
+        written(tmp_path, HEAD + BOX + text, f"{name}.vnnlib")
+    listed, results = tmp_path / "instances.csv", tmp_path / "out.csv"
+    lines = [f"{net.name},{name}.vnnlib,60\n" for name in texts]
+    options = ["verify", "--instances", str(listed), "--results", str(results)]
+    for some in (lines[:1], lines):
+        listed.write_text("".join(some))
+        shown = CliRunner().invoke(app, options)
+        assert shown.exit_code == 0, shown.output
+    assert [line.split(",")[4] for line in results.read_text().splitlines()] == [
+        "unsat",
+        "sat",
+        "error",
+    ]
+    assert shown.stdout.count(" s  ") == 2  # what the first run answered is not told again
+    assert shown.stdout.splitlines()[-1].split() == ["1", "1", "0", "0", "1"]
+    listed.write_text(f"{net.name},a.vnnlib,soon\n")
+    refused = CliRunner().invoke(app, options)
+    assert refused.exit_code == 2 and "line 1" in refused.stderr
+
+
+def test_capabilities_are_told_one_on_a_line() -> None:
+    def told(*names: str) -> list[str]:
+        shown = CliRunner().invoke(app, ["supports", *(f"--{name}" for name in names)])
+        assert shown.exit_code == 0, shown.output
+        return shown.stdout.splitlines()
+
+    for name in CAPABILITIES:
+        assert told(name)
+    assert told("onnx-opset-versions") == ["8", "20"]
+    assert told("onnx-element-types") == ["real"]
+    assert {"Conv", "Gemm", "Relu", "Sigmoid"} <= set(told("onnx-operators"))
+    assert CliRunner().invoke(app, ["supports"]).exit_code == 2
+
+
+def test_the_scripts_of_the_competition_run(net: Path, tmp_path: Path) -> None:
+    query = written(tmp_path, HEAD + BOX + "(assert (>= Y_0 0))")
+    folder = Path(__file__).resolve().parents[2] / "scripts" / "vnncomp"
+
+    def called(script: str, *arguments: str) -> int:
+        command = [str(folder / script), *arguments]
+        return subprocess.run(command, env=environment, check=False).returncode
+
+    environment = {**os.environ, "FROWN_PYTHON": sys.executable}
+    common = ("v1", "toy", str(net), str(query))
+    assert called("prepare_instance.sh", *common) == 0
+    assert called("prepare_instance.sh", "v2", *common[1:]) == 1
+    assert called("prepare_instance.sh", *common[:3], str(tmp_path / "none")) == 1
+    results = tmp_path / "results.txt"
+    assert called("run_instance.sh", *common, str(results), "60") == 0
+    assert results.read_text().startswith("sat\n((X_0 ")
+    query.write_text("(assert")
+    assert called("run_instance.sh", *common, str(results), "60") == 0
+    assert results.read_text() == "error\n"
