@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import frown
 from frown.methods import kind_of, method_of
@@ -11,6 +12,22 @@ from frown.problem.options import options_of
 
 # Options of `Machine`, by the names that cells and commands have.
 MACHINE = {"batch": "batch", "memory": "memory", "time_limit": "seconds", "workers": "workers"}
+
+
+@dataclass(frozen=True)
+class LPAlone(frown.LP):
+    """Linear programs whose search starts at CROWN's radius: what they cost without FROWN."""
+
+    @property
+    def foresight(self) -> frown.Method | None:
+        return None
+
+
+@dataclass(frozen=True)
+class ColdLP(LPAlone):
+    """Linear programs that start from nothing, each of them, as a plain implementation has it."""
+
+    hot: ClassVar[bool] = False
 
 
 def certify(model: frown.Model, x: Any, y: Any = None, **options: Any) -> frown.Certification:
@@ -42,7 +59,7 @@ def certify(model: frown.Model, x: Any, y: Any = None, **options: Any) -> frown.
 
 
 def _method(options: dict[str, Any]) -> frown.Method:
-    """The method of a cell; those that make linear programs cold have options of the LP alone."""
+    """The method of a cell. What measures linear programs by themselves is no option of frown's."""
     name, own = options.pop("method"), {}
     for field in options_of(kind_of(name)):
         if field.name in options:
@@ -50,10 +67,11 @@ def _method(options: dict[str, Any]) -> frown.Method:
     inner = options.pop("boxes", "lp")
     if inner != "lp":
         own["inner"] = method_of(inner)
-    if not options.pop("hot", True):
-        own["hot"] = False
-    if options.pop("start", "frown") != "frown":
-        own["start_at"] = None
+    hot, start = options.pop("hot", True), options.pop("start", "frown")
+    if name == "lp" and not hot:
+        return ColdLP(**own)
+    if name == "lp" and start != "frown":
+        return LPAlone(**own)
     return method_of(name, **own)
 
 

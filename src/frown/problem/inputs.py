@@ -210,21 +210,6 @@ def indices_of(indices: ArrayLike, count: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def whole_number(value: object, name: str, least: int = 1) -> int:
-    """A whole number, positive or no less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        kind = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
-        raise InvalidInput(f"{name} must be {kind}, not {value!r}")
-    return int(value)
-
-
-def real_number(value: object, name: str) -> float:
-    """A number that is not NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or value != value:
-        raise InvalidInput(f"{name} must be a number, not {value!r}")
-    return float(value)
-
-
 def numbers_of(value: object, name: str) -> Array:
     """An array of real numbers, of any shape."""
     try:

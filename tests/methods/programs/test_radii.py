@@ -12,6 +12,7 @@ import torch
 
 import asking
 import frown
+from benchmarks.paper.flat import ColdLP, LPAlone
 from frown.bounds.clock import Clock, OutOfTime
 from frown.methods.exact import distance as branching
 from frown.methods.exact.program import Answer
@@ -80,7 +81,7 @@ def test_one_line_per_side_and_other_starts(
     crown = asking.certify(relu, x, y, method="crown")
     same = asking.certify(relu, x, y, method="lp", tangents=1)
     np.testing.assert_allclose(same.radius, crown.radius, rtol=TOL)
-    hot, cold = (asking.certify(relu, x, y, method=frown.LP(hot=hot)) for hot in (True, False))
+    hot, cold = (asking.certify(relu, x, y, method=lp) for lp in (frown.LP(), ColdLP()))
     np.testing.assert_allclose(hot.radius, cold.radius, rtol=TOL)
     called: list[object] = []
     real = network.frown
@@ -90,7 +91,7 @@ def test_one_line_per_side_and_other_starts(
         return real(*rest)
 
     monkeypatch.setattr(network, "frown", counted)
-    alone = asking.certify(relu, x, y, method=frown.LP(start_at=None))
+    alone = asking.certify(relu, x, y, method=LPAlone())
     assert not called  # programs need nothing of FROWN
     np.testing.assert_allclose(hot.radius, alone.radius, rtol=TOL)
     asking.certify(relu, x, y, method="lp")

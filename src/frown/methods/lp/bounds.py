@@ -103,12 +103,12 @@ class LP(Method):
 
     To see how much better lines could be; hundreds of times as slow as FROWN. `inner` bounds the
     inner layers: None, programs throughout (LP-ALL); a method, programs for the last layer alone
-    (LP-LAST). A search starts at the radii of `start_at`. Unless `hot`, every program starts from
-    nothing, as a plain implementation would; the bounds are the same.
+    (LP-LAST). A search starts at FROWN's radii, and every program where a like one ended.
     """
 
     name: ClassVar[str] = "lp"
     singly: ClassVar[bool] = True
+    hot: ClassVar[bool] = True  # False, in a subclass: programs start from nothing, to measure that
     tangents: Annotated[int, Option("lines per curved side", least=1)] = 3
     inner: Annotated[
         Method | None,
@@ -120,8 +120,6 @@ class LP(Method):
         ),
     ] = None
     rule: Annotated[str, Option("CROWN's lines: least area, or the paper's", tuple(RULES))] = "area"
-    start_at: Method | None = field(default_factory=Frown)  # whose radii are looked at first
-    hot: bool = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -132,7 +130,7 @@ class LP(Method):
 
     @property
     def foresight(self) -> Method | None:
-        return self.start_at if self.hot else None
+        return Frown()
 
     def refuse(self, plan: Plan, p: float) -> None:
         if p not in (1, 2, inf):
