@@ -17,8 +17,8 @@ import frown_check
 from check.test_hostile_models import answered, claimed
 from check.writer import draft
 from frown.errors import FrownError
+from frown.read.onnx.call import OnnxNode as FrownNode
 from frown.read.onnx.fuse import _Reader
-from frown.read.onnx.nodes import OnnxNode as FrownNode
 from frown_check import graph
 from frown_check.model import calls, file, movers
 from frown_check.model.calls import OnnxNode

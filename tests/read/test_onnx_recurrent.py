@@ -15,10 +15,9 @@ import asking
 from frown.errors import InvalidModel
 from frown.graph.graph import Graph
 from frown.read.model import Model
+from frown.read.onnx.call import OnnxNode
 from frown.read.onnx.constants import Evaluator
-from frown.read.onnx.importer import Task, import_graph
-from frown.read.onnx.load import load_onnx
-from frown.read.onnx.nodes import OnnxNode
+from frown.read.onnx.load import Task, import_graph, load_onnx
 from onnx_models import integers, model, node, refused, saved, weights
 from sequences import reached
 

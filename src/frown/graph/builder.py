@@ -21,13 +21,13 @@ from frown.graph.op import (
     Nonlinear,
     Op,
     Shape,
+    SharedTensors,
     Unsupported,
     broadcast,
     lossless,
     require_entries,
 )
 from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
-from frown.graph.sharing import Pool
 from frown.graph.windows import Windows, rim
 
 
@@ -60,7 +60,7 @@ class Builder:
     entries: int = 0  # of all tensors so far that are no views
     products: int = 0  # with the weights of matrices and convolutions
     nodes: list[Node] = field(default_factory=list)
-    pool: Pool = field(default_factory=Pool)
+    pool: SharedTensors = field(default_factory=SharedTensors)
     # By node: a value whose entries, in their places, are in the same order of size.
     ordered: dict[int, Value] = field(default_factory=dict)
 

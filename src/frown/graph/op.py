@@ -9,10 +9,10 @@ says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from math import prod
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -176,3 +176,30 @@ def sliced(t: Tensor, window: Window) -> Tensor:
     return t[
         tuple(slice(None) if n == 1 else slice(*w) for n, w in zip(t.shape, last, strict=True))
     ]
+
+
+AnyOp = TypeVar("AnyOp", bound=Op)
+
+
+@dataclass
+class SharedTensors:
+    """The tensors seen so far; equal ones become the one seen first.
+
+    An unrolled recurrent network reads the same weights at every frame; whatever built or
+    rewrote its operators may have copied them.
+    """
+
+    seen: dict[Hashable, list[Tensor]] = field(default_factory=dict)
+
+    def one(self, tensor: Tensor) -> Tensor:
+        key = (tuple(tensor.shape), tensor.dtype, tensor.device, tensor.sum().item())
+        alike = self.seen.setdefault(key, [])
+        for other in alike:
+            if other is tensor or torch.equal(other, tensor):
+                return other
+        alike.append(tensor)
+        return tensor
+
+    def shared(self, op: AnyOp) -> AnyOp:
+        """A copy of the operator that reads these tensors."""
+        return op.mapped(self.one)

@@ -16,7 +16,7 @@ def _opsets() -> list[str]:
 
 
 def _operators() -> list[str]:
-    import frown.read.onnx.importer  # noqa: F401  (its handlers register)
+    import frown.read.onnx.load  # noqa: F401  (its handlers register)
     from frown.read.onnx.call import HANDLERS
 
     return sorted(HANDLERS)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
-from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise
+from frown.relax.relaxation import bisect
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
-from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise
+from frown.relax.relaxation import bisect
 
 _NEAR, _FAR, _CELLS = 40.0, 800.0, 16384  # beyond _FAR, f' is 0 or 1 in double precision
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
-from frown.relax.bisection import bisect
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -30,6 +29,7 @@ from frown.relax.relaxation import (
     SlopeRange,
     Slopes,
     Within,
+    bisect,
 )
 
 _DEPTH = 8.0  # how far below its greatest value the level zeta is looked for

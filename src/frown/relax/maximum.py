@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box, Shape, Window
-from frown.relax.bisection import bisect
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -23,6 +22,7 @@ from frown.relax.relaxation import (
     SlopeRange,
     Slopes,
     Within,
+    bisect,
 )
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
-from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise, rounding
-from frown.relax.relaxation import Relaxed, Sides, SlopeRange, Slopes, Within
+from frown.relax.relaxation import Relaxed, Sides, SlopeRange, Slopes, Within, bisect
 
 _FIRST, _LAST, _ENTRIES = 1e-4, 1e4, 4096  # |end| covered by the table of tangents
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box
-from frown.relax.bisection import bisect
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Anchors, Line
+from frown.relax.relaxation import Anchors, Line, bisect
 
 
 class Wave(Elementwise):

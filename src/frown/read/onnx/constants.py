@@ -24,7 +24,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from frown.graph import MOST_ENTRIES, MOST_IN_ALL, Shape, Unsupported
-from frown.read.onnx.nodes import OnnxNode
+from frown.read.onnx.call import OnnxNode
 
 Constant = NDArray[Any]
 Constants = dict[str, Constant]

@@ -27,8 +27,8 @@ from math import isfinite, pi, sqrt
 
 import numpy as np
 
+from frown.read.onnx.call import OnnxNode
 from frown.read.onnx.constants import Constants, widened
-from frown.read.onnx.nodes import OnnxNode
 
 Polynomial = dict[int, Fraction]  # power of t -> coefficient
 

@@ -1,10 +1,12 @@
-"""Loading ONNX files."""
+"""Loading ONNX files: read, folded, then node by node into a graph by the handlers, or a report of
+all nodes that have none."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,21 @@ import onnx
 import onnx.external_data_helper
 import onnx.inliner
 import onnx.shape_inference
+import torch
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from torch import Tensor
 
-from frown.errors import InvalidModel, UnsupportedModel
-from frown.graph import MOST_ENTRIES, Shape
-from frown.read.model import Model, require_finite
-from frown.read.onnx.constants import Constants, Evaluator, fold, stored
+import frown.read.onnx.attention
+import frown.read.onnx.nn
+import frown.read.onnx.ops
+import frown.read.onnx.recurrent
+import frown.read.onnx.shapes  # noqa: F401  (its handlers register)
+from frown.errors import InvalidModel, Refusal, UnsupportedModel, listing
+from frown.graph import MOST_ENTRIES, Builder, Graph, Nonlinear, Operand, Shape, Unsupported, Value
+from frown.read.model import Model, finished, require_finite
+from frown.read.onnx.call import HANDLERS, Call, OnnxNode, captured, needed
+from frown.read.onnx.constants import Constant, Constants, Evaluator, fold, stored, widened
 from frown.read.onnx.fuse import fuse_activations
-from frown.read.onnx.importer import Task, import_graph
-from frown.read.onnx.nodes import OnnxNode, captured, needed
 from frown.read.onnx.runtime import OnnxRuntime, Port
 
 OLDEST_OPSET = 8
@@ -164,13 +172,13 @@ def _digest(files: Files) -> str:
 
 def _legible(message: Any) -> bool:
     """True if all strings of a message are text; the parser makes bytes of others."""
-    for field, value in message.ListFields():
+    for kind, value in message.ListFields():
         values = (
             [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
         )
-        if field.type == field.TYPE_STRING and any(isinstance(v, bytes) for v in values):
+        if kind.type == kind.TYPE_STRING and any(isinstance(v, bytes) for v in values):
             return False
-        if field.type == field.TYPE_MESSAGE and not all(_legible(v) for v in values):
+        if kind.type == kind.TYPE_MESSAGE and not all(_legible(v) for v in values):
             return False
     return True
 
@@ -485,3 +493,152 @@ def _inferred(proto: onnx.ModelProto, port: Port) -> Mapping[str, Shape]:
         if kind.HasField("shape") and all(n > 0 for n in sizes):
             shapes[tensor.name] = sizes
     return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole(Nonlinear):
+    """A node without bounds, kept so that the rest is examined too."""
+
+    size: Shape
+
+    def shape(self, *inputs: Shape) -> Shape:
+        return self.size
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        raise AssertionError("a graph with holes is never finished")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A tensor whose shape is not known either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The nodes to be imported; `inferred` has tensors' shapes where ONNX can infer them."""
+
+    model: str
+    opset: int
+    evaluator: Evaluator
+    nodes: Sequence[OnnxNode]
+    constants: Mapping[str, Constant]
+    input: str
+    shape: Shape
+    output: str
+    inferred: Callable[[], Mapping[str, Shape]]
+
+
+def import_graph(task: Task) -> tuple[Graph, Graph | None]:
+    """The graph of a task, and of its scores where a last function keeps their order.
+
+    Raises UnsupportedModel with every node that has no bounds, InvalidModel where a
+    node contradicts itself.
+    """
+    return _Importer(task).graphs()
+
+
+@dataclass
+class _Importer:
+    task: Task
+    build: Builder = field(default_factory=Builder)
+    known: dict[str, Value | Constant | _Unknown] = field(default_factory=dict)
+    problems: list[Refusal] = field(default_factory=list)
+    shapes: Mapping[str, Shape] | None = None  # inferred at the first problem
+
+    def graphs(self) -> tuple[Graph, Graph | None]:
+        task = self.task
+        self.known.update(task.constants)
+        self.known[task.input] = self.build.input(task.input, task.shape)
+        read = {task.output, *(i for node in task.nodes for i in node.inputs)}
+        for node in task.nodes:
+            self._node(node, read)
+        if self.problems:
+            raise UnsupportedModel(listing(task.model, self.problems, HANDLERS))
+        output = self.known.get(task.output)
+        if not isinstance(output, Value):
+            raise InvalidModel(
+                f"{task.model}: its output {task.output} does not depend on its input"
+            )
+        return finished(self.build, output)
+
+    def _node(self, node: OnnxNode, read: set[str]) -> None:
+        inputs = [self.known[i] for i in node.inputs if i]
+        constant = all(isinstance(x, np.ndarray) for x in inputs)
+        try:
+            answers = self._answers(node, constant)
+            lost = [o for o in node.outputs[len(answers) :] if o in read]
+            if lost:
+                raise Unsupported(f"output {', '.join(lost)} is used")
+            self.known.update(zip(node.outputs, answers, strict=False))
+        except Unsupported as reason:
+            self._report(node, str(reason), constant)
+        except (
+            ArithmeticError,
+            AssertionError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            first = str(error).split("\n")[0] or "it reads other tensors than it may"
+            raise InvalidModel(
+                f"{self.task.model}: {node.op} at {node.name} is malformed: {first}"
+            ) from error
+
+    def _answers(self, node: OnnxNode, constant: bool) -> Sequence[Value | Constant | _Unknown]:
+        if constant:
+            given = {i: self.known[i] for i in node.inputs if i}
+            constants = {i: x for i, x in given.items() if isinstance(x, np.ndarray)}
+            return self.task.evaluator.outputs(node, constants)
+        handler = HANDLERS.get(node.op)
+        if handler is None or node.has_body:
+            raise Unsupported("")
+        foreign = sorted(node.attributes.keys() - handler.attributes)
+        if foreign:
+            raise Unsupported(", ".join(f"attribute {a}={node.attributes[a]!r}" for a in foreign))
+        operands = [self.known[i] if i else None for i in node.inputs]
+        if any(isinstance(x, _Unknown) for x in operands):
+            return [self._placeholder(o) for o in node.outputs]
+        self.build.scope = node.name
+        outputs = handler.convert(
+            Call(
+                self.build,
+                node.op,
+                self.task.opset,
+                node.attributes,
+                tuple(_operand(x) for x in operands),
+                len(node.outputs),
+            )
+        )
+        found = [outputs] if isinstance(outputs, Value | Tensor) else outputs
+        return [x.numpy() if isinstance(x, Tensor) else x for x in found]
+
+    def _report(self, node: OnnxNode, reason: str, constant: bool) -> None:
+        shape = self._inferred().get(node.outputs[0]) if node.outputs else None
+        self.problems.append(Refusal(node.op, node.name, shape, reason))
+        for name in node.outputs:
+            # A constant's readers would be told off for reading something computed.
+            self.known[name] = _Unknown() if constant else self._placeholder(name)
+
+    def _placeholder(self, name: str) -> Value | _Unknown:
+        shape = self._inferred().get(name)
+        if shape is None:
+            return _Unknown()
+        try:
+            return self.build.reshape(self.build.add(_Hole(shape or (1,))), shape)
+        except Unsupported:  # too large: a second report would repeat the first
+            return _Unknown()
+
+    def _inferred(self) -> Mapping[str, Shape]:
+        if self.shapes is None:
+            self.shapes = self.task.inferred()
+        return self.shapes
+
+
+def _operand(x: Value | Constant | _Unknown | None) -> Operand | None:
+    if isinstance(x, np.ndarray):
+        try:
+            return torch.from_numpy(np.array(widened(x)))
+        except TypeError:
+            raise Unsupported(f"a constant of type {x.dtype}") from None
+    return x if isinstance(x, Value) else None

@@ -12,7 +12,7 @@ from frown.graph import Builder, Op, Operand, Unsupported, Value, broadcast, los
 from frown.read import activations, arithmetic, matrices
 from frown.read.activations import scaled
 from frown.read.arithmetic import OfTwo, Reduction
-from frown.read.ending import applied
+from frown.read.model import applied
 from frown.read.onnx.call import Call, axes_once, axis_of, handles
 from frown.read.onnx.fuse import WRITTEN_GELU
 from frown.relax import Elu, Gelu, GeluTanh, LeakyRelu, Silu

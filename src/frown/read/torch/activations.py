@@ -8,7 +8,7 @@ from fractions import Fraction
 from frown.graph import Builder, Op, Operand, Unsupported, Value
 from frown.read import activations, arithmetic
 from frown.read.activations import PLAIN, scaled
-from frown.read.ending import applied
+from frown.read.model import applied
 from frown.read.torch.ops import computed, constant, handles, neg, operand
 from frown.relax import Clip, Elu, Exp, LeakyRelu, Log, Power, Relu, Silu, Softplus, selu
 

@@ -24,11 +24,9 @@ from torch.fx import Node, map_arg
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.rnn import PackedSequence
 
-from frown.errors import InvalidInput, UnsupportedModel
+from frown.errors import InvalidInput, Refusal, UnsupportedModel, listing
 from frown.graph import Builder, Graph, Unsupported, Value
-from frown.read.ending import finished
-from frown.read.model import Array, Model, require_finite
-from frown.read.refusals import Refusal, listing
+from frown.read.model import Array, Model, finished, require_finite
 from frown.read.torch import activations, attention  # noqa: F401  (fill HANDLERS)
 from frown.read.torch.ops import HANDLERS
 from frown.read.torch.runtime import Runtime, first_line
