@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -66,21 +67,26 @@ def _table(text: str) -> tuple[Array, Array | None]:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise ValueError("the file is empty")
-    names = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
-    headed = any(name[:1].isalpha() or name[:1] == "_" for name in names if not _number(name))
-    if len(lines) == headed:
-        raise ValueError("there is a header and no line below it")
-    table = np.loadtxt(lines[headed:], delimiter=",", ndmin=2, comments=None, quotechar='"')
-    if not headed:
-        return table, None
+    mark = next((m for m in ";\t" if len({line.count(m) for line in lines} | {0}) == 2), ",")
+    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark)]
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError("lines have more and fewer columns")
+    columns = [[_number(cell, mark) for cell in column] for column in zip(*rows, strict=True)]
+    numbers = [i for i, column in enumerate(columns) if None not in column[1:]]
+    headed = any(columns[i][0] is None for i in numbers) or len(rows) == 1
+    if len(lines) == headed or not numbers:
+        raise ValueError("there is no line of numbers")
+    # Columns of words, such as the names of inputs, are no features.
+    names = [rows[0][i].lower() if headed else "" for i in numbers]
+    table = np.array([columns[i][headed:] for i in numbers], dtype=np.float64).T
     features = [i for i, name in enumerate(names) if name not in APART]
     label = [i for i, name in enumerate(names) if name in APART[:2]]
     return table[:, features], table[:, label[0]] if label else None
 
 
-def _number(text: str) -> bool:
+def _number(text: str, mark: str) -> float | None:
+    """A cell as a number; None: it is none. Commas stand for points where they part no cells."""
     try:
-        float(text)
+        return float(text.replace(",", ".") if mark != "," else text)
     except ValueError:
-        return False
-    return True
+        return None

@@ -96,6 +96,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
         ("times its own scale (0.2 to 3); 1 of 16 numbers may not change at all",),
         (f"{FREE} the radius.", f"{FREE} r level"),
     ),
+    "fix": (
+        ("--fix", "3,7"),
+        ("; 2 of 16 numbers may not change at all",),
+        (f"{FREE} the radius.",),
+    ),
     "bounds": (("--bounds", "0", "1.5"), ("every number stays in its valid range [0, 1.5]",), ()),
     "eps": (("--eps", "0.001"), (), ("Mean radius",)),
     "target": (

@@ -26,7 +26,7 @@ import frown_check
 from benchmarks.paper import formats
 from check.writer import draft
 from frown.errors import FrownError, InvalidInput, InvalidModel
-from frown.problem.data import read_classes, read_data
+from frown.problem.data import Columns, read_classes, read_data
 from frown.problem.vnnlib import read_vnnlib
 from frown.report.read import read_any
 from frown_check.checker import BROKEN, Claim
@@ -208,7 +208,7 @@ def read_tables(data: bytes) -> None:
             case 2:
                 path = _file("data.csv", rest)
                 read_data(path)
-                read_data(path, "last")
+                read_data(path, Columns(label_column="last"))
             case 3:
                 read_classes(_file("labels.txt", rest), "y")
             case 4:

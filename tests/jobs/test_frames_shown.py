@@ -12,7 +12,7 @@ import pytest
 import asking
 import frown
 from frown.certification.results import Row
-from frown.certification.statement import moving
+from frown.certification.statement import Statement, moving
 from frown.errors import InvalidInput
 from frown.jobs.table import ACROSS, frames_tables
 from frown.report.frames import Shades, means
@@ -132,7 +132,7 @@ def test_many_frames_go_into_several_tables() -> None:
         for i in range(2)
         for f in range(ACROSS + 2)
     ]
-    tables = list(frames_tables(rows, False, None))
+    tables = list(frames_tables(rows, Statement(2.0), None))
     assert [len(t.columns) for t in tables] == [2 + ACROSS, 4]
 
 
@@ -142,7 +142,7 @@ def test_one_input_has_its_counterexamples_below_and_several_have_means() -> Non
         for i in range(2)
         for f in range(3)
     ]
-    one, two = (next(frames_tables(r, False, None)) for r in (rows[:3], rows))
+    one, two = (next(frames_tables(r, Statement(2.0), None)) for r in (rows[:3], rows))
     assert list(map(str, one.columns[0].cells)) == ["0", "broken"]
     assert list(map(str, two.columns[0].cells)) == ["0", "1", "mean proved", "mean broken"]
     assert str(list(one.columns[3].cells)[1]) == "0.2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from frown.jobs.options import (
     request_of,
 )
 from frown.methods.frown.network import Frown
-from frown.problem.data import Dataset, digest, read_classes, read_data
+from frown.problem.data import Columns, Dataset, digest, read_classes, read_data
 
 X = np.arange(12.0).reshape(3, 4)
 
@@ -154,12 +155,54 @@ def test_csv_header_names_the_labels(tmp_path: Path, name: str) -> None:
 
 def test_csv_label_column_by_place_or_name(tmp_path: Path) -> None:
     bare = text_file(tmp_path, "1,2,3\n4,5,6\n")
-    assert read_data(bare, "last").y.tolist() == [3, 6]
-    assert read_data(bare, "first").x.tolist() == [[2, 3], [5, 6]]
+    assert read_data(bare, Columns(label_column="last")).y.tolist() == [3, 6]
+    assert read_data(bare, Columns(label_column="first")).x.tolist() == [[2, 3], [5, 6]]
     named = text_file(tmp_path, "a,kind\n.5,1\n", "named.csv")
-    assert read_data(named, "kind").y.tolist() == [1]
-    assert "names a, kind" in refused(read_data, named, "sort")
-    assert "--label-column" in refused(read_data, tmp_path / "x.npy", "last")
+    assert read_data(named, Columns(label_column="kind")).y.tolist() == [1]
+    assert "names a, kind" in refused(read_data, named, Columns(label_column="sort"))
+    assert "--label-column" in refused(read_data, tmp_path / "x.npy", Columns(label_column="last"))
+
+
+def test_tables_of_real_life(tmp_path: Path) -> None:
+    text = "id,age,site,mass,kind\nP7,60,A,1.5,benign\nP8,70,B,2.5,malign\nP9,50,A,3.5,benign\n"
+    path = text_file(tmp_path, text)
+    columns = Columns(id_column="id", drop="site", label_column="kind")
+    data = read_data(path, columns)
+    assert data.x.tolist() == [[60, 1.5], [70, 2.5], [50, 3.5]]
+    assert data.features == ("age", "mass")
+    assert data.ids == ("P7", "P8", "P9")
+    assert data.classes == ("benign", "malign") and data.y.tolist() == [0, 1, 0]
+    assert data.select(np.array([2, 1])).ids == ("P9", "P8")
+    other = replace(columns, class_names="malign, benign")
+    assert read_data(path, other).y.tolist() == [1, 0, 1]
+    assert "'malign' of input 1" in refused(read_data, path, replace(columns, class_names="benign"))
+    said = refused(read_data, path, Columns(label_column="kind"))
+    assert "line 2, column id: 'P7'" in said and "--id-column" in said
+    assert "two things" in refused(read_data, path, replace(columns, drop="site,kind"))
+    short = text_file(tmp_path, text + "P1,1,A,2\n", "short.csv")
+    assert "line 5 has 4 columns" in refused(read_data, short, columns)
+    semicolons = text.replace(",", ";").replace(".", ",")
+    data = read_data(text_file(tmp_path, semicolons, "semicolons.csv"), columns)
+    assert data.x.tolist() == [[60, 1.5], [70, 2.5], [50, 3.5]]
+
+
+def test_words_beside_numbers_are_no_header(tmp_path: Path) -> None:
+    iris = text_file(tmp_path, "5.1,3.5,setosa\n4.9,3.0,setosa\n6.0,2.9,virginica\n")
+    data = read_data(iris, Columns(label_column="last"))
+    assert len(data) == 3 and data.y.tolist() == [0, 0, 1] and data.features == ()
+    named = text_file(tmp_path, "label,0,1\n7,.5,.25\n", "mnist.csv")
+    assert read_data(named).y.tolist() == [7]
+
+
+def test_arrays_of_an_npz_go_by_other_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x_test=X, y_test=[0, 1, 2])
+    data = read_data(tmp_path / "d.npz", Columns(x_name="x_test", y_name="y_test"))
+    assert np.array_equal(data.x, X) and data.y.tolist() == [0, 1, 2]
+    assert "--x-name" in refused(read_data, tmp_path / "d.npz")
+    assert "label" in refused(
+        read_data, tmp_path / "d.npz", Columns(x_name="x_test", y_name="label")
+    )
+    assert "--x-name is for .npz" in refused(read_data, tmp_path / "d.csv", Columns(x_name="a"))
 
 
 def test_csv_that_makes_no_sense(tmp_path: Path) -> None:

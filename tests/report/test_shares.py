@@ -92,7 +92,7 @@ def test_means_of_frames_are_rounded_towards_what_is_proved(tmp_path: Path) -> N
     )
     found = Sensitivity(made, (0, 1))
     assert "0.199, 0.199" in repr(found)
-    (table,) = frames_tables(made, False, None)
+    (table,) = frames_tables(made, Statement(2.0), None)
     shown = [list(column.cells)[-2:] for column in table.columns][2:]
     assert shown == [["0.1999", "0.3001"]] * 2
     page = write_report({}, None, tmp_path / "page.html", "a", frames={"frown": found})

@@ -99,6 +99,7 @@ class Row:
     # Where branching went on: both ends of the bracket before, no further apart than they were.
     radius_before: float | None = None
     broken_before: float | None = None
+    id: str = ""  # the user's own name of the input, where there is one
 
     def proves(self, radius: float) -> bool:
         """True if the property is proved within `radius`.

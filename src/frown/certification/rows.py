@@ -87,6 +87,7 @@ def rows_of(
                 deployed=findings.execution,
                 frames=regions.moving(n),
                 input=input_digest(regions.x[n]),
+                id=regions.ids[n] if regions.ids else "",
                 broken_as=_broken_as(wanted, broken, n, int(begun.prediction[n])),
                 leaves=findings.leaves(place[n]) if radius > 0 and n in place else 0,
                 # What lies within a proved radius is proved, whoever found it first.

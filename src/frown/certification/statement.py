@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frown.certification.plain import plain
 from frown.certification.results import LEVELS, Certification, Row, Sensitivity
 from frown.problem.frames import Moving
 from frown.problem.problem import Regions
@@ -25,14 +26,17 @@ from frown.read.model import Model
 
 # Options that change the region, the property, their units, or how they are proved.
 SAID = {
-    "region": ("norm", "frames", "frame_axis", "sensitivity", "scale", "bounds", "eps"),
+    "region": ("norm", "frames", "frame_axis", "sensitivity", "scale", "fix", "bounds", "eps"),
     "property": ("target", "threshold", "within", "multilabel", "top", "property"),
     "units": ("divide", "mean", "std"),
     "proof": ("level", "deployed"),
 }
 # Options that change none of it.
 UNSAID = {
-    "inputs, which rows name": ("model", "data", "labels", "label_column", "samples"),
+    "inputs, which rows name": (
+        *("model", "data", "labels", "label_column", "samples"),
+        *("id_column", "drop", "class_names", "x_name", "y_name"),
+    ),
     "search": (
         *("method", "tol", "group", "wide", "rule", "steps", "tangents", "boxes", "attack"),
         *("inner", "seconds", "gap", "curved"),
@@ -42,6 +46,7 @@ UNSAID = {
 }
 
 KEY = "statement"  # where a result's settings hold it
+MOST_NAMES = 12  # features that are named in a sentence
 EACH, BOX = "one per input", "the whole box"  # of `Statement.eps`
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
@@ -88,6 +93,9 @@ class Statement:
     scale: Spread | None = None  # of the features that may move
     fixed: int = 0  # features of the frames that move whose scale is 0
     features: int = 0  # of the frames that move
+    still: str = ""  # the names of those that are fixed, where they have some
+    part: str = "frame"  # what moves alone, with `sensitivity`: a frame, or a feature
+    parts: tuple[str, ...] = ()  # the names of all of those, where they have some
     lower: Spread | None = None  # the valid range
     upper: Spread | None = None
     divide: float | None = None  # of the numbers in the data file
@@ -109,7 +117,7 @@ class Statement:
             return str(held) if isinstance(held, float) and isinf(held) else held
 
         said = {k: value(v) for k, v in asdict(self).items()}
-        return {k: v for k, v in said.items() if v not in (None, "", False)} | {
+        return {k: v for k, v in said.items() if v not in (None, "", False, (), "frame")} | {
             "norm": norm_text(self.norm)
         }
 
@@ -138,6 +146,9 @@ class Statement:
             scale=spread("scale"),
             fixed=int(held.get("fixed", 0)),
             features=int(held.get("features", 0)),
+            still=str(held.get("still", "")),
+            part=str(held.get("part", "frame")),
+            parts=tuple(map(str, held.get("parts", ()))),
             lower=spread("lower"),
             upper=spread("upper"),
             divide=None if divide is None else float(divide),
@@ -204,7 +215,9 @@ class Statement:
             within = f"no number of the input leaves its box{self.range_text()}"
             return f"{within}, made narrower about its middle by the factor {radius}"
         clause = self._moving() + self._size(radius)
-        if self.fixed:
+        if self.fixed and self.still:
+            clause += f"; {self.still} may not change at all"
+        elif self.fixed:
             clause += f"; {self.fixed:,} of {self.features:,} numbers may not change at all"
         if self.lower is not None and self.upper is not None:
             clause += f"; every number stays in its valid range{self.range_text()}"
@@ -239,8 +252,14 @@ class Statement:
     def _moving(self) -> str:
         along = f" (along axis {self.frame_axis})" if self.frame_axis else ""
         if self.sensitivity:
+            if self.part == "feature":
+                return "only one feature changes: "
             return f"only one frame{along} changes, and in it "
         return moving(self.frames, along)
+
+    def part_name(self, place: int) -> str:
+        """The name of a frame or feature that moves alone, or its number."""
+        return self.parts[place] if place < len(self.parts) else str(place)
 
     # -- the property ------------------------------------------------------------------
 
@@ -405,13 +424,16 @@ def statement_of(
     frames = alone or regions.frames
     mask = None if frames is None else frames.mask(shape)
     moves = np.ones(shape, bool) if mask is None else mask[0] > 0
-    scale, fixed = None, 0
+    scale, fixed, still = None, 0, ""
     if regions.scale is not None:
         factors = regions.scale
         free = factors[:, moves][factors[:, moves] > 0]
         least, largest = float(free.min()), float(free.max())
         scale = replace(_spread(factors, shape), least=least, largest=largest)
-        fixed = int((moves & (factors == 0).all(0)).sum())
+        fast = moves & (factors == 0).all(0)
+        fixed = int(fast.sum())
+        if regions.features and fixed <= MOST_NAMES:
+            still = _joined([plain(regions.features[k]) for k in np.flatnonzero(fast)])
     valid = regions.range
     # Several normalisations are one: (x - mean) / std of the whole.
     mean, std = np.zeros(shape), np.ones(shape)
@@ -429,6 +451,9 @@ def statement_of(
         scale=scale,
         fixed=fixed,
         features=int(moves.sum()),
+        still=still,
+        part="feature" if alone is not None and len(shape) == 1 else "frame",
+        parts=tuple(map(plain, regions.features)) if alone is not None and len(shape) == 1 else (),
         lower=None if valid is None else _spread(valid.lower, shape),
         upper=None if valid is None else _spread(valid.upper, shape),
         mean=Spread.of(mean, shape) if model.normalisation else None,
@@ -438,6 +463,11 @@ def statement_of(
         deployed=execution or "",
         condition=condition.words,
     )
+
+
+def _joined(names: list[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _spread(values: NDArray[np.float64], shape: tuple[int, ...]) -> Spread:

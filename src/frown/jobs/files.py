@@ -61,6 +61,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
     """A row as strict JSON: NaN and infinity are null, but the norm infinity is "inf"."""
     return {
         "index": row.index,
+        "id": row.id,
         "label": row.label,
         "prediction": row.prediction,
         "target": row.target,

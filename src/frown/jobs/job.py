@@ -22,6 +22,7 @@ from frown import __version__, api
 from frown.bounds.clock import now
 from frown.certification.certificates import SUFFIX
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
+from frown.certification.plain import plain
 from frown.certification.prove import Rigorous
 from frown.certification.results import LEVELS, Row, percent
 from frown.certification.run import Outcome, each
@@ -39,7 +40,8 @@ from frown.jobs.interrupt import Interrupt
 from frown.jobs.options import Request, parse_numbers, parse_samples, parse_target, per_feature
 from frown.jobs.screen import Screen
 from frown.jobs.store import key_of
-from frown.problem.data import Dataset, digest, read_array, read_classes, read_data
+from frown.problem.data import Columns, Dataset, digest, read_classes, read_data
+from frown.problem.options import options_of
 from frown.problem.problem import Ball, Problem
 from frown.problem.property import Condition, Labels, label_wins
 from frown.problem.questions import multilabel, threshold, top, vnnlib, within
@@ -80,9 +82,12 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
             data.x,
             norm=request.norm,
             within=_bounds(request, model),
-            scale=_scale(request, model),
+            scale=_scale(request, model, data),
+            fix=request.fix,
             frames=request.frames,
             names=data.indices,
+            features=data.features or None,
+            ids=data.ids or None,
         ),
         _condition(request, data, target),
         request.search,
@@ -90,6 +95,9 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     )
     if data.y is None and _labelled(request):
         screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
+    if data.classes and data.y is not None:
+        called = ", ".join(f"{k} = {plain(name)}" for k, name in enumerate(data.classes[:12]))
+        screen.note(f"classes: {called}{', ...' if len(data.classes) > 12 else ''}")
     if isinstance(question.condition, Labels) and api.ends_in_sigmoid(model):
         screen.note(
             "every output is a sigmoid of its own, as of labels beside one another; proved is that "
@@ -318,7 +326,8 @@ def _tell_interrupted(
 def _settings(request: Request, question: api.Question, said: Statement) -> dict[str, Any]:
     """The settings with which the rows were made, for those who want to repeat it."""
     own = question.settings(request.method, request.proof, request.attack, request.machine)
-    names = ("samples", "divide", "mean", "std", "bounds", "scale", "target", "threads", *QUESTIONS)
+    names = ["samples", "divide", "mean", "std", "bounds", "scale", "fix", "target", "threads"]
+    names += [*(field.name for field in options_of(Columns)), *QUESTIONS]
     typed = {name: request.given.get(name) for name in (*names, "eps", "frames", "frame_axis")}
     others = {k: v for k, v in own.items() if k not in ("norm", "method")}
     return others | {k: v for k, v in typed.items() if v is not None} | {KEY: said.facts()}
@@ -326,7 +335,7 @@ def _settings(request: Request, question: api.Question, said: Statement) -> dict
 
 def _data(request: Request) -> tuple[Dataset, Any]:
     """The chosen inputs, and the target as `api.certify` takes it."""
-    data = read_data(request.data, request.label_column, _labelled(request))
+    data = read_data(request.data, request.columns, _labelled(request))
     if request.labels is not None:
         data = data.labelled(read_classes(request.labels, "y"))
     wanted = None if request.target is None else parse_target(request.target)
@@ -334,6 +343,8 @@ def _data(request: Request) -> tuple[Dataset, Any]:
         data = data.targeted(read_classes(wanted, "target"))
     if request.divide is not None:
         data = data.divided(request.divide)
+    if request.scale == "std":
+        data = replace(data, deviation=data.x.std(0))  # of all inputs of the file
     if request.samples is not None:
         data = data.select(parse_samples(request.samples, len(data)))
     from_file = request.target is None or isinstance(wanted, Path)
@@ -388,11 +399,11 @@ def _bounds(request: Request, model: Model) -> Any:
     return per_feature(low, model.input_shape), per_feature(high, model.input_shape)
 
 
-def _scale(request: Request, model: Model) -> Any:
+def _scale(request: Request, model: Model, data: Dataset) -> Any:
     if request.scale is None:
         return None
-    if request.scale.endswith(".npy"):
-        return read_array(Path(request.scale))
+    if request.scale == "std":
+        return data.deviation
     return per_feature(parse_numbers(request.scale, "--scale"), model.input_shape)
 
 
@@ -416,6 +427,8 @@ def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dic
             "sha256": digest(request.data),
             "inputs": len(data),
             "shape": list(data.x.shape[1:]),
+            **({"features": list(data.features)} if data.features else {}),
+            **({"classes": list(data.classes)} if data.classes else {}),
         },
         "norm": request.norm,
         "method": request.method.name,

@@ -24,6 +24,7 @@ from frown.certification.prove import LEVELS, Estimate, Rigorous
 from frown.certification.search import At, Largest
 from frown.errors import InvalidInput
 from frown.methods import METHODS, kind_of, method_of
+from frown.problem.data import Columns, read_array
 from frown.problem.frames import Frames
 from frown.problem.options import Option, OptionField, options_of
 from frown.problem.problem import DATA, SEARCH, Ball
@@ -38,17 +39,19 @@ class Request:
     model: Path
     data: Path
     labels: Annotated[Path | None, Option("a file with one label per input", panel=DATA)] = None
-    label_column: Annotated[
-        str | None, Option("the labels in a .csv: first, last or a column's name", panel=DATA)
-    ] = None
+    columns: Columns = Columns()  # noqa: RUF009  (a frozen value)
     samples: Annotated[str | None, Option("which inputs: 5, 0:100 or 1,5,9", panel=DATA)] = None
     divide: Annotated[
         float | None, Option("divide the inputs first: 255 for bytes", panel=DATA)
     ] = None
-    mean: Annotated[str | None, Option("the model sees (x - mean) / std", panel=DATA)] = None
-    std: Annotated[str | None, Option("one number, or one per channel or feature", panel=DATA)] = (
-        None
-    )
+    mean: Annotated[
+        str | None,
+        Option("the model sees (x - mean) / std", metavar="FILE|NUMBERS", panel=DATA),
+    ] = None
+    std: Annotated[
+        str | None,
+        Option("one number, or one per channel or feature", metavar="FILE|NUMBERS", panel=DATA),
+    ] = None
     target: Annotated[
         str | None,
         Option(
@@ -90,6 +93,7 @@ class Request:
     norm: str = "inf"
     bounds: tuple[str, str] | None = None
     scale: str | None = None
+    fix: str | None = None
     frames: Frames = Frames()  # noqa: RUF009  (a frozen value)
     method: Method
     search: Largest | At
@@ -130,7 +134,7 @@ class Flag:
 def flags() -> list[Flag]:
     """All options of `frown certify` but its two files."""
     found = {}
-    for kind in (Request, Choices, Ball, Frames, Largest, At, Rigorous, Machine):
+    for kind in (Request, Columns, Choices, Ball, Frames, Largest, At, Rigorous, Machine):
         for field in options_of(kind):
             found[_name(field)] = Flag.of(field, field.option.help)
     for field, methods in _of_methods():
@@ -164,7 +168,7 @@ def request_of(
         raise InvalidInput(f"threads (--threads) must be 1 to {MOST}, not {threads}")
     machine, frames = Machine(**_taken(Machine, left)), Frames(**_taken(Frames, left))
     ball = _taken(Ball, left)
-    own = _taken(Request, left)
+    own, columns = _taken(Request, left), Columns(**_taken(Columns, left))
     largest = Largest(**searching)
     return Request(
         model=model,
@@ -172,6 +176,8 @@ def request_of(
         norm=ball.get("norm", "inf"),
         bounds=ball.get("within"),
         scale=ball.get("scale"),
+        fix=ball.get("fix"),
+        columns=columns,
         frames=frames,
         method=_method(method, left),
         search=At(_number(at["eps"], "--eps")) if at else largest,
@@ -264,11 +270,15 @@ def _type(field: OptionField) -> Any:
 
 
 def parse_numbers(text: str, option: str) -> NDArray[np.float64]:
-    """`0.5` as an array of no axes, `0.4,0.5,0.6` as an array of three."""
+    """`0.5` as an array of no axes, `0.4,0.5,0.6` as an array of three, or a file's numbers."""
+    if Path(text).suffix.lower() in (".npy", ".csv", ".txt"):
+        return read_array(Path(text))
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise InvalidInput(f"{option} {text}: give a number, or numbers between commas") from None
+        raise InvalidInput(
+            f"{option} {text}: give a number, numbers between commas, or a file of them"
+        ) from None
     return np.array(numbers if len(numbers) > 1 else numbers[0])
 
 

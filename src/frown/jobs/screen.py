@@ -104,7 +104,7 @@ class TableScreen(Screen):
             return
         most = None if out is None else MOST_ROWS  # rows that no file keeps are all shown
         if said.sensitivity:
-            for table in frames_tables(rows, said.eps is not None, most):
+            for table in frames_tables(rows, said, most):
                 self.out.print(table)
                 self.out.print()
         else:

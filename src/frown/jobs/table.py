@@ -32,7 +32,8 @@ _STYLES = {
 def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     """One line per input, the first `most` of them (None: all)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("index", "label", "prediction", "target"):
+    called = any(row.id for row in rows)
+    for name in ("index", *(["id"] if called else []), "label", "prediction", "target"):
         table.add_column(name, justify="right")
     branched = any(row.radius_before is not None for row in rows)
     table.add_column("status")
@@ -46,6 +47,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
         early = "*" if ended_early(row) else ""
         table.add_row(
             str(row.index),
+            *([Text(plain(row.id))] if called else []),
             str(row.label),
             str(row.prediction),
             "all" if row.target is None else str(row.target),
@@ -210,22 +212,23 @@ UNLIMITED = ("misclassified", "robust", "mismatch")  # rows with no radius to av
 _CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
 
 
-def frames_tables(rows: Sequence[Row], checked: bool, most: int | None) -> Iterator[Table]:
-    """One line per input, the first `most` of them, and the means below; a column per frame.
-
-    `checked`: at one radius, where none was searched for.
-    """
+def frames_tables(rows: Sequence[Row], said: Statement, most: int | None) -> Iterator[Table]:
+    """One line per input, the first `most` of them, and the means below; a column for each frame
+    or feature. `said` is what the rows say."""
     frames, by_input = _frames(rows), _by_input(rows)
     for start in range(0, len(frames), ACROSS):
-        yield _table(by_input, frames[start : start + ACROSS], checked, most)
+        yield _table(by_input, frames[start : start + ACROSS], said, most)
 
 
 def _table(
-    by_input: dict[int, dict[int, Row]], frames: Sequence[int], checked: bool, most: int | None
+    by_input: dict[int, dict[int, Row]], frames: Sequence[int], said: Statement, most: int | None
 ) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("index", "label", f"frame {frames[0]}", *map(str, frames[1:])):
-        table.add_column(name, justify="right", no_wrap=True)
+    names, checked = [said.part_name(f) for f in frames], said.eps is not None
+    if not said.parts:
+        names[0] = f"{said.part} {names[0]}"
+    for name in ("index", "label", *names):
+        table.add_column(Text(name), justify="right", no_wrap=True)
     for index, held in list(by_input.items())[:most]:
         worst = lowest(held, lambda row: row.radius) if not checked else None
         cells = [
@@ -254,7 +257,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
     held = _by_input(rows)
     what = "proved radii" if eps is None else f"checked at {said.at()}"
     lines = [
-        f"{inputs(len(held))}, {len(_frames(rows))} frames each on its own, "
+        f"{inputs(len(held))}, {len(_frames(rows))} {said.part}s each on its own, "
         f"in {duration(seconds)}: {what}"
     ]
     if eps is None:
@@ -265,13 +268,14 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
         for what, end in ends.items():
             found = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
             for frame, times in found.most_common(1):
-                lines.append(f"{what}: in frame {frame}, for {times} of {inputs(len(held))}")
+                name = f"{said.part} {said.part_name(frame)}"
+                lines.append(f"{what}: in {name}, for {times} of {inputs(len(held))}")
     lines += said.lines() + levels(rows)
     wrong = sum(next(iter(one.values())).status == "misclassified" for one in held.values())
     if wrong:
         lines.append(f"{inputs(wrong)} misclassified (wrong)")
     if any(row.status == "robust" for row in rows):
-        lines.append("any: proved for the whole valid range of that frame")
+        lines.append(f"any: proved for the whole valid range of that {said.part}")
     if any(map(ended_early, rows)):
         lines.append(EARLY)
     return lines + all_wrong(rows) + remarks(rows)

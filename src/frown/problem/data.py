@@ -9,17 +9,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
+from frown.problem.options import Option
 
 Integers = NDArray[np.int64]
 
 LABEL_NAMES = ("y", "label")
 TARGET_NAME = "target"
+SEEN = 200  # lines that tell whether labels are words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Names of what a data file holds: columns of a .csv, arrays of an .npz."""
+
+    label_column: Annotated[
+        str | None, Option("the labels in a .csv: first, last or a column's name", panel="Data")
+    ] = None
+    id_column: Annotated[
+        str | None,
+        Option("what a .csv calls the inputs: first, last or a column's name", panel="Data"),
+    ] = None
+    drop: Annotated[
+        str | None,
+        Option("columns of a .csv to leave out", metavar="NAME,NAME", panel="Data"),
+    ] = None
+    class_names: Annotated[
+        str | None,
+        Option(
+            "what outputs stand for, for labels that are words (default: in the alphabet's order)",
+            metavar="NAME,NAME",
+            panel="Data",
+        ),
+    ] = None
+    x_name: Annotated[str, Option("the array of inputs in an .npz", panel="Data")] = "x"
+    y_name: Annotated[str, Option("the array of labels in an .npz", panel="Data")] = "y"
 
 
 @dataclass(frozen=True)
@@ -30,17 +59,23 @@ class Dataset:
     y: Integers | None  # (N,) labels; None: the file has none
     target: Integers | None  # (N,) classes to be kept away from; None: the file has none
     indices: Integers  # (N,)
+    features: tuple[str, ...] = ()  # the names of the columns; empty: they have none
+    classes: tuple[str, ...] = ()  # the names of labels, which are places in it
+    ids: tuple[str, ...] = ()  # the file's own names of the inputs
+    deviation: NDArray[np.float64] | None = None  # (...) of each feature, where it is asked for
 
     def __len__(self) -> int:
         return len(self.x)
 
     def select(self, indices: Integers) -> Dataset:
         """The inputs at these positions, in this order."""
-        return Dataset(
-            self.x[indices],
-            None if self.y is None else self.y[indices],
-            None if self.target is None else self.target[indices],
-            self.indices[indices],
+        return replace(
+            self,
+            x=self.x[indices],
+            y=None if self.y is None else self.y[indices],
+            target=None if self.target is None else self.target[indices],
+            indices=self.indices[indices],
+            ids=tuple(self.ids[i] for i in indices.tolist()) if self.ids else (),
         )
 
     def divided(self, by: float) -> Dataset:
@@ -56,27 +91,34 @@ class Dataset:
         return replace(self, target=_matching(target, len(self), "targets"))
 
 
-def read_data(path: Path, label_column: str | None = None, labels: bool = True) -> Dataset:
+def read_data(path: Path, columns: Columns = Columns(), labels: bool = True) -> Dataset:  # noqa: B008
     """The inputs of a file, cast to float64 and not rescaled.
 
     .npz: arrays `x` and, optionally, `y` and `target`. .npy: the inputs alone. .csv: one
     input per line; columns named y or label (labels) and target are told apart by the
-    header, or the labels by `label_column`: `first`, `last` or a column's name. Without `labels`
-    these columns and arrays, which may then hold any values, are left aside.
+    header, and others by `columns`. Without `labels` these columns and arrays, which may then hold
+    any values, are left aside. Raises InvalidInput for what cannot be read, with the place.
     """
-    if label_column is not None and path.suffix.lower() != ".csv":
-        raise InvalidInput(f"--label-column is for .csv files, and {path} is none")
+    _require_columns(path, columns)
+    features: tuple[str, ...] = ()
+    classes, ids = names_of(columns.class_names), tuple[str, ...]()
     match path.suffix.lower():
         case ".npz":
-            arrays = _read_npz(path)
-            if "x" not in arrays:
+            arrays = _read_npz(path, columns)
+            if columns.x_name not in arrays:
                 held = ", ".join(arrays) or "nothing"
-                raise InvalidInput(f"{path}: there is no array named x; the file holds {held}")
-            x, y, target = arrays["x"], arrays.get("y"), arrays.get(TARGET_NAME)
+                raise InvalidInput(
+                    f"{path}: there is no array named {columns.x_name}; the file holds {held}; "
+                    "--x-name and --y-name say what they are called"
+                )
+            x, y = arrays[columns.x_name], arrays.get(columns.y_name)
+            target = arrays.get(TARGET_NAME)
+            if columns.y_name != "y" and y is None:
+                raise InvalidInput(f"{path}: there is no array named {columns.y_name} (--y-name)")
         case ".npy":
             x, y, target = _read_npy(path), None, None
         case ".csv":
-            x, y, target = _split(path, *_read_csv(path), label_column)
+            x, y, target, features, ids = _read_table(path, columns, labels)
         case other:
             raise InvalidInput(f"{path}: data comes as .npz, .npy or .csv, not {other or 'this'}")
     if x.ndim < 2:
@@ -86,14 +128,50 @@ def read_data(path: Path, label_column: str | None = None, labels: bool = True) 
         )
     if not len(x):
         raise InvalidInput(f"{path}: there is no input in it (x has shape {x.shape})")
-    data = Dataset(_floats(x, path), None, None, np.arange(len(x)))
+    every = np.arange(len(x))
+    data = Dataset(_floats(x, path), None, None, every, features, classes, ids)
     if not labels:
         return data
+    if y is not None and y.dtype.kind in "UO" and path.suffix.lower() != ".npy":
+        y, classes = _numbered(y, classes, path)
+        data = replace(data, classes=classes)
     if y is not None:
         data = data.labelled(_classes(y, f"{path}: y"))
     if target is not None:
         data = data.targeted(_classes(target, f"{path}: target"))
     return data
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+
+
+def _require_columns(path: Path, columns: Columns) -> None:
+    """Raise InvalidInput for names that this kind of file does not have."""
+    kind = path.suffix.lower()
+    for name in ("label_column", "id_column", "drop"):
+        if getattr(columns, name) is not None and kind != ".csv":
+            raise InvalidInput(f"--{name.replace('_', '-')} is for .csv files, and {path} is none")
+    for name, usual in (("x_name", "x"), ("y_name", "y")):
+        if getattr(columns, name) != usual and kind != ".npz":
+            raise InvalidInput(f"--{name.replace('_', '-')} is for .npz files, and {path} is none")
+
+
+def _numbered(
+    words: NDArray[Any], classes: tuple[str, ...], path: Path
+) -> tuple[Integers, tuple[str, ...]]:
+    """Labels that are words as places in `classes`, or in the alphabet's order of those there."""
+    held = [str(word).strip() for word in words.ravel().tolist()]
+    known = classes or tuple(sorted(set(held)))
+    place = {name: k for k, name in enumerate(known)}
+    strange = next((n for n, name in enumerate(held) if name not in place), None)
+    if strange is not None:
+        raise InvalidInput(
+            f"{path}: the label {held[strange]!r} of input {strange} is not among --class-names "
+            f"{','.join(known)}"
+        )
+    return np.array([place[name] for name in held], dtype=np.int64), known
 
 
 def read_classes(path: Path, name: str) -> Integers:
@@ -104,7 +182,7 @@ def read_classes(path: Path, name: str) -> Integers:
     """
     match path.suffix.lower():
         case ".npz":
-            arrays = _read_npz(path)
+            arrays = _read_npz(path, Columns())
             if name not in arrays:
                 held = ", ".join(arrays) or "nothing"
                 raise InvalidInput(f"{path}: there is no array named {name}; it holds {held}")
@@ -112,7 +190,7 @@ def read_classes(path: Path, name: str) -> Integers:
         case ".npy":
             values = _read_npy(path)
         case _:
-            table, header = _read_csv(path)
+            table, header = _numbers(path, _read_csv(path))
             names = LABEL_NAMES if name == "y" else (TARGET_NAME,)
             column = _column(path, header, names) if table.shape[1] > 1 else 0
             if column is None:
@@ -125,8 +203,10 @@ def read_classes(path: Path, name: str) -> Integers:
 
 
 def read_array(path: Path) -> NDArray[np.float64]:
-    """The numbers of an .npy file."""
-    return _floats(_read_npy(path), path)
+    """The numbers of an .npy file, or of a .csv or .txt file in reading order."""
+    if path.suffix.lower() == ".npy":
+        return _floats(_read_npy(path), path)
+    return _numbers(path, _read_csv(path))[0].ravel()
 
 
 def digest(path: Path) -> str:
@@ -170,13 +250,13 @@ def _read_npy(path: Path) -> NDArray[Any]:
     return loaded
 
 
-def _read_npz(path: Path) -> Mapping[str, NDArray[Any]]:
+def _read_npz(path: Path, columns: Columns) -> Mapping[str, NDArray[Any]]:
     loaded = _load(path)
     if isinstance(loaded, np.ndarray):
         raise InvalidInput(f"{path} is an .npy file by its content; rename it to .npy")
     arrays = {}
     for name in loaded.files:
-        if name not in ("x", "y", TARGET_NAME):
+        if name not in (columns.x_name, columns.y_name, TARGET_NAME):
             arrays[name] = np.empty(0)  # named in messages, never used
             continue
         try:
@@ -188,43 +268,99 @@ def _read_npz(path: Path) -> Mapping[str, NDArray[Any]]:
     return arrays
 
 
-def _read_csv(path: Path) -> tuple[NDArray[np.float64], list[str]]:
-    """(lines, columns) numbers, and the header's names (empty: no header)."""
+@dataclass(frozen=True)
+class _Lines:
+    """A table as text: its lines that are not empty, below a header if there is one."""
+
+    numbered: list[tuple[int, str]]  # by number of line in the file
+    header: list[str]  # empty: there is none
+    mark: str  # between cells
+    width: int  # cells of the first line
+
+    def cells(self, place: int, most: int | None = None) -> list[str]:
+        """A column as text, of the first `most` lines or of all."""
+        read = csv.reader((line for _, line in self.numbered[:most]), delimiter=self.mark)
+        return [cells[place].strip() if place < len(cells) else "" for cells in read]
+
+    def name(self, place: int) -> str:
+        """A column's name, or its number from 1."""
+        return self.header[place] if self.header else str(place + 1)
+
+
+def _read_csv(path: Path) -> _Lines:
+    """The lines of a table; InvalidInput where there are none."""
     try:
         text = _bytes(path).getvalue().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not a text file in UTF-8") from None
     numbered = [(n, t) for n, t in enumerate(text.splitlines(), 1) if t.strip()]
-    lines = [line for _, line in numbered]
-    if not lines:
+    if not numbered:
         raise InvalidInput(f"{path} is empty")
-    mark = _delimiter(lines)
-    first = [cell.strip() for cell in next(csv.reader(lines[:1], delimiter=mark))]
-    header = first if any(map(_is_name, first)) else []
-    body = lines[1:] if header else lines
-    if not body:
+    mark = _delimiter([line for _, line in numbered])
+    first = [cell.strip() for cell in next(csv.reader([numbered[0][1]], delimiter=mark))]
+    second = next(csv.reader([numbered[1][1]], delimiter=mark)) if len(numbered) > 1 else []
+    header = first if _is_header(first, second) else []
+    if header and len(numbered) == 1:
         raise InvalidInput(f"{path} has a header and no line below it")
-    _require_filled(path, numbered[1:] if header else numbered, mark, header)
+    return _Lines(numbered[1:] if header else numbered, header, mark, len(first))
+
+
+def _is_header(first: list[str], second: list[str]) -> bool:
+    """True if a first line names columns: there is no number in it, or a name above one. A word
+    above words, with numbers beside it, is a label or an input's name."""
+    if not any(map(_is_name, first)):
+        return False
+    above = any(_is_name(a) and _is_number(b) for a, b in zip(first, second, strict=False))
+    return above or not second or not any(map(_is_number, first))
+
+
+def _numbers(
+    path: Path, lines: _Lines, places: list[int] | None = None
+) -> tuple[NDArray[np.float64], list[str]]:
+    """(lines, columns) numbers, of all columns or of some, and the header's names."""
+    _require_filled(path, lines)
+    body, mark, whole = [line for _, line in lines.numbered], lines.mark, places is None
     if mark != "," and any("," in line for line in body):
+        if places is not None:
+            body = [mark.join(row) for row in zip(*map(lines.cells, places), strict=True)]
+            places = None
         if any("." in line for line in body):
             raise InvalidInput(
                 f"{path}: numbers have both . and , in them; write one of them, for decimals alone"
             )
         body = [line.replace(",", ".") for line in body]
     try:
-        table = np.loadtxt(body, delimiter=mark, ndmin=2, comments=None, quotechar='"')
-    except ValueError as error:
-        reason = str(error).split(";")[0].rstrip(".")
-        row = re.search(r" at row (\d+)", reason)
-        if row is not None:  # numpy counts from 0, below the header, without empty lines
-            line = numbered[min(int(row[1]) + bool(header), len(numbered) - 1)][0]
-            reason = reason.replace(row[0], f" in line {line}")
-        raise InvalidInput(f"{path}: {reason}") from None
-    if header and len(header) != table.shape[1]:
-        raise InvalidInput(
-            f"{path}: the header names {len(header)} columns, the lines have {table.shape[1]}"
+        table = np.loadtxt(
+            body, delimiter=mark, ndmin=2, comments=None, quotechar='"', usecols=places
         )
-    return table, header
+    except ValueError as error:
+        raise InvalidInput(f"{path}: {_reason(error, lines)}") from None
+    if whole and lines.header and table.shape[1] != len(lines.header) == lines.width:
+        raise InvalidInput(
+            f"{path}: the header names {len(lines.header)} columns, the lines have {table.shape[1]}"
+        )
+    return table, lines.header
+
+
+def _reason(error: ValueError, lines: _Lines) -> str:
+    """numpy's message, with the line of the file and the remedy for a column of words."""
+    reason = str(error).split("; use")[0].rstrip(".")
+    # numpy counts from 0, below the header, without empty lines.
+    row, column = (re.search(rf" {word} (\d+)", reason) for word in ("row", "column"))
+    if row is None:
+        return reason
+    at = min(int(row[1]), len(lines.numbered) - 1)
+    if "number of columns changed" in reason:
+        at = min(at, len(lines.numbered) - 1)
+    where = f"line {lines.numbered[at][0]}"
+    word = re.search(r"could not convert string ('.*') to", reason, re.DOTALL)
+    if word is None or column is None:
+        return reason.replace(f" at row {row[1]}", f" in {where}")
+    name = lines.name(min(int(column[1]) - 1, lines.width - 1))
+    return (
+        f"{where}, column {name}: {word[1]} is no number; for a column of names give --id-column, "
+        "--label-column or --drop"
+    )
 
 
 def _delimiter(lines: list[str]) -> str:
@@ -236,50 +372,91 @@ def _delimiter(lines: list[str]) -> str:
     return ","
 
 
-def _require_filled(
-    path: Path, numbered: list[tuple[int, str]], mark: str, header: list[str]
-) -> None:
+def _require_filled(path: Path, lines: _Lines) -> None:
     """Raise InvalidInput where a cell is empty, with its line and column."""
-    for line, text in numbered:
+    mark = lines.mark
+    for line, text in lines.numbered:
         if text.strip()[-1] != mark and mark * 2 not in text.replace(" ", "") and text[0] != mark:
             continue
         for place, cell in enumerate(next(csv.reader([text], delimiter=mark))):
             if not cell.strip():
-                name = header[place] if place < len(header) else str(place + 1)
+                name = lines.header[place] if place < len(lines.header) else str(place + 1)
                 raise InvalidInput(f"{path}: line {line}, column {name} is empty")
 
 
 # -- columns ---------------------------------------------------------------------------
 
 
-def _split(
-    path: Path, table: NDArray[np.float64], header: list[str], label_column: str | None
-) -> tuple[NDArray[np.float64], NDArray[Any] | None, NDArray[Any] | None]:
-    label: int | None
-    match label_column:
-        case None:
-            label = _column(path, header, LABEL_NAMES)
-        case "first":
-            label = 0
-        case "last":
-            label = table.shape[1] - 1
-        case name:
-            label = _column(path, header, (name,))
-            if label is None:
-                held = ", ".join(header) or "none: it has no header"
-                raise InvalidInput(
-                    f"--label-column {name}: give first, last or a column's name; "
-                    f"{path} names {held}"
-                )
-    target = _column(path, header, (TARGET_NAME,))
-    if target == label:
+def _read_table(
+    path: Path, columns: Columns, labels: bool
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[Any] | None,
+    NDArray[Any] | None,
+    tuple[str, ...],
+    tuple[str, ...],
+]:
+    """Inputs, labels, targets, names of features and of inputs, of a .csv file."""
+    lines = _read_csv(path)
+    label = _place(path, lines, columns.label_column, "--label-column")
+    if columns.label_column is None:
+        label = _column(path, lines.header, LABEL_NAMES)
+    own = _place(path, lines, columns.id_column, "--id-column")
+    dropped = [_place(path, lines, name, "--drop") for name in names_of(columns.drop)]
+    target = _column(path, lines.header, (TARGET_NAME,))
+    if target in (label, own, *dropped):
         target = None
-    features = [i for i in range(table.shape[1]) if i not in (label, target)]
-    return (
-        table[:, features],
-        None if label is None else table[:, label],
-        None if target is None else table[:, target],
-    )
+    if label is not None and label in (own, *dropped):
+        raise InvalidInput(f"{path}: column {lines.name(label)} cannot be two things at once")
+    features = [i for i in range(lines.width) if i not in {label, target, own, *dropped}]
+    if not features:
+        raise InvalidInput(f"{path}: no column is left for the inputs")
+    words = label is not None and not all(map(_is_number, lines.cells(label, SEEN)))
+    if not labels or words:
+        held, label_words = {target}, label if labels else None
+    else:
+        held, label_words = {label, target}, None
+    places = features + sorted(i for i in held if i is not None)
+    if len(places) < lines.width:
+        _require_even(path, lines)
+    table, _ = _numbers(path, lines, places if len(places) < lines.width else None)
+    order = places if len(places) < lines.width else list(range(lines.width))
+
+    def column(place: int | None) -> NDArray[Any] | None:
+        return table[:, order.index(place)] if place in order else None
+
+    x = table[:, [order.index(i) for i in features]]
+    y = column(label) if label_words is None else np.array(lines.cells(label_words))
+    names = tuple(lines.header[i] for i in features) if lines.header else ()
+    return x, y, column(target), names, () if own is None else tuple(lines.cells(own))
+
+
+def _require_even(path: Path, lines: _Lines) -> None:
+    """Raise InvalidInput where lines have more or fewer cells than the first."""
+    read = csv.reader((line for _, line in lines.numbered), delimiter=lines.mark)
+    for (number, _), cells in zip(lines.numbered, read, strict=False):
+        if len(cells) != lines.width:
+            raise InvalidInput(
+                f"{path}: line {number} has {len(cells)} columns, the first line {lines.width}"
+            )
+
+
+def _place(path: Path, lines: _Lines, name: str | None, option: str) -> int | None:
+    """The column that an option names: first, last, or by the header."""
+    match name:
+        case None:
+            return None
+        case "first":
+            return 0
+        case "last":
+            return lines.width - 1
+    found = _column(path, lines.header, (name,))
+    if found is None:
+        held = ", ".join(lines.header) or "none: it has no header"
+        raise InvalidInput(
+            f"{option} {name}: give first, last or a column's name; {path} names {held}"
+        )
+    return found
 
 
 def _column(path: Path, header: list[str], names: tuple[str, ...]) -> int | None:
@@ -293,13 +470,17 @@ def _column(path: Path, header: list[str], names: tuple[str, ...]) -> int | None
     return found[0] if found else None
 
 
-def _is_name(cell: str) -> bool:
-    """True if a cell makes its line a header: a word, neither a number nor a mistyped one."""
+def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return cell[:1].isalpha() or cell[:1] == "_"
-    return False
+        return bool(re.fullmatch(r"[+-]?\d+,\d+([eE][+-]?\d+)?", cell.strip()))
+    return True
+
+
+def _is_name(cell: str) -> bool:
+    """True if a cell makes its line a header: a word, neither a number nor a mistyped one."""
+    return not _is_number(cell) and (cell[:1].isalpha() or cell[:1] == "_")
 
 
 # -- values ----------------------------------------------------------------------------

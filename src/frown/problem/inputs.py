@@ -163,6 +163,46 @@ def scale_of(scale: object, shape: Shape) -> Array | None:
     return array[None]
 
 
+def features_of(names: object, x: object, shape: Shape) -> tuple[str, ...]:
+    """The names of an input's features, in reading order; a DataFrame's columns have them. Empty:
+    there are none."""
+    given: Any = getattr(x, "columns", None) if names is None else names
+    if given is None:
+        return ()
+    found = tuple(map(str, given))
+    if len(found) == prod(shape):
+        return found
+    if names is None:
+        return ()
+    raise InvalidInput(f"there are {len(found)} names for {prod(shape)} features")
+
+
+def fixed_of(fix: object, names: tuple[str, ...], shape: Shape) -> Array | None:
+    """(1, *shape) 0 where features may not move, else 1, from names or places; None: all move."""
+    if fix is None:
+        return None
+    listed = fix.split(",") if isinstance(fix, str) else [fix] if isinstance(fix, int) else fix
+    free, size = np.ones(prod(shape)), prod(shape)
+    for one in listed:  # type: ignore[attr-defined]
+        text = str(one).strip()
+        if text in names:
+            free[[k for k, name in enumerate(names) if name == text]] = 0
+        elif text.isdigit() and int(text) < size:
+            free[int(text)] = 0
+        else:
+            held = (
+                f"the features are called {', '.join(names[:20])}"
+                if names
+                else "they have no names"
+            )
+            more = ", ..." if len(names) > 20 else ""
+            raise InvalidInput(
+                f"fix (--fix): there is no feature {text}; give names, or places from 0 to "
+                f"{size - 1}; {held}{more}"
+            )
+    return free.reshape(1, *shape)
+
+
 def radii_of(eps: ArrayLike, count: int) -> Array:
     """eps as (N,), finite and not negative."""
     array = numbers_of(eps, "eps")

@@ -7,6 +7,7 @@ precision, cast to the numbers of a graph once for every batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated
@@ -23,6 +24,8 @@ from frown.problem.frames import Frames, Moving
 from frown.problem.inputs import (
     Array,
     Range,
+    features_of,
+    fixed_of,
     indices_of,
     inputs_of,
     norm_of,
@@ -46,9 +49,11 @@ class Ball:
     """All points within a radius of inputs, in an l_p norm, and within a valid range.
 
     x is (N, *input shape). `within` is (lo, hi), numbers or arrays. `scale` gives features their
-    own radius: radius * scale, 0 for those that may not move. `frames` are slices of an input, as
-    of a sequence in time, that have a ball each or that alone may move. `names` are whole numbers
-    that inputs go by in results, 0, 1, ... unless given. `at` fixes the radius.
+    own radius: radius * scale, 0 for those that may not move, and `fix` names such features, or
+    gives their places. `frames` are slices of an input, as of a sequence in time, that have a ball
+    each or that alone may move. `names` are whole numbers that inputs go by in results, 0, 1, ...
+    unless given, and `ids` any other names beside these; `features` are what columns are called, by
+    default as a DataFrame x has it. `at` fixes the radius.
 
     Raises InvalidInput, when it is used, for what does not fit the model or makes no sense. Not
     for a region with ends of its own for every feature: that is a `Box`.
@@ -62,14 +67,21 @@ class Ball:
     scale: Annotated[
         object,
         Option(
-            "radius factor per feature (.npy, or numbers between commas); 0: may not move",
-            metavar="FILE|NUMBERS",
+            "radius factor per feature (a file, numbers between commas, or std: the data's "
+            "deviation); 0: may not move",
+            metavar="FILE|NUMBERS|std",
             panel=DATA,
         ),
+    ] = None
+    fix: Annotated[
+        object,
+        Option("features that may not move, by name or place", metavar="NAME,NAME", panel=DATA),
     ] = None
     frames: Frames | str = "all"
     names: ArrayLike | None = None
     radius: ArrayLike | None = None
+    features: Sequence[str] | None = None
+    ids: Sequence[str] | None = None
 
     def at(self, eps: ArrayLike) -> Ball:
         """A copy with a radius: a number, or one for each input."""
@@ -84,6 +96,12 @@ class Ball:
         x = inputs_of(self.x, shape, index)
         moving = frames_of(self.frames).on(shape)
         scale = scale_of(self.scale, shape)
+        called = features_of(self.features, self.x, shape)
+        still = fixed_of(self.fix, called, shape)
+        if still is not None:
+            scale = still if scale is None else scale * still
+            if not scale.any():
+                raise InvalidInput("fix (--fix) leaves no feature that may move")
         mask = None if moving is None else moving.mask(shape)
         if mask is not None:
             scale = mask if scale is None else scale * mask
@@ -94,7 +112,11 @@ class Ball:
         valid = range_of(self.within, x, index)
         names = np.arange(len(x)) if index is None else index
         radius = None if self.radius is None else radii_of(self.radius, len(x))
-        return Regions(x, p, valid, scale, moving, names, np.full(len(x), -1), radius)
+        every = np.full(len(x), -1)
+        ids = tuple(map(str, self.ids)) if self.ids is not None else ()
+        if ids and len(ids) != len(x):
+            raise InvalidInput(f"there are {len(ids)} ids for {len(x)} inputs")
+        return Regions(x, p, valid, scale, moving, names, every, radius, features=called, ids=ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +174,8 @@ class Regions:
     frame: Integers  # (N,) the frame that moves alone; -1: not one alone
     radius: Array | None = None  # (N,) where it is given
     box: bool = False  # whether the range is the region
+    features: tuple[str, ...] = ()  # what an input's numbers are called, in reading order
+    ids: tuple[str, ...] = ()  # what the user calls inputs, beside their index; empty: nothing
 
     def __len__(self) -> int:
         return len(self.x)
@@ -173,6 +197,7 @@ class Regions:
             index=self.index[index],
             frame=self.frame[index],
             radius=None if self.radius is None else self.radius[index],
+            ids=tuple(self.ids[n] for n in index.tolist()) if self.ids else (),
         )
 
     def apart(self, alone: Moving) -> Regions:

@@ -29,7 +29,7 @@ _DEEPEST = 78  # per cent of the accent colour, so that ink on it stays readable
 
 # Of a cell without a radius by its status: what it shows, its class, and what that means.
 _WORDS = {
-    "robust": ("any", "any", "proved for every valid value of the frame"),
+    "robust": ("any", "any", "proved for every valid value of it"),
     "misclassified": ("wrong", "wrong", "misclassified before any change"),
     "mismatch": (
         "mismatch",
@@ -84,7 +84,9 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
     """The strips of one method; `sequences` (N, *input shape) are the inputs in their order."""
     shades, index = Shades.of(found), found.index
     shown = index[:MOST]
-    pictures = None if sequences is None else _pictures(sequences, _axis(found))
+    said = Statement.of(found)
+    wanted = sequences is not None and said.part == "frame"
+    pictures = _pictures(sequences, _axis(found)) if wanted and sequences is not None else None
     held = {(row.index, int(row.frames)): row for row in found.rows}
     lines = []
     for place, i in enumerate(shown):
@@ -93,21 +95,22 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
     ghosts = ", grey for counterexamples" if np.isfinite(found.broken).any() else ""
     kept = f" The first {MOST} of {len(index)} inputs." if len(index) > MOST else ""
     above = " Above each number stands what the frame holds." if pictures is not None else ""
-    said = Statement.of(found)
     attack = (
         " Below it stands the distance of the nearest counterexample that the attack found by"
-        " changing that frame."
+        f" changing that {said.part}."
         if np.isfinite(found.broken).any()
         else ""
     )
     return (
-        f"<section><h2>Frames, one at a time{_by(method)}{markup(said.against())}</h2><p>Only one"
-        f" frame may change, all others stay as they are. Each number is the"
-        f" {markup(said.radius_title())} that {markup(display_name(method))} proved for that frame"
+        f"<section><h2>{said.part.capitalize()}s, one at a time{_by(method)}"
+        f"{markup(said.against())}</h2><p>Only one"
+        f" {said.part} may change, all others stay as they are. Each number is the"
+        f" {markup(said.radius_title())} that {markup(display_name(method))} proved for that"
+        f" {said.part}"
         f" alone: no change within it {markup(said.altering())}. Within a radius r,"
         f" {markup(said.allowed('r'))}. {markup(said.caveat())} {markup(said.asked())} The smaller"
         f" a radius is, the deeper its colour.{attack} A large radius is proof that the answer does"
-        f" not depend much on a frame; a small one may only mean that no better proof was"
+        f" not depend much on a {said.part}; a small one may only mean that no better proof was"
         f" found.{above}{kept}</p>"
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
@@ -142,10 +145,11 @@ def frames_page(
 def _opening(title: str, found: Sensitivity) -> str:
     said = Statement.of(found)
     lead = (
-        "A sequence is read frame by frame. For every frame of every input below, frown computed a"
-        " <em>radius</em> and proved that no change of this frame within it, while all others stay"
-        f" as they are, {markup(said.altering())}, as long as {markup(said.allowed())}. Frames with"
-        " a small radius may be those that the answer depends on; frames with a large one are not."
+        f"For every {said.part} of every input below, frown computed a"
+        f" <em>radius</em> and proved that no change of this {said.part} within it, while all"
+        f" others stay as they are, {markup(said.altering())}, as long as {markup(said.allowed())}."
+        f" {said.part.capitalize()}s with a small radius may be those that the answer depends on;"
+        f" {said.part}s with a large one are not."
     )
     return opening(title, lead, said, found.rows)
 
@@ -153,13 +157,13 @@ def _opening(title: str, found: Sensitivity) -> str:
 def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
     """Name, value and what stands below it."""
     right = {row.index for row in found.rows if row.status != "misclassified"}
-    count = len(found)
+    count, said = len(found), Statement.of(found)
     least: Counter[int] = Counter()
     for i in right:
         radii = {int(r.frames): r.radius for r in found.rows if r.index == i and _limited(r)}
         least.update([min(radii, key=lambda f: radii[f])] if radii else [])
     tiles = [
-        ("Inputs", f"{count:,}", f"{len(found.frames):,} frames each"),
+        ("Inputs", f"{count:,}", f"{len(found.frames):,} {said.part}s each"),
         (
             "Classified correctly",
             f"{percent(len(right) / count, 1)} %",
@@ -169,7 +173,7 @@ def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
     if least:
         frame, times = least.most_common(1)[0]
         below = f"by {display_name(method)}, for {times:,} of {len(right):,} inputs"
-        tiles.append(("Least radius proved", f"frame {frame}", below))
+        tiles.append(("Least radius proved", f"{said.part} {said.part_name(frame)}", below))
     return tiles
 
 
@@ -190,7 +194,7 @@ def _line(
     shades: Shades,
     content: list[str] | None,
 ) -> str:
-    cells = []
+    cells, whole = [], Statement.of(found)
     first = next(held[index, f] for f in found.frames if (index, f) in held)
     for frame in found.frames:
         row = held.get((index, frame))
@@ -200,7 +204,7 @@ def _line(
             continue
         said, kind = _said(row)
         depth = shades.depth(row.radius) if kind == "" else 0.0
-        tip = markup(f"input {index}, frame {frame}: {_told(row)}")
+        tip = markup(f"input {index}, {whole.part} {whole.part_name(frame)}: {_told(row)}")
         cells.append(
             f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span>'
             f"{_broken(row)}</td>"
@@ -236,8 +240,9 @@ def _told(row: Row) -> str:
 
 
 def _heads(found: Sensitivity) -> str:
-    heads = "".join(f'<th scope="col">{f}</th>' for f in found.frames)
-    return f'<tr><th class="corner">frame</th>{heads}</tr>'
+    said = Statement.of(found)
+    heads = "".join(f'<th scope="col">{markup(said.part_name(f))}</th>' for f in found.frames)
+    return f'<tr><th class="corner">{said.part}</th>{heads}</tr>'
 
 
 def _profile(found: Sensitivity) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from frown.certification.folder import write_whole
 from frown.certification.plain import markup
 from frown.certification.results import STATUSES, Certification, Sensitivity, cut, percent
+from frown.certification.statement import Statement
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.table import doubtful
 from frown.report.charts import (
@@ -121,7 +122,8 @@ def report_from_files(
     if results and (left_out := Comparison.of(results).left_out()):
         tell(left_out)
     commands = [command for directory in directories if (command := read_command(directory))]
-    title = f"How robust is {about}?" if whole else f"Which frames does {about} depend on?"
+    part = "frame" if whole else Statement.of(alone[0][1]).part
+    title = f"How robust is {about}?" if whole else f"Which {part}s does {about} depend on?"
     return write_report(
         results,
         read_images(whole[0][0], indices) if whole else None,
@@ -448,7 +450,10 @@ def _table(comparison: Comparison) -> str:
 def _table_row(comparison: Comparison, entry: Entry, targeted: bool, cut: bool, span: float) -> str:
     row = entry.main
     star = "" if row.complete else "*"
-    cells = [f"<td>{entry.index}</td><td>{row.label}</td><td>{row.prediction}</td>"]
+    cells = [f"<td>{entry.index}</td>"]
+    if row.id:
+        cells = [f'<td data-value="{entry.index}">{entry.index} {markup(row.id)}</td>']
+    cells += [f"<td>{row.label}</td><td>{row.prediction}</td>"]
     if targeted:
         cells.append(f"<td>{'' if row.target is None else row.target}</td>")
     cells.append(f'<td class="text {markup(row.status)}">{markup(row.status)}{star}</td>')

@@ -17,7 +17,8 @@ from frown.certification.results import Certification, Row, Sensitivity
 from frown.certification.statement import Statement, levels_text
 from frown.errors import InvalidInput
 from frown.jobs.files import COUNTEREXAMPLES, ROWS_JSON, RUN
-from frown.problem.data import digest, read_data
+from frown.problem.data import Columns, digest, read_data
+from frown.problem.options import options_of
 
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
 FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
@@ -156,6 +157,7 @@ def row_of(record: Mapping[str, Any]) -> Row:
         leaves=int(record.get("leaves", 0)),
         radius_before=_maybe(float, record.get("radius_before")),
         broken_before=_maybe(float, record.get("broken_before")),
+        id=str(record.get("id", "")),
     )
 
 
@@ -216,11 +218,13 @@ def _inputs(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | N
     path = Path(data.get("file", ""))
     if not path.is_file() or digest(path) != data.get("sha256"):
         return None
-    x = read_data(path).x
+    settings = about.get("settings") or {}
+    named = {f.name: settings[f.name] for f in options_of(Columns) if f.name in settings}
+    x = read_data(path, Columns(**named), labels=False).x
     if not indices or max(indices) >= len(x):
         return None
     # Counterexamples are in units after --divide, and share the images' grey scale.
-    divide = (about.get("settings") or {}).get("divide") or 1.0
+    divide = settings.get("divide") or 1.0
     return np.asarray(x[list(indices)] / divide)
 
 

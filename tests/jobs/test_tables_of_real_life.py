@@ -1,0 +1,106 @@
+"""Tables with names: of inputs, features and classes, from the file to the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import frown
+from frown.errors import InvalidInput
+from frown.report.page import report_from_files
+from methods.programs.tools import command
+from onnx_models import model, node, saved, weights
+
+PATIENTS = """id,age,mass,dose,kind
+Ann,0.6,1.5,0.25,benign
+Bob,0.7,2.5,0.5,malign
+Cid,0.5,3.5,0.75,benign
+"""
+GIVEN = ("--id-column", "id", "--label-column", "kind", "--method", "crown")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("patients")
+    (folder / "data.csv").write_text(PATIENTS)
+    constants = {"a": weights(3, 6), "b": weights(6, seed=1), "c": weights(6, 2, seed=2)}
+    nodes = [node("Gemm", "x a b", "h"), node("Relu", "h", "r"), node("MatMul", "r c")]
+    saved(model(nodes, ("N", 3), constants), folder)
+    return folder
+
+
+def rows(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+def test_names_go_from_the_file_to_the_rows(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shown = command("certify", folder / "model.onnx", folder / "data.csv", *GIVEN, "--out", out)
+    assert [row["id"] for row in rows(out)] == ["Ann", "Bob", "Cid"]
+    assert [row["label"] for row in rows(out)] == [0, 1, 0]
+    assert "classes: 0 = benign, 1 = malign" in shown.stderr
+    assert "Bob" in shown.stdout
+    about = json.loads((out / "run.json").read_text())["data"]
+    assert about["features"] == ["age", "mass", "dose"]
+    assert "1 Bob" in report_from_files([out], tmp_path / "page.html").read_text()
+
+
+def test_features_are_fixed_by_name_and_scaled_by_their_deviation(
+    folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    more = ("--fix", "age", "--scale", "std", "--samples", "0:2", "--out", out)
+    shown = command("certify", folder / "model.onnx", folder / "data.csv", *GIVEN, *more)
+    assert "; age may not change at all" in shown.stdout
+    table = np.array([[0.6, 1.5, 0.25], [0.7, 2.5, 0.5], [0.5, 3.5, 0.75]])
+    scale = table.std(0) * [0, 1, 1]  # of all rows, although two are asked about
+    where = frown.Ball(table[:2], scale=scale)
+    mine = frown.certify(folder / "model.onnx", where, [0, 1], method="crown")
+    assert [row["radius"] for row in rows(out)] == pytest.approx(mine.radius.tolist(), rel=1e-12)
+    named = frown.Ball(table[:2], fix=["age"], features=["age", "mass", "dose"])
+    placed = frown.Ball(table[:2], fix=0)
+    by_name, by_place = (
+        frown.certify(folder / "model.onnx", w, [0, 1], method="crown") for w in (named, placed)
+    )
+    assert by_name.radius.tolist() == by_place.radius.tolist()
+    with pytest.raises(InvalidInput, match="no feature weight"):
+        frown.certify(folder / "model.onnx", frown.Ball(table, fix="weight"), [0, 1, 0])
+
+
+def test_single_features_are_called_by_their_names(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    given = ("certify", folder / "model.onnx", folder / "data.csv", *GIVEN, "--sensitivity")
+    shown = command(*given, "--out", out)
+    assert "3 features each on its own" in shown.stdout
+    assert "dose" in shown.stdout and "frame" not in shown.stdout
+    page = report_from_files([out], tmp_path / "page.html").read_text()
+    assert "Which features does model.onnx depend on?" in page
+    assert '<th scope="col">dose</th>' in page and "Frames" not in page
+
+
+def test_a_data_frame_has_names_of_its_own(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [0.6, 0.7], "mass": [1.5, 2.5], "dose": [0.25, 0.5]})
+    where = frown.Ball(frame, fix="mass", ids=["Ann", "Bob"])
+    found = frown.certify(folder / "model.onnx", where, [0, 1], method="crown")
+    assert [row.id for row in found.rows] == ["Ann", "Bob"]
+    plain = frown.Ball(frame.to_numpy(), scale=[1, 0, 1])
+    assert (
+        found.radius.tolist()
+        == frown.certify(folder / "model.onnx", plain, [0, 1], method="crown").radius.tolist()
+    )
+
+
+def test_means_and_deviations_come_from_files(folder: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "mean.npy", [0.1, 0.2, 0.3])
+    (tmp_path / "std.csv").write_text("1,2,4\n")
+    given = ("certify", folder / "model.onnx", folder / "data.csv", *GIVEN)
+    mean, std = tmp_path / "mean.npy", tmp_path / "std.csv"
+    command(*given, "--mean", mean, "--std", std, "--out", tmp_path / "a")
+    command(*given, "--mean", "0.1,0.2,0.3", "--std", "1,2,4", "--out", tmp_path / "b")
+    assert [r["radius"] for r in rows(tmp_path / "a")] == [
+        r["radius"] for r in rows(tmp_path / "b")
+    ]
