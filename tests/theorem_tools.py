@@ -16,10 +16,9 @@ from torch import Tensor
 
 import zoo
 from frown.bounds.forms import LinearForm, Sided, begin, descend, form_of
+from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot
-from frown.bounds.rule import LeastArea, relax
-from frown.bounds.tiling import parts
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.builder import Builder
@@ -31,7 +30,7 @@ from frown.methods.lp.solvers import Basis, Constraints, minimise
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu
-from frown.relax.relaxation import Lines, Relaxation, Relaxed, Slopes
+from frown.relax.relaxation import LeastArea, Lines, Relaxation, Relaxed, Slopes, relax
 from functions import ELEMENTWISE
 
 Array = NDArray[np.float64]

@@ -15,11 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
 from frown.bounds.arithmetic.float32 import check_execution
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
-from frown.bounds.surroundings import in_plain_surroundings
-from frown.bounds.work import Machine, pool_of
+from frown.bounds.work import (
+    NO_LIMIT,
+    Clock,
+    Machine,
+    OutOfTime,
+    in_plain_surroundings,
+    now,
+    pool_of,
+)
 from frown.certification.attack import PGD
 from frown.certification.certificates import Certificates
 from frown.certification.falsify import Falsifier
@@ -288,7 +294,7 @@ class Question:
 
         def stages(taken: ExitStack) -> Stages:
             certificates = None
-            if isinstance(proof, Rigorous):
+            if isinstance(proof, Rigorous) and proof.certified:
                 certificates = Certificates.open(model, problem, proof, taken)
             pool = taken.enter_context(pool_of(machine.workers if method.singly else 1))
             after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")

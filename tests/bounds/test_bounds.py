@@ -16,7 +16,6 @@ from frown.bounds.forms import Chosen, push_forward
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot
-from frown.bounds.rule import LeastArea
 from frown.bounds.walk import Layers
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
@@ -27,7 +26,7 @@ from frown.methods.frown.ascent import Ascent
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax import LeakyRelu, Log, Max, Relu
-from frown.relax.relaxation import Relaxation
+from frown.relax.relaxation import LeastArea, Relaxation
 from functions import ELEMENTWISE
 from theorem_tools import pull_back
 

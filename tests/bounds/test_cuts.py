@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 import zoo
+from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
-from frown.bounds.tiling import parts
 from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.graph.box import Box
@@ -26,6 +25,7 @@ from frown.methods.frown.network import gather_rows
 from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu, Sigmoid
+from frown.relax.relaxation import LeastArea
 from functions import ELEMENTWISE
 
 SHORT = Ascent(3, 3)

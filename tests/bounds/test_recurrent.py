@@ -19,7 +19,6 @@ import frown
 from frown.bounds import forms, rows
 from frown.bounds.forms import descend
 from frown.bounds.plan import Plan
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Linear
@@ -30,6 +29,7 @@ from frown.methods.crown import crown_layers
 from frown.problem.region import Region
 from frown.read.model import Model
 from frown.relax import Product
+from frown.relax.relaxation import LeastArea
 from sequences import reached
 
 FRAMES, FEATURES = 3, 2

@@ -271,9 +271,7 @@ def test_a_counterexample_by_rounding_leaves_the_proof_below_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = torch.full((1, 1), 0.9999995, dtype=torch.float64)
-    monkeypatch.setattr(
-        "frown.certification.counterexamples.nearest", lambda *_: Found(at, at[:, 0])
-    )
+    monkeypatch.setattr("frown.certification.attack.nearest", lambda *_: Found(at, at[:, 0]))
     right, x = close(), np.array([[0.0]])
     rounded = replace(right, run=steps(right.run, 2e-6))
     options = {"tol": 1e-9, "dtype": "float64"}

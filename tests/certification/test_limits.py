@@ -13,10 +13,10 @@ import torch
 import asking
 import frown
 from frown.api import plan_for
-from frown.bounds import clock as clocks
 from frown.bounds import replay, rows
+from frown.bounds import work as clocks
 from frown.bounds.arithmetic import float as plain
-from frown.bounds.arithmetic import gather, patches
+from frown.bounds.arithmetic import patches
 from frown.bounds.work import Work as Budget
 from frown.certification.run import batch_size
 from frown.errors import InvalidInput
@@ -77,7 +77,6 @@ def test_no_work_is_begun_after_the_limit(
     of every input as soon as the cheap bounds of all fit."""
     monkeypatch.setattr(rows, "PASS", 40)
     monkeypatch.setattr(rows, "CHUNK", 1 << 14)
-    monkeypatch.setattr(gather, "PASS", 40)
     options: dict[str, Any] = {"method": method, "attack": attack, "batch": 2}
     work = Work(monkeypatch)
     whole = asking.certify(model, x, **options)
@@ -112,7 +111,6 @@ def test_in_little_time_more_is_proved_than_intervals_tell(
     leave."""
     monkeypatch.setattr(rows, "PASS", 40)
     monkeypatch.setattr(rows, "CHUNK", 1 << 14)
-    monkeypatch.setattr(gather, "PASS", 40)
     model, options = deep(), dict[str, Any](method="crown", attack=False)
     work = Work(monkeypatch, proofs)
     rough = asking.certify(model, x[:1], method="crown-ibp", attack=False).radius

@@ -21,7 +21,6 @@ from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
 from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import Work
 from frown.certification.certificate import Recorder
@@ -31,6 +30,7 @@ from frown.methods.branch.samples import SampleSearch
 from frown.problem.problem import Problem, Regions
 from frown.problem.property import LabelWins, Property, other_classes
 from frown.problem.region import Region
+from frown.relax.relaxation import LeastArea
 from onnx_models import node
 
 

@@ -19,14 +19,13 @@ from charged.exact import Exact, Network, balls, exact, rational
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea, Parallel, Rule
 from frown.bounds.work import Work
 from frown.graph.builder import Builder, Value
 from frown.graph.graph import Graph
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.relax import Abs, Clip, LeakyRelu, Max, PRelu, Product, Relu
-from frown.relax.relaxation import Relaxation
+from frown.relax.relaxation import LeastArea, Parallel, Relaxation, Rule
 from functions import ELEMENTWISE
 
 SMOOTH = ("sigmoid", "tanh", "arctan", "softplus", "elu", "selu", "silu", "gelu", "gelu_tanh")

@@ -20,13 +20,13 @@ from frown.bounds.arithmetic.float32 import check_execution
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.errors import InvalidModel, ModelMismatch
 from frown.graph.simplify import tidy
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.read.model import Model
+from frown.relax.relaxation import LeastArea
 from onnx_models import model, node, saved
 
 Run = Callable[[np.ndarray], np.ndarray]  # float32 (N, FEATURES) to (N, 2)

@@ -17,12 +17,12 @@ from frown.bounds.arithmetic.executed import Execution
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.errors import InvalidModel
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.read.model import Model
+from frown.relax.relaxation import LeastArea
 from onnx_models import model, node, number, saved
 
 WIDTH = 8

@@ -18,13 +18,13 @@ import frown
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.graph.affine import Scale
 from frown.graph.box import Box
 from frown.problem.region import Region
 from frown.read.model import Model
 from frown.relax.hump import GeluTanh
+from frown.relax.relaxation import LeastArea
 from onnx_models import integers, model, node, number, saved
 
 

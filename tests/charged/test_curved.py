@@ -20,13 +20,13 @@ from frown.bounds.arithmetic.passing import Guided
 from frown.bounds.ellipsoid import may_bend
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Request
-from frown.bounds.rule import Rule
 from frown.graph.box import Box
 from frown.methods.frown.network import Frown
 from frown.problem.region import Region
 from frown.relax import Abs, Clip, LeakyRelu, Relu, Sigmoid
 from frown.relax.curvature import least, pieces
 from frown.relax.elementwise import Elementwise
+from frown.relax.relaxation import Rule
 
 OPS = (Relu(), LeakyRelu(0.1), LeakyRelu(-0.5), Clip(-0.5, 1.0), Abs())
 

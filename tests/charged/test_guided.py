@@ -16,12 +16,12 @@ from frown.bounds.arithmetic.passing import Guided
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, Step
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Graph
 from frown.problem.property import conjunction
 from frown.relax import Relu, Sigmoid, Tanh
+from frown.relax.relaxation import LeastArea
 
 RULE = ByRule(LeastArea())
 NETWORKS = {

@@ -9,23 +9,23 @@ import pytest
 import torch
 
 import zoo
-from bounds.test_tiling import BALLS, NETWORKS
+from bounds.test_patches import BALLS, NETWORKS
 from charged.cases import CLASSES, Draw, Tally, regions, replay
+from frown.bounds import patches as parts_module
 from frown.bounds import replay as replay_module
 from frown.bounds import rows as rows_module
-from frown.bounds import tiling as parts_module
 from frown.bounds.arithmetic import charged, patches
+from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Rows
-from frown.bounds.rule import LeastArea
-from frown.bounds.tiling import parts
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.problem.property import conjunction
 from frown.relax import Relu
+from frown.relax.relaxation import LeastArea
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import zoo
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.certification import certificate
 from frown.methods.crown import crown_layers
@@ -25,6 +24,7 @@ from frown.methods.lp.bounds import DualSlopes, LpProof, OneProof
 from frown.problem.property import conjunction
 from frown.problem.region import Region
 from frown.relax import Relu
+from frown.relax.relaxation import LeastArea
 
 ACTIVATIONS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
 

@@ -16,7 +16,6 @@ from frown.bounds.plan import Plan, spread_box
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Rows
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.selection import Pad
@@ -24,7 +23,7 @@ from frown.problem.property import Linear, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu
 from frown.relax.proven.rounding import arithmetic_fault
-from frown.relax.relaxation import Lines, Slopes
+from frown.relax.relaxation import LeastArea, Lines, Slopes
 
 
 def assert_true(tally: Tally) -> None:

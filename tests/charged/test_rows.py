@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from charged.exact import exact, rational
-from frown.bounds.arithmetic import gather as rows
-from frown.bounds.arithmetic.gather import Blocks, dot, inner, places, sample_index, spread
+from frown.bounds import rows
 from frown.bounds.arithmetic.minima import least
+from frown.bounds.rows import Blocks, dot, inner, places, sample_index, spread
 from frown.problem.region import Region
 
 

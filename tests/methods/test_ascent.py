@@ -13,7 +13,6 @@ import zoo
 from frown.bounds.first_layer import AtInput
 from frown.bounds.forms import form_along
 from frown.bounds.plan import Plan
-from frown.bounds.rule import LeastArea
 from frown.bounds.stacks import stacked
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
@@ -21,6 +20,7 @@ from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent, RowBatch, _Search, optimise, replay
 from frown.problem.region import Region
 from frown.relax import Max
+from frown.relax.relaxation import LeastArea
 
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 

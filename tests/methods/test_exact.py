@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import asking
 import frown
 import zoo
-from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.plan import Plan
+from frown.bounds.work import NO_LIMIT, Clock
 from frown.errors import InvalidInput
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph

@@ -16,10 +16,9 @@ from torch import Tensor
 
 import zoo
 from bounds.test_bounds import Truth, assert_tighter
-from frown.bounds.clock import Clock, OutOfTime
 from frown.bounds.plan import Plan
 from frown.bounds.walk import Layers
-from frown.bounds.work import Work, pool_of
+from frown.bounds.work import Clock, OutOfTime, Work, pool_of
 from frown.graph.graph import Graph
 from frown.methods import LP, Crown, Frown, Interval
 from frown.methods.crown import crown_layers

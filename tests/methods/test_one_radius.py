@@ -9,7 +9,7 @@ from torch import nn
 
 import asking
 import frown
-from frown.bounds.clock import OutOfTime
+from frown.bounds.work import OutOfTime
 from frown.certification import search as certifier
 from frown.methods.frown import network
 from frown.methods.frown.ascent import Ascent

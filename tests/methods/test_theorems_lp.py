@@ -15,8 +15,8 @@ import zoo
 from examples import examples
 from frown.bounds.forms import Chosen
 from frown.bounds.method import Bounds
+from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
-from frown.bounds.tiling import parts
 from frown.bounds.work import Work
 from frown.methods import LP, Crown, Frown
 from frown.methods.crown import crown_layers

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frown.bounds.memory import bytes_of
+from frown.bounds.work import bytes_of
 from frown.errors import InvalidInput
 from frown.jobs.options import (
     parse_numbers,

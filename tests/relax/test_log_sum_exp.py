@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.relax import LogSumExp
+from frown.relax.relaxation import LeastArea, relax
 
 seeds = st.integers(0, 2**32)
 WIDTH = 4

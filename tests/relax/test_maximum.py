@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.relax import Max
+from frown.relax.relaxation import LeastArea, relax
 
 seeds = st.integers(0, 2**32)
 

@@ -14,10 +14,10 @@ from torch import nn
 import asking
 import frown
 from frown.bounds.plan import Plan
-from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.relax import Product, Sigmoid, Tanh
+from frown.relax.relaxation import LeastArea, relax
 
 seeds = st.integers(0, 2**32)
 OP = Product()

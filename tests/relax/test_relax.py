@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import functions
-from frown.bounds.rule import LeastArea, relax
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Slopes
+from frown.relax.relaxation import LeastArea, Slopes, relax
 from frown.relax.s_shaped import SShaped
 from functions import ELEMENTWISE
 

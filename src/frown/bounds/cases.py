@@ -19,7 +19,6 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
 from frown.bounds.replay import Replay, Step
 from frown.bounds.rows import Rows
-from frown.bounds.rule import LeastArea, Rule
 from frown.bounds.tree import NONE, Literals, Multipliers, Tree, source_entry
 from frown.bounds.walk import Given
 from frown.errors import InvalidInput
@@ -28,6 +27,7 @@ from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.problem.property import Property
 from frown.relax.piecewise import Relu
+from frown.relax.relaxation import LeastArea, Rule
 
 ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
 CODES = 255  # places of a ReLU's slope between 0 and 1

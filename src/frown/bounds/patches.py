@@ -3,14 +3,17 @@
 Either all of a node's neurons in the whole graph, or those that read patches of one form in a crop
 of it. A neuron of a convolution reads a patch of every earlier layer. Its row lives in the network
 cropped to that patch, with all that is known of samples cropped alike; a crop at another place is
-like another sample.
+like another sample. Where patches save too little, the node stays whole.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from math import prod
 
 import torch
 from torch import Tensor
@@ -18,8 +21,12 @@ from torch import Tensor
 from frown.bounds.first_layer import AtInput, Start, first_layer
 from frown.bounds.plan import Plan, per_plan
 from frown.bounds.stacks import line_rows, stacked
-from frown.graph.affine import Conv, ConvTranspose
+from frown.bounds.work import NO_LIMIT, Clock
+from frown.graph.affine import Conv, ConvTranspose, Flat
 from frown.graph.box import Box
+from frown.graph.crop import Cropper, Needs, entries, whole
+from frown.graph.graph import Graph, Node
+from frown.graph.op import Window
 from frown.problem.region import Region
 from frown.relax.relaxation import Lines, Relaxed, SlopeRange, Slopes
 
@@ -268,3 +275,254 @@ def shared(sample: Tensor) -> Tensor | slice:
     if first != int(sample[-1]) or not bool((sample == first).all()):
         return sample
     return slice(first, first + 1)
+
+
+CALL = 20_000  # numbers passed in the time that one operator of another shape takes up
+GAIN = 0.75  # patches must spare a quarter of the work
+FLAT = 1 << 18  # entries of a matrix that may stand for a convolution of a patch
+ZEROS = 16  # entries of it per weight that the convolution applies, at most
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of a node, and where each of its neurons is."""
+
+    parts: tuple[Part, ...]
+    number: Tensor  # (size,) the part of every neuron
+    place: Tensor  # (size,) its place there
+    entry: Tensor  # (size,) its entry of the part's target
+    block: Tensor  # (size,) the block of its part with which it shares slopes
+    blocks: tuple[int, ...]  # how many each part has
+    each: float  # numbers that a row passes, in the mean
+    calls: int  # of operators, all parts taken together
+
+    @classmethod
+    def of(cls, parts: tuple[Part, ...], size: int, group: int) -> Parts:
+        work = calls = 0
+        for part in parts:
+            way = part.plan.ancestors(part.target)
+            work += part.neurons.numel() * sum(part.plan.graph.nodes[i].size for i in way)
+            calls += len(way)
+        device = parts[0].neurons.device
+        number, place, entry, block = (
+            torch.zeros(size, dtype=torch.int64, device=device) for _ in range(4)
+        )
+        blocks = []
+        for k, part in enumerate(parts):
+            places, each = part.neurons.shape
+            where = torch.arange(places, device=device)[:, None].expand(-1, each)
+            which = torch.arange(each, device=device).expand(places, -1)
+            number[part.neurons] = k
+            place[part.neurons] = where
+            entry[part.neurons] = which
+            block[part.neurons], count = part.blocks(where, which, group)
+            blocks.append(count)
+        return cls(parts, number, place, entry, block, tuple(blocks), work / size, calls)
+
+    @property
+    def patched(self) -> bool:
+        return isinstance(self.parts[0], Patch)  # then all are
+
+    def where(self, neuron: Tensor) -> tuple[Tensor, Tensor]:
+        """Place and entry of each of these neurons."""
+        if self.patched:
+            return self.place[neuron], self.entry[neuron]
+        return torch.zeros_like(neuron), neuron
+
+    def work(self, rows: int) -> float:
+        """The cost of this many rows, in numbers passed."""
+        return rows * self.each + CALL * self.calls
+
+    def split(self, neuron: Tensor) -> Iterator[tuple[int, Part, Tensor | slice]]:
+        """Number and part, with the indices of its rows."""
+        if len(self.parts) == 1:
+            if len(neuron):
+                yield 0, self.parts[0], slice(0, len(neuron))
+            return
+        number = self.number[neuron]
+        for k, part in enumerate(self.parts):
+            rows = (number == k).nonzero().flatten()
+            if len(rows):
+                yield k, part, rows
+
+
+def parts(plan: Plan, target: int, group: int = 1, clock: Clock = NO_LIMIT) -> Parts:
+    """The parts of a node in which `group` neurons share slopes (0: all of them).
+
+    Neurons of a group share a part and a place: with patches these are the channels at one
+    position, and where a group holds more, the positions of a tile.
+    """
+    return _parts(plan, target, group, clock=clock)
+
+
+def parts_of(plan: Plan, target: int, rows: int, clock: Clock = NO_LIMIT) -> Parts:
+    """The parts in which this many rows, with lines of their own or fixed ones, cost least.
+
+    Patches are chosen for all neurons of a node. Where few are left, most of the cost is calls.
+    """
+    choice = parts(plan, target, 1, clock), parts(plan, target, 0)
+    return min(choice, key=lambda p: p.work(rows))
+
+
+@per_plan
+def of_convolution(plan: Plan, target: int) -> bool:
+    """True if a node has positions, so that its neurons may read patches."""
+    return _spatial(plan, target) > 0
+
+
+@per_plan
+def _parts(plan: Plan, target: int, group: int, *, clock: Clock) -> Parts:
+    node, device = plan.graph.nodes[target], plan.graph.device
+    found = None if group == 0 else _patches(plan, target, group, clock)
+    if found is None:
+        dims = _spatial(plan, target)
+        positions = prod(node.shape[-dims:]) if dims else 1
+        found = (Whole(plan, target, torch.arange(node.size, device=device)[None], positions),)
+    return Parts.of(found, node.size, group)
+
+
+def _patches(plan: Plan, target: int, group: int, clock: Clock) -> tuple[Part, ...] | None:
+    """The patches of a node's positions; None where the whole graph serves as well.
+
+    Larger tiles read more than each of their neurons needs, but their crops differ less.
+    """
+    dims = _spatial(plan, target)
+    if not dims:
+        return None
+    cropper = Cropper.of(plan.graph)
+    node = plan.graph.nodes[target]
+    best, least = (
+        None,
+        GAIN * node.size * sum(plan.graph.nodes[i].size for i in plan.ancestors(target)),
+    )
+    side = _side(node.shape, dims, group)
+    while side != node.shape[-dims:]:
+        classes = _classes(cropper, target, list(_tiles(node.shape, side)), clock)
+        if classes is None:
+            return None
+        work = _work(cropper, target, classes)
+        if work < least:
+            best, least = classes, work
+        side = tuple(min(2 * a, n) for a, n in zip(side, node.shape[-dims:], strict=True))
+    return None if best is None else tuple(_patch(plan, target, cropper, c, clock) for c in best)
+
+
+def _spatial(plan: Plan, target: int) -> int:
+    """The number of trailing axes of a node that are positions of a convolution; 0: none."""
+    rank = len(plan.graph.nodes[target].shape)
+    for step in plan.route(target):
+        if isinstance(step.affine, Conv):
+            dims = len(step.affine.source)
+            return dims if len(plan.graph.nodes[step.node].shape) == rank else 0
+    return 0
+
+
+def _side(shape: tuple[int, ...], dims: int, group: int) -> tuple[int, ...]:
+    """The number of positions, along each axis, that a group of neurons needs."""
+    most = shape[-dims:]
+    side, wanted = [1] * dims, -(-group // prod(shape[:-dims]))
+    while prod(side) < wanted and side != list(most):
+        room = [k for k in range(dims) if side[k] < most[k]]
+        side[min(room, key=side.__getitem__)] += 1
+    return tuple(side)
+
+
+def _tiles(shape: tuple[int, ...], side: tuple[int, ...]) -> Iterator[Window]:
+    dims = len(side)
+    axes = [
+        [(a, min(a + s, n)) for a in range(0, n, s)]
+        for n, s in zip(shape[-dims:], side, strict=True)
+    ]
+    return ((*whole(shape[:-dims]), *position) for position in product(*axes))
+
+
+def _classes(
+    cropper: Cropper, target: int, tiles: list[Window], clock: Clock
+) -> list[list[Needs]] | None:
+    """The windows that the tiles read, those of one form together."""
+    classes: dict[object, list[Needs]] = {}
+    for window in tiles:
+        clock.check()
+        needs = cropper.needs(target, window)
+        if needs is None or 0 not in needs.windows:
+            return None
+        classes.setdefault(needs.key, []).append(needs)
+    return list(classes.values())
+
+
+def _work(cropper: Cropper, target: int, classes: list[list[Needs]]) -> int:
+    """Numbers passed by a row per neuron, calls included."""
+    work = 0
+    for each in classes:
+        needs = each[0]
+        inside = sum(_size(w) for w in needs.windows.values())
+        # What is cut to size or padded on the way is copied once more.
+        fits = [
+            w
+            for i, ws in needs.wants.items()
+            for j, w in zip(cropper.inputs(i), ws, strict=True)
+            if w != needs.windows[j]
+        ]
+        calls = len(needs.windows) + len(fits)
+        work += len(each) * _size(needs.windows[target]) * (inside + sum(map(_size, fits)))
+        work += CALL * calls
+    return work
+
+
+def _size(window: Window) -> int:
+    return prod(b - a for a, b in window)
+
+
+def _patch(plan: Plan, target: int, cropper: Cropper, each: list[Needs], clock: Clock) -> Patch:
+    clock.check()
+    graph, where = cropper.crop(each[0])
+    local = Plan(_flattened(graph))
+    device = plan.graph.device
+
+    def stacked(i: int, windows: Iterable[Window]) -> Tensor:
+        shape = plan.graph.nodes[i].shape
+        return torch.stack([entries(w, shape) for w in windows]).to(device)
+
+    views = {}
+    for i in plan.below(target):
+        if i in where:
+            (source,) = cropper.inputs(i)
+            views[where[i]] = View(
+                i,
+                stacked(source, (n.wants[i][0] for n in each)),
+                stacked(i, (n.windows[i] for n in each)),
+            )
+    starts, _ = plan.slots(target)
+    here, count = local.slots(where[target])
+    slots = torch.zeros(len(each), count, dtype=torch.int64, device=device)
+    for i, view in views.items():
+        slots[:, here[i]] = view.reads + starts[view.origin].start
+    inputs = stacked(0, (n.windows[0] for n in each))
+    neurons = stacked(target, (n.windows[target] for n in each))
+    positions = prod(local.graph.nodes[where[target]].shape[-_spatial(plan, target) :])
+
+    @cache
+    def origins() -> dict[int, tuple[int, Tensor]]:
+        found: dict[int, tuple[int, Tensor]] = {}
+        for i, here in sorted(where.items()):
+            if here not in found:  # what only moves entries may be no node of its own
+                found[here] = i, stacked(i, (n.windows[i] for n in each))
+        return found
+
+    return Patch(local, where[target], neurons, positions, views, inputs, slots, origins)
+
+
+def _flattened(graph: Graph) -> Graph:
+    """Small convolutions as matrices: nothing is prepared anew for every number of rows."""
+
+    def flat(node: Node) -> Node:
+        if not isinstance(node.op, Conv):
+            return node
+        source = graph.nodes[node.inputs[0]].shape
+        size = node.size * prod(source)
+        taps = node.size * node.op.weight[0].numel()
+        if size > min(FLAT, ZEROS * taps):
+            return node
+        return replace(node, op=Flat.of(node.op, source))
+
+    return replace(graph, nodes=tuple(map(flat, graph.nodes)))

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from frown.bounds.plan import Plan
 from frown.bounds.rows import Rows
-from frown.bounds.rule import Rule
 from frown.problem.region import Region
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import Relaxed, Rule
 
 
 @dataclass(frozen=True, slots=True)

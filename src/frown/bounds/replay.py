@@ -17,23 +17,20 @@ from torch import Tensor
 from frown.bounds.arithmetic.charged import Charged, Charges, FixedLines, bounded, charged_form
 from frown.bounds.arithmetic.curved import Deviations
 from frown.bounds.arithmetic.executed import Executed, Execution
-from frown.bounds.arithmetic.gather import charged_pieces, sample_index
 from frown.bounds.arithmetic.passing import Guided, Ruled
 from frown.bounds.arithmetic.patches import patched_rows
 from frown.bounds.ellipsoid import may_bend
-from frown.bounds.patches import Patch, shared
+from frown.bounds.patches import Parts, Patch, of_convolution, parts_of, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Request
-from frown.bounds.rows import Rows, one_hot, tightened
-from frown.bounds.rule import LeastArea
-from frown.bounds.tiling import Parts, of_convolution, parts_of
+from frown.bounds.rows import Rows, charged_pieces, one_hot, sample_index, tightened
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.proven.rounding import UNIT, below, gamma
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import LeastArea, Relaxed
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
-from frown.bounds.rule import Rule
 from frown.errors import InvalidInput
 from frown.graph.box import Box
+from frown.relax.relaxation import Rule
 
 INPUT = -1  # the site of a cut through a feature of the input
 LEAF = -2

@@ -1,16 +1,109 @@
-"""Limits of a computation: memory, time, processes."""
+"""Limits of a computation (memory, time, processes), and the settings it runs in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import wraps
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
 
-from frown.bounds.clock import NO_LIMIT, Clock
-from frown.bounds.memory import bytes_of, half_of_free
+import numpy as np
+import torch
+
+from frown.errors import InvalidInput
 from frown.problem.options import Option, check_options
+
+
+class OutOfTime(Exception):
+    """The time limit has passed; what was proved before stands."""
+
+
+def now() -> float:
+    """Seconds on the clock that deadlines are told by."""
+    return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A deadline on the monotonic clock."""
+
+    deadline: float = inf
+
+    @classmethod
+    def lasting(cls, seconds: float | None) -> Clock:
+        return cls(inf if seconds is None else now() + seconds)
+
+    def expired(self) -> bool:
+        return self.deadline != inf and now() > self.deadline
+
+    def left(self) -> float:
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self.deadline - now())
+
+    def share(self, count: int) -> Clock:
+        """The next of `count` equal parts of the time left."""
+        return self.part(1 / count)
+
+    def part(self, share: float) -> Clock:
+        """The next part of the time left, as a share of it."""
+        return self if self.deadline == inf else Clock.lasting(self.left() * share)
+
+    def sooner(self, seconds: float) -> Clock:
+        """A deadline this many seconds before this one."""
+        return self if self.deadline == inf else Clock(self.deadline - seconds)
+
+    def check(self) -> None:
+        if self.expired():
+            raise OutOfTime
+
+
+NO_LIMIT = Clock()
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def bytes_of(memory: object) -> int:
+    """Bytes: a whole number, or `4G`, `500M`, `1.5GiB`; units are powers of 1024."""
+    size = 0
+    if isinstance(memory, int | np.integer) and not isinstance(memory, bool):
+        size = int(memory)
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:I?B)?\s*", memory.upper())
+        size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if size <= 0:
+        raise InvalidInput(
+            f"memory (--memory) {memory}: give a number of bytes, or a size like 4G or 500M"
+        )
+    return size
+
+
+def half_of_free(device: str = "cpu") -> int:
+    """Half of the bytes that are free now, on the device that will hold the rows."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] // 2)
+    return _free_bytes() // 2
+
+
+def _free_bytes() -> int:
+    """Available memory: the kernel's word, within a container's limit where there is one."""
+    free = 4 << 30  # systems that tell nothing
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return max(free, 256 << 20)
+
 
 PANEL = "Machine"
 MOST = 1024  # threads or processes: where systems refuse more, libraries end the process
@@ -91,3 +184,70 @@ class Machine:
         """The limits of a computation that ends then."""
         memory = half_of_free(self.device) if self.memory is None else bytes_of(self.memory)
         return Work(memory, clock, pool)
+
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+_Step = TypeVar("_Step")
+
+
+@contextmanager
+def plain_surroundings() -> Iterator[None]:
+    """torch and numpy as they are when they have just been loaded; afterwards as they were.
+
+    Default precision and device, autocasting, inference mode, the precision of products and what
+    numpy does on overflow are set by whoever calls; bounds must not depend on them.
+    """
+    dtype, products = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with ExitStack() as stack:
+            for kind in ("cpu", "cuda"):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            if torch.get_default_device().type != "cpu":  # a device slows every call down
+                stack.enter_context(torch.device("cpu"))
+            stack.enter_context(np.errstate(all="warn", under="ignore"))
+            stack.enter_context(torch.inference_mode(False))
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(products)
+
+
+def in_plain_surroundings(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """A function that works in plain surroundings, whatever its caller's are."""
+
+    @wraps(call)
+    def within(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        with plain_surroundings():
+            return call(*args, **kwargs)
+
+    return within
+
+
+def stepwise(
+    steps: Iterator[_Step], within: Callable[[], AbstractContextManager[Any]]
+) -> Iterator[_Step]:
+    """Take the steps of a generator, each inside a context that ends before it is handed over.
+
+    The caller's work between two steps is not inside. A KeyboardInterrupt is passed on to a
+    generator.
+    """
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            with within():
+                if interrupt is None:
+                    step = next(steps)
+                elif isinstance(steps, Generator):
+                    step = steps.throw(interrupt)
+                else:
+                    raise interrupt
+        except StopIteration:
+            return
+        try:
+            yield step
+            interrupt = None
+        except KeyboardInterrupt as caught:
+            interrupt = caught

@@ -2,24 +2,29 @@
 
 Each restart walks along the decision boundary: its ball shrinks while the point is
 adversarial and grows while it is not. The nearest adversarial point seen is then pulled
-towards the centre by bisection.
+towards the centre by bisection, and replayed in the original model: only a point of the region on
+which that violates the property (`frown.problem.property.violated`) counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf, pi
 from typing import Annotated
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
+from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
+from frown.certification.findings import Begun, Broken
 from frown.graph.graph import Graph
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property, violated
 from frown.problem.region import Region
+from frown.read.model import Model
 
 BRIEF = 1 << 22  # numbers of all nodes that are computed between two looks at a clock
 WALK = 0.8  # of the time is for the walk, the rest for pulling points in
@@ -174,3 +179,68 @@ def _pull_in(
 
 def _like(t: Tensor, x: Tensor) -> Tensor:
     return t.view(-1, *([1] * (x.dim() - 1)))
+
+
+# Rounding may undo a point on the boundary: also try a little beyond it.
+STRETCH = (1.0, 1.001, 1.01, 1.05)
+
+Array = NDArray[np.float64]
+
+
+def confirmed(
+    model: Model,
+    begun: Begun,
+    broken: Broken,
+    k: int,
+    point: Tensor,
+    single: bool,
+    stretch: Sequence[float] = STRETCH,
+) -> Broken:
+    """Take in a point of the k-th right answer, or the first beyond it, on which the model errs and
+    that is nearer than what was known; if `single`, within the limit only."""
+    n = int(begun.right[k])
+    centre = begun.problem.regions.x[n]
+    step = point.double().cpu().numpy().reshape(centre.shape) - centre
+    told = replace(broken, tried={**broken.tried, n: centre + step})
+    for by in stretch:
+        found = _erring(model, begun, n, centre + by * step)
+        if found is None or (single and found[0] > float(begun.limit[k])):
+            continue
+        if found[0] < broken.radius[n]:
+            radius = broken.radius.copy()
+            radius[n] = found[0]
+            told = replace(
+                told,
+                radius=radius,
+                point={**broken.point, n: found[1]},
+                clause={**broken.clause, n: found[2]},
+            )
+        break
+    return told
+
+
+def attack(model: Model, begun: Begun, how: PGD, single: bool, clock: Clock, memory: int) -> Broken:
+    """Look for counterexamples of a batch. Points that the clock leaves no time to replay do not
+    count; if `single`, only those within the limits do."""
+    broken = Broken.of(begun)
+    if not len(begun.right) or clock.expired():
+        return broken
+    guess = begun.limit if single else begun.guess
+    cast = begun.cast.at(begun.limit)
+    found = nearest(begun.graph, cast.region, cast.property, guess, how, clock.part(0.9), memory)
+    for k in torch.isfinite(found.distance).nonzero().flatten().tolist():
+        if clock.expired():
+            break
+        broken = confirmed(model, begun, broken, k, found.point[k], single)
+    return broken
+
+
+def _erring(model: Model, begun: Begun, n: int, point: Array) -> tuple[float, Array, int] | None:
+    """The distance of a point, drawn into the region, on which the original model errs; the point;
+    and the clause that it violates most."""
+    regions = begun.problem.regions
+    point = np.where(regions.still(n), regions.x[n], regions.clip(n, point))
+    margins = begun.problem.margins(model.run(point[None]), n)
+    if not violated(margins)[0]:
+        return None
+    return regions.distance(n, point), point, int(np.argmin(margins[0]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.bounds.clock import Clock, OutOfTime
+from frown.bounds.work import Clock, OutOfTime
 from frown.certification.agreement import Compared
 from frown.certification.certificate import check_certifiable
 from frown.certification.findings import Findings
@@ -50,11 +50,9 @@ class Certificates:
     @classmethod
     def open(
         cls, model: Model, problem: Problem, proof: Rigorous, taken: ExitStack
-    ) -> Certificates | None:
-        """Make sure that certificates can be written, before any work, and by no other run; None:
-        nobody wants any. `taken` lets go of the folder."""
-        if proof.certificates is None and not proof.check:
-            return None
+    ) -> Certificates:
+        """Make sure that certificates can be written, before any work, and by no other run; `taken`
+        lets go of the folder."""
         check_certifiable(model)
         compared = isinstance(problem.property, LabelWins)
         if proof.execution is not None and compared and model.ranking is not model.graph:

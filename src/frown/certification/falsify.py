@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
+from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
 from frown.certification.witness import Group, Posed, Witness
 from frown.graph.graph import Graph
 from frown.problem.property import Linear

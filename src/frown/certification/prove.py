@@ -20,12 +20,11 @@ from frown.bounds.arithmetic.executed import Execution
 from frown.bounds.arithmetic.float32 import PRECISIONS
 from frown.bounds.arithmetic.minima import farthest
 from frown.bounds.cases import Replayed, replay_tree
-from frown.bounds.clock import OutOfTime, now
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Proofs
 from frown.bounds.replay import Replay
 from frown.bounds.tree import Branched, Tree
-from frown.bounds.work import Work
+from frown.bounds.work import OutOfTime, Work, now
 from frown.certification.certificate import Recorder
 from frown.certification.findings import Begun, Proved, Searched
 from frown.certification.search import Searcher
@@ -95,6 +94,11 @@ class Rigorous:
     def level(self) -> str:
         """The level that rows are to reach."""
         return "checked" if self.check else "rigorous"
+
+    @property
+    def certified(self) -> bool:
+        """True if certificates are written, to be kept or to be checked."""
+        return self.certificates is not None or self.check
 
 
 def proof_of(proof: object) -> Estimate | Rigorous:

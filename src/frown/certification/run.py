@@ -15,16 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frown.bounds.clock import NO_LIMIT, Clock
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
-from frown.bounds.surroundings import plain_surroundings, stepwise
-from frown.bounds.work import Work
-from frown.certification.agreement import Compared, compare_regions
-from frown.certification.attack import PGD
-from frown.certification.begin import begin
+from frown.bounds.work import NO_LIMIT, Clock, Work, plain_surroundings, stepwise
+from frown.certification.agreement import Compared, begin, compare_regions
+from frown.certification.attack import PGD, attack
 from frown.certification.certificates import Certificates, Kept
-from frown.certification.counterexamples import attack
 from frown.certification.findings import Begun, Broken, Findings, Proved, Searched
 from frown.certification.prove import Prover
 from frown.certification.results import Row

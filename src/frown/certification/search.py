@@ -8,7 +8,7 @@ where the one before it ended, and may lower the broken end.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Annotated
 
@@ -16,22 +16,71 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime, now
-from frown.bounds.known import KnownBoxes
 from frown.bounds.method import Closing, Ends, Method
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proofs
-from frown.bounds.surroundings import stepwise
-from frown.bounds.work import Work
-from frown.certification.counterexamples import confirmed
+from frown.bounds.walk import Boxes, Given, Layers
+from frown.bounds.work import NO_LIMIT, Clock, OutOfTime, Work, now, stepwise
+from frown.certification.attack import confirmed
 from frown.certification.findings import Begun, Broken, Searched, Unbranched
 from frown.certification.radius import Bracket, Evaluate, Goal, search
 from frown.graph.affine import Conv
+from frown.graph.box import Box
 from frown.methods.crown import Crown, CrownIbp, Fixed
 from frown.methods.frown.curved import further
 from frown.problem.options import Option, check_options
 from frown.problem.property import positive
 from frown.read.model import Model
+
+
+@dataclass
+class KnownBoxes:
+    """Per sample the least radius that failed, and the boxes there of what nonlinearities read.
+
+    The region of a radius contains those of all smaller ones, and so do the bounds of its inner
+    layers. A ReLU that could not change sign where a search failed needs no row further in.
+    """
+
+    radius: Tensor  # (samples,) inf where none has failed
+    boxes: Boxes = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, like: Tensor) -> KnownBoxes:
+        """An empty record for these samples."""
+        return cls(torch.full_like(like, torch.inf))
+
+    def at(self, sample: Tensor, radius: Tensor) -> Given | None:
+        """Boxes that hold for these samples at these radii; infinite where none is known."""
+        holds = radius <= self.radius[sample]
+        holds &= torch.isfinite(self.radius[sample])
+        if not bool(holds.any()):
+            return None
+        found: Boxes = {}
+        for source, box in self.boxes.items():
+            own = box.rows(sample)
+            mask = holds.view(-1, *([1] * (own.lower.dim() - 1)))
+            found[source] = Box(own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf))
+        return Given(found)
+
+    def lower(
+        self, plan: Plan, sample: Tensor, radius: Tensor, proved: Tensor, layers: Layers
+    ) -> None:
+        """Take in what a radius gave where it failed: a search goes on below it."""
+        failed = ~proved & (radius < self.radius[sample])
+        if not bool(failed.any()):
+            return
+        index = sample[failed]
+        self.radius = self.radius.index_put((index,), radius[failed])
+        for source in set(plan.sources.values()):
+            new = layers.values[source].rows(failed)
+            old = self.boxes.get(source)
+            if old is None:
+                shape = (len(self.radius), *new.lower.shape[1:])
+                old = Box(new.lower.new_zeros(shape), new.upper.new_zeros(shape))
+            self.boxes[source] = Box(
+                old.lower.index_put((index,), new.lower), old.upper.index_put((index,), new.upper)
+            )
+
 
 ROUGHLY = 4  # radii are enough for a bracket as rough as this:
 NEAR = Goal(0.5, 0.15)

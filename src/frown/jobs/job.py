@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from frown import __version__, api
-from frown.bounds.clock import now
+from frown.bounds.work import now
 from frown.certification.certificates import SUFFIX
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
 from frown.certification.plain import plain

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown import api
-from frown.bounds.clock import now
-from frown.bounds.work import Machine
+from frown.bounds.work import Machine, now
 from frown.certification.plain import plain
 from frown.certification.witness import Witness
 from frown.errors import InvalidInput, OutputError

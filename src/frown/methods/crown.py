@@ -12,19 +12,17 @@ from torch import Tensor
 from frown.bounds.arithmetic.float import Float, without_rows
 from frown.bounds.forms import form_along
 from frown.bounds.method import Bounds, Method
-from frown.bounds.patches import Part
+from frown.bounds.patches import Part, parts, parts_of
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, State
 from frown.bounds.rows import Rows, fixed_pieces, one_hot, rounded, tightened
-from frown.bounds.rule import LeastArea, Paper, Parallel, Rule
-from frown.bounds.tiling import parts, parts_of
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import LeastArea, Paper, Parallel, Relaxed, Rule
 
 
 @dataclass(frozen=True)

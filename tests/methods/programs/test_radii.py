@@ -13,7 +13,7 @@ import torch
 import asking
 import frown
 from benchmarks.paper.flat import ColdLP, LPAlone
-from frown.bounds.clock import Clock, OutOfTime
+from frown.bounds.work import Clock, OutOfTime
 from frown.methods.exact import distance as branching
 from frown.methods.exact.program import Answer
 from frown.methods.frown import network

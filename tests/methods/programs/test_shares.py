@@ -12,9 +12,8 @@ import pytest
 
 import asking
 import frown
-from frown.bounds import clock as clocks
-from frown.bounds.clock import Clock, OutOfTime
-from frown.bounds.work import Work
+from frown.bounds import work as clocks
+from frown.bounds.work import Clock, OutOfTime, Work
 from frown.methods.exact import distance as milp
 from frown.methods.lp import bounds as programs
 from methods.programs.tools import COUNT

@@ -16,19 +16,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.gather import (
+from frown.bounds.arithmetic.minima import enclosing, extremes, least
+from frown.bounds.forms import Partial, Through, descend, form_of
+from frown.bounds.plan import Plan, RouteNode
+from frown.bounds.rows import (
     Blocks,
     SampleIndex,
     charged_pieces,
     dot,
     inner,
+    one_hot,
     spread,
 )
-from frown.bounds.arithmetic.minima import enclosing, extremes, least
-from frown.bounds.forms import Partial, Through, descend, form_of
-from frown.bounds.plan import Plan, RouteNode
-from frown.bounds.rows import one_hot
-from frown.bounds.rule import Rule, relax
 from frown.bounds.stacks import Stack, stacked_lines
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
@@ -40,7 +39,7 @@ from frown.problem.region import Region
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.lines import Proven, prove
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
-from frown.relax.relaxation import Lines, Relaxation, Relaxed
+from frown.relax.relaxation import Lines, Relaxation, Relaxed, Rule, relax
 
 _EXACT = frozenset({Reshape, Permute, Slice, Concat})  # they move entries and compute nothing
 

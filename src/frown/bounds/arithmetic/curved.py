@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charged, Charges, charged_form
-from frown.bounds.arithmetic.gather import charged_pieces, inner
 from frown.bounds.ellipsoid import largest
-from frown.bounds.rows import one_hot
+from frown.bounds.rows import charged_pieces, inner, one_hot
 from frown.bounds.walk import walk
 from frown.bounds.work import Work
 from frown.graph.box import Box

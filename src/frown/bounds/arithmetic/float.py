@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 
 from frown.bounds.forms import form_along
+from frown.bounds.patches import parts
 from frown.bounds.plan import Plan, spread_box
 from frown.bounds.rows import one_hot, pieces
-from frown.bounds.rule import Rule, relax
-from frown.bounds.tiling import parts
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.op import Affine
 from frown.problem.region import Region
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import Relaxed, Rule, relax
 
 ROUNDING = 64  # units in the last place by which boxes of one value may miss each other
 

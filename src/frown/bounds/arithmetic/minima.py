@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.gather import SampleIndex, dot, places, spread
+from frown.bounds.rows import SampleIndex, dot, places, spread
 from frown.graph.box import Box
 from frown.problem.region import Region
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma

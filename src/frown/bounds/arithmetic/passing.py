@@ -15,8 +15,8 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charged, Charges, Passed, by_lines
 from frown.bounds.arithmetic.curved import Deviations, bent_below
-from frown.bounds.arithmetic.gather import inner
 from frown.bounds.proof import Choice
+from frown.bounds.rows import inner
 from frown.bounds.stacks import Stack, stacks
 from frown.graph.box import Box
 from frown.relax.curvature import bends

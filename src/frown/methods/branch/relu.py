@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frown.bounds.clock import OutOfTime
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proof
 from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
-from frown.bounds.work import Work
+from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Ascent, Bases, Leaves, Risen, ascend
 from frown.methods.branch.nodes import Nodes
 from frown.methods.branch.passes import Passes

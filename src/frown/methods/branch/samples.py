@@ -16,16 +16,15 @@ from math import inf, isfinite
 import torch
 from torch import Tensor
 
-from frown.bounds.clock import OutOfTime
 from frown.bounds.first_layer import AtInput
 from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
 from frown.bounds.method import Bounds, Ends, Method, Update
+from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proof
-from frown.bounds.tiling import parts
 from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.walk import Given
-from frown.bounds.work import Work
+from frown.bounds.work import OutOfTime, Work
 from frown.graph.box import Box
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.frown.ascent import Ascent, RowBatch, replay

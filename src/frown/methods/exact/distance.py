@@ -22,10 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.clock import Clock, OutOfTime
 from frown.bounds.method import Closing, Ends, Method, Update
 from frown.bounds.plan import Plan
-from frown.bounds.work import Work
+from frown.bounds.work import Clock, OutOfTime, Work
 from frown.errors import InvalidInput
 from frown.methods.crown import RULES, Crown
 from frown.methods.exact.program import Mixed, minimise_mixed, nearest_on_piece

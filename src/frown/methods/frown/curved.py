@@ -16,21 +16,18 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
-from frown.bounds.clock import Clock
 from frown.bounds.ellipsoid import Ellipsoid, Ellipsoids, may_bend
 from frown.bounds.first_layer import Start
 from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
 from frown.bounds.method import Bounds, Method, every
-from frown.bounds.patches import Part, shared
+from frown.bounds.patches import Part, parts, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rows import Rows, one_hot, unstable
 from frown.bounds.rows import pieces as pieces_of
 from frown.bounds.rows import rounded as rounded_size
-from frown.bounds.rule import LeastArea, Rule
-from frown.bounds.tiling import parts
 from frown.bounds.walk import Given, Layers, walk
-from frown.bounds.work import Work
+from frown.bounds.work import Clock, Work
 from frown.graph.box import Box
 from frown.methods.crown import crown_box, crown_literals
 from frown.methods.frown.network import Frown, FrownProof, FrownState, Key, Tables, joined
@@ -38,7 +35,7 @@ from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.curvature import Least, Piece, least, pieces
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import LeastArea, Relaxed, Rule
 
 GRID = 5  # powers of two around the likely curvature that are tried first
 CERTAIN = 1.002  # times an estimate of an eigenvalue is taken for it

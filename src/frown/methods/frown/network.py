@@ -14,13 +14,11 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
 from frown.bounds.method import Bounds, Bytes, Method, every
-from frown.bounds.patches import Part, shared
+from frown.bounds.patches import Part, of_convolution, parts, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rows import Rows, at_once, one_hot, pieces, rounded, unstable
-from frown.bounds.rule import Rule
 from frown.bounds.stacks import stacked
-from frown.bounds.tiling import of_convolution, parts
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
@@ -29,7 +27,7 @@ from frown.methods.frown.ascent import Ascent, RowBatch, optimise, slopes_of
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import Relaxed, Rule
 
 Key = tuple[int, int]  # a node, the number of its part
 

@@ -28,7 +28,6 @@ from frown.bounds.method import Bounds, Method
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request, State
 from frown.bounds.rows import Rows, pieces, unstable
-from frown.bounds.rule import Rule
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
@@ -40,7 +39,7 @@ from frown.methods.lp.solvers import Basis, Duals, minimise, needed
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.relaxation import Relaxed, Slopes
+from frown.relax.relaxation import Relaxed, Rule, Slopes
 
 Array = NDArray[np.float64]
 

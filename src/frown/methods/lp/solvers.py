@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.bounds.clock import NO_LIMIT, Clock, OutOfTime
+from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
 from frown.errors import InvalidInput
 
 if TYPE_CHECKING:

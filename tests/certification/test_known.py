@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 import zoo
-from frown.bounds.known import KnownBoxes
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
-from frown.bounds.rule import LeastArea
 from frown.bounds.work import Work
+from frown.certification.search import KnownBoxes
 from frown.methods import Crown, Frown, crown
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import conjunction, positive
 from frown.problem.region import Region
 from frown.relax import Relu, Sigmoid
+from frown.relax.relaxation import LeastArea
 
 GRAPHS = {
     "relu": zoo.mlp(Relu(), (4, 16, 16, 12, 3)),

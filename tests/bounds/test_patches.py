@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 import zoo
+from frown.bounds import patches as parts_module
 from frown.bounds import rows as rows_module
-from frown.bounds import tiling as parts_module
 from frown.bounds.method import Method
-from frown.bounds.patches import Patch, Whole
+from frown.bounds.patches import Patch, Whole, parts, parts_of
 from frown.bounds.plan import Plan
 from frown.bounds.rows import fixed_pieces, rounded
-from frown.bounds.tiling import parts, parts_of
 from frown.bounds.walk import Layers
 from frown.bounds.work import Work
 from frown.graph import Builder, Conv, Flat, Graph, Value, sliced
