@@ -188,9 +188,12 @@ def info(model: ModelFile, json: Json = False) -> None:
 def check(
     certificates: Annotated[
         list[Path],
-        typer.Argument(metavar="CERT...", help="Files made by certify, or folders of them."),
+        typer.Argument(metavar="CERT...", help="Files made by certify, folders of them, a bundle."),
     ],
-    model: Annotated[Path, typer.Option(metavar="MODEL", help="The ONNX file they are about.")],
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="The ONNX file they are about; a bundle has its own."),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The inputs: name each one's row, or end with 1."),
@@ -200,15 +203,38 @@ def check(
 ) -> None:
     """Check certificates with a program of its own, which shares no code with the prover."""
     with reported():
-        from frown_check.__main__ import run
+        from frown_check.__main__ import check_all
         from frown_check.errors import Refused
 
         try:
-            accepted = run(certificates, model, json, data, divide)
+            accepted = check_all(certificates, model, json, data, divide)
         except Refused as reason:
             raise InvalidInput(str(reason)) from None
         if not accepted:
             raise typer.Exit(1)
+
+
+@app.command()
+def bundle(
+    results: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder made by certify --out --certificates.")
+    ],
+    model: Annotated[Path, typer.Option(metavar="MODEL", help="The ONNX file.")],
+    data: Annotated[Path, typer.Option(metavar="FILE", help="The inputs, as given to certify.")],
+    certificates: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Default: where that run has written them."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR|FILE.zip", help="The bundle: a folder, or a zip file.")
+    ] = Path("bundle.zip"),
+) -> None:
+    """Pack model, inputs and certificates for an auditor, with a page that says what is proved."""
+    with reported():
+        from frown.jobs.bundle import make_bundle
+
+        made = make_bundle(results, model, data, certificates, out)
+        typer.echo(f"{made} certificates in {plain(out)}; check them: frown check {plain(out)}")
 
 
 @app.command()

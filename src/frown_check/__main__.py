@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import frown_check.shown as shown
+from frown_check.bundle import is_bundle, opened
 from frown_check.checker import check
 from frown_check.data import read_data
 from frown_check.errors import Refused
@@ -47,6 +48,33 @@ def run(
     return accepted == count and not others
 
 
+def check_all(
+    certificates: Sequence[Path],
+    model: Path | None,
+    as_json: bool = False,
+    data: Path | None = None,
+    divide: float = 1.0,
+) -> bool:
+    """Run a bundle, or certificates with a model; Refused where it is neither."""
+    bundles = [path for path in certificates if model is None and is_bundle(path)]
+    if bundles and len(certificates) == 1 and data is None:
+        return run_bundle(bundles[0], as_json)
+    if bundles:
+        raise Refused("a bundle is checked alone, with its own model and data")
+    if model is None:
+        raise Refused("certificates are checked with --model; only a bundle has its own")
+    return run(certificates, model, as_json, data, divide)
+
+
+def run_bundle(bundle: Path, as_json: bool = False) -> bool:
+    """Verify a bundle's hashes, and check its certificates with its model and inputs; whether all
+    were accepted and are about its rows. Refused where it is no whole bundle."""
+    with opened(bundle) as held:
+        if not as_json:
+            print(f"{plain(bundle)}: every file has the hash that its manifest says", flush=True)
+        return run(held.certificates, held.model, as_json, held.data)
+
+
 def _files(given: Sequence[Path]) -> Iterator[Path]:
     """A folder's certificates in its place; where it has none it stays, and is refused."""
     for path in given:
@@ -75,14 +103,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="frown_check", description="Check certificates of robustness, independently of frown."
     )
-    parser.add_argument("certificates", nargs="+", type=Path, metavar="CERT", help="or a folder")
-    parser.add_argument("--model", required=True, type=Path, help="the ONNX file")
+    parser.add_argument(
+        "certificates", nargs="+", type=Path, metavar="CERT", help="or a folder, or one bundle"
+    )
+    parser.add_argument("--model", type=Path, help="the ONNX file; a bundle has its own")
     parser.add_argument("--data", type=Path, help="the inputs they are about: .npz, .npy or .csv")
     parser.add_argument("--divide", type=float, default=1.0, help="as for frown certify")
     parser.add_argument("--json", action="store_true", help="one JSON object per certificate")
     options = parser.parse_args(arguments)
     try:
-        found = run(options.certificates, options.model, options.json, options.data, options.divide)
+        found = check_all(
+            options.certificates, options.model, options.json, options.data, options.divide
+        )
         return 0 if found else 1
     except Refused as reason:
         print(f"error: {plain(reason)}", file=sys.stderr)

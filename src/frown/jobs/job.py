@@ -432,6 +432,7 @@ def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dic
         },
         "norm": request.norm,
         "method": request.method.name,
+        "certificates": str(getattr(request.proof, "certificates", None) or ""),
         "settings": origin.settings,
         "software": {
             "python": platform.python_version(),

@@ -1,0 +1,147 @@
+"""Bundles: an auditor's folder is checked with nothing else, and no file of it can be changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from methods.programs.tools import command
+from onnx_models import model, node, saved, weights
+
+PATIENTS = """id,age,mass,dose,kind
+Ann,0.6,1.5,0.25,benign
+Bob,0.7,2.5,0.5,malign
+Cid,0.5,3.5,0.75,benign
+Dan,0.4,1.0,0.5,malign
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited")
+    (folder / "data.csv").write_text(PATIENTS)
+    constants = {"a": weights(3, 6), "b": weights(6, seed=1), "c": weights(6, 2, seed=2)}
+    nodes = [node("Gemm", "x a b", "h"), node("Relu", "h", "r"), node("MatMul", "r c")]
+    saved(model(nodes, ("N", 3), constants), folder)
+    given = ("certify", folder / "model.onnx", folder / "data.csv", "--id-column", "id")
+    given += ("--label-column", "kind", "--method", "crown", "--fix", "age", "--divide", "2")
+    command(*given, "--out", folder / "results", "--certificates", folder / "proofs")
+    return folder
+
+
+def bundled(run: Path, out: Path) -> Path:
+    files = ("--model", run / "model.onnx", "--data", run / "data.csv")
+    command("bundle", run / "results", *files, "--out", out)
+    return out
+
+
+@pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
+def test_a_bundle_is_checked_with_nothing_else(run: Path, tmp_path: Path, name: str) -> None:
+    out = bundled(run, tmp_path / name)
+    moved = tmp_path / "elsewhere" / name
+    moved.parent.mkdir()
+    shutil.move(out, moved)
+    rows = [json.loads(t) for t in (run / "results" / "results.jsonl").read_text().splitlines()]
+    proved = [row for row in rows if row["radius"] > 0]
+    assert proved
+    shown = command("check", moved)
+    assert "every file has the hash" in shown.stdout
+    assert shown.stdout.count(": accepted: ") == len(proved)
+    assert "x0 is row 0 of" in shown.stdout
+    alone = subprocess.run(
+        [sys.executable, "-m", "frown_check", str(moved), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert alone.returncode == 0, alone.stderr
+    claims = [json.loads(line) for line in alone.stdout.splitlines()]
+    assert [c["claim"]["radius"] for c in claims] == [row["radius"] for row in proved]
+
+
+def test_the_page_says_what_is_proved(run: Path, tmp_path: Path) -> None:
+    out = bundled(run, tmp_path / "bundle")
+    page = (out / "summary.html").read_text()
+    assert "no single number of the input changes by more than r; age may not change at all" in page
+    assert "<td>age</td><td>not at all</td>" in page
+    assert "<td>mass</td><td>1 times the radius</td>" in page
+    assert "the data&#x27;s units divided by 2" in page or "the data's units divided by 2" in page
+    held = np.load(out / "data.npz")
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert held["id"].tolist() == [row["id"] for row in manifest["rows"]]
+    assert all(name in page for name in held["id"].tolist())
+
+
+def spoilt(folder: Path, how: str) -> None:
+    first = sorted((folder / "certificates").glob("*.frown"))[0]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    match how:
+        case "a certificate changed":
+            first.write_bytes(first.read_bytes()[:-1] + b"\0")
+        case "a file gone":
+            first.unlink()
+        case "a file more":
+            (folder / "certificates" / "more.frown").write_bytes(first.read_bytes())
+        case "another format":
+            manifest["format"] = "frown bundle 2"
+        case "another place":
+            manifest["files"]["../x"] = "00"
+        case "no certificates":
+            manifest["certificates"] = []
+        case "no manifest":
+            manifest = {"files": []}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("a certificate changed", "a file gone", "a file more", "another format"),
+        *("another place", "no certificates", "no manifest"),
+    ],
+)
+def test_a_spoilt_bundle_is_refused(run: Path, tmp_path: Path, how: str) -> None:
+    out = bundled(run, tmp_path / "bundle")
+    spoilt(out, how)
+    assert "accepted" not in command("check", out, code=2).output
+
+
+def test_hashes_that_follow_a_change_do_not_help(run: Path, tmp_path: Path) -> None:
+    """Whoever changes an input can change its hash as well: the certificate is about another."""
+    out = bundled(run, tmp_path / "bundle")
+    held = dict(np.load(out / "data.npz"))
+    held["x"] = held["x"] + 0.5
+    np.savez(out / "data.npz", **held)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["files"]["data.npz"] = hashlib.sha256((out / "data.npz").read_bytes()).hexdigest()
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    shown = command("check", out, code=1)
+    assert "ANOTHER INPUT" in shown.stdout and ": accepted: " not in shown.stdout
+
+
+def test_what_does_not_belong_together_is_not_packed(run: Path, tmp_path: Path) -> None:
+    nodes = [node("Gemm", "x a b", "h"), node("Relu", "h", "r"), node("MatMul", "r c")]
+    constants = {"a": weights(3, 6), "b": weights(6, seed=5), "c": weights(6, 2, seed=2)}
+    other = saved(model(nodes, ("N", 3), constants), tmp_path, "model.onnx")
+    moved = tmp_path / "moved.csv"
+    moved.write_text(PATIENTS.replace("1.5", "1.25"))
+    given = ("bundle", run / "results", "--out", tmp_path / "b.zip")
+    right = ("--model", run / "model.onnx", "--data", run / "data.csv")
+    assert "not the file" in command(*given, "--model", other, *right[2:], code=2).output
+    assert "is not about input 0" in command(*given, *right[:3], moved, code=2).output
+    nowhere = ("--certificates", tmp_path / "none")
+    assert "--certificates says where" in command(*given, *right, *nowhere, code=2).output
+    (tmp_path / "b.zip").write_bytes(b"")
+    assert "there already" in command(*given, *right, code=6).output
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as packed:
+        packed.writestr("../evil.txt", "x")
+    assert "is called" in command("check", tmp_path / "evil.zip", code=2).output
+    assert not (tmp_path.parent / "evil.txt").exists()
