@@ -134,3 +134,19 @@ def test_no_function_takes_more_than_a_dozen_parameters() -> None:
                 if len(named) + bool(given.vararg) + bool(given.kwarg) > MOST_PARAMETERS:
                     long.add(f"{path.relative_to(ROOT.parent)}: {getattr(node, 'name', 'lambda')}")
     assert long <= LONG
+
+
+# Names with two meanings that are still to be told apart; and `Box`, which means the same twice:
+# the region that users ask about, and the intervals of a node's entries.
+TWICE = {"Ascent", "Ball", "Box", "Input", "Lines", "Outcome", "Problem", "Refuted"}
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    """A public class of frown shares its name with no other; names with _ are a module's own."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert set(twice) == TWICE, twice

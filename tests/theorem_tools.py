@@ -27,7 +27,7 @@ from frown.methods.crown import crown_rows
 from frown.methods.lp.bounds import dual_lines
 from frown.methods.lp.program import Program
 from frown.methods.lp.solvers import Basis, Constraints, minimise
-from frown.problem.property import Linear, conjunction
+from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu
 from frown.relax.relaxation import LeastArea, Lines, Relaxation, Relaxed, Slopes, relax
@@ -75,7 +75,7 @@ def ball(graph: Graph, p: float, seed: int) -> Region:
     return zoo.region(graph, p, radius, 1, clipped=seed % 4 == 1, scaled=seed % 5 < 2, seed=seed)
 
 
-def conditions(graph: Graph) -> Linear:
+def conditions(graph: Graph) -> LinearProperty:
     """Both sides of every output, differences to the first, and a skew combination."""
     k = graph.output_size
     eye = torch.eye(k, dtype=torch.float64)

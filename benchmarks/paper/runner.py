@@ -20,7 +20,7 @@ from benchmarks.paper.results import Key, Result, Results, sample_key
 from frown import __version__, api
 from frown.certification.results import Row
 from frown.errors import InvalidInput, ModelMismatch
-from frown.jobs.runner import Failure, Watch, run
+from frown.jobs.runner import Failure, JobWatch, run
 from frown.read.model import Model
 
 
@@ -121,7 +121,7 @@ Keep = Callable[[Sequence[Result]], None]
 
 
 def measure(
-    tasks: Sequence[Task], problems: Problems, results: Results, watch: Watch[Task, Result]
+    tasks: Sequence[Task], problems: Problems, results: Results, watch: JobWatch[Task, Result]
 ) -> list[Failure[Task]]:
     """Measure all tasks; every result is on disk as soon as it is known.
 

@@ -23,7 +23,7 @@ from frown.graph.graph import Graph
 from frown.methods import LP, Crown, FastLin, Frown, Interval
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent
-from frown.problem.property import Linear, conjunction
+from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import LeakyRelu, Log, Max, Relu
 from frown.relax.relaxation import LeastArea, Relaxation
@@ -44,7 +44,7 @@ NO_LIMITS = Work()
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
 
 
-def pairwise(graph: Graph, count: int) -> Linear:
+def pairwise(graph: Graph, count: int) -> LinearProperty:
     """Margins of class 0 against the others, and a skew combination of all outputs."""
     k = graph.output_size
     rows = torch.cat([torch.eye(k)[:1] - torch.eye(k)[1:], torch.linspace(-1, 2, k)[None]])
@@ -52,18 +52,18 @@ def pairwise(graph: Graph, count: int) -> Linear:
 
 
 def solve(
-    graph: Graph, ball: Region, spec: Linear, method: Method, work: Work = NO_LIMITS
+    graph: Graph, ball: Region, spec: LinearProperty, method: Method, work: Work = NO_LIMITS
 ) -> tuple[Layers, Tensor]:
     with torch.no_grad():
         found = method.bound(Plan(graph), ball, spec, work=work)
     return found.layers, found.literals
 
 
-def conditions(graph: Graph, x: Tensor, spec: Linear) -> Tensor:
+def conditions(graph: Graph, x: Tensor, spec: LinearProperty) -> Tensor:
     return (spec.coef @ graph.apply(x).flatten(1)[:, :, None]).squeeze(-1)
 
 
-def descend(graph: Graph, ball: Region, spec: Linear, t: int) -> Tensor:
+def descend(graph: Graph, ball: Region, spec: LinearProperty, t: int) -> Tensor:
     """(N,) a small value of condition t inside the ball: gradient descent from a few starts."""
     best = conditions(graph, ball.centre, spec)[:, t]
     for start in zoo.samples(ball, 3, seed=t):
@@ -81,7 +81,7 @@ def descend(graph: Graph, ball: Region, spec: Linear, t: int) -> Tensor:
 class Truth:
     """What is reached inside a region: node values on samples, conditions also by descent."""
 
-    def __init__(self, graph: Graph, ball: Region, spec: Linear) -> None:
+    def __init__(self, graph: Graph, ball: Region, spec: LinearProperty) -> None:
         self.graph, points = graph, zoo.samples(ball, 60)
         count, size = points.shape[:2]
         values = graph.values(points.reshape(count * size, *graph.input_shape))

@@ -22,7 +22,7 @@ from frown.methods import Crown, Frown
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent, _Search
 from frown.methods.frown.network import gather_rows
-from frown.problem.property import Linear, conjunction
+from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu, Sigmoid
 from frown.relax.relaxation import LeastArea
@@ -46,7 +46,7 @@ METHODS = {
 COUNT = 4
 
 
-def outputs(graph: Graph, count: int) -> Linear:
+def outputs(graph: Graph, count: int) -> LinearProperty:
     """Both sides of every output."""
     eye = torch.eye(graph.output_size, dtype=graph.dtype)
     return conjunction(torch.cat([eye, -eye]).expand(count, -1, -1))
@@ -79,7 +79,7 @@ def cut_along(
     return Given(boxes, cuts=True, marked=marked)
 
 
-def case(name: str, seed: int) -> tuple[Plan, Region, Linear, list[Tensor], Given]:
+def case(name: str, seed: int) -> tuple[Plan, Region, LinearProperty, list[Tensor], Given]:
     """Regions, and a true point of each, at every node, with cuts around it."""
     graph = NETWORKS[name]
     region = zoo.region(graph, [1.0, 2.0, torch.inf][seed % 3], 0.3, COUNT, seed=seed)

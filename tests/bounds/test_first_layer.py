@@ -19,7 +19,7 @@ from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Crown, Frown
 from frown.methods.frown.ascent import Ascent
-from frown.problem.property import Linear, conjunction
+from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu, Tanh
 
@@ -42,7 +42,7 @@ GRAPHS = {
 }
 
 
-def problem(name: str, p: float) -> tuple[Plan, Region, Linear]:
+def problem(name: str, p: float) -> tuple[Plan, Region, LinearProperty]:
     graph = GRAPHS[name]
     ball = zoo.region(graph, p, 0.2, count=3)
     return Plan(graph), ball, conjunction(torch.eye(3, dtype=graph.dtype).expand(3, -1, -1))

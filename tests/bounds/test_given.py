@@ -18,7 +18,7 @@ from frown.bounds.walk import Given
 from frown.graph.box import Box
 from frown.methods import LP, Crown, CrownIbp, FastLin, Frown, Interval
 from frown.methods.frown.ascent import Ascent
-from frown.problem.property import Linear, conjunction
+from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu, Tanh
 
@@ -50,7 +50,7 @@ class Case:
 
     plan: Plan
     region: Region
-    wanted: Linear
+    wanted: LinearProperty
     points: list[Tensor]  # of every node: (samples drawn, regions, *shape)
 
     @classmethod

@@ -20,7 +20,7 @@ from frown.methods import Frown
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import conjunction
 from frown.relax import PRelu, Relu, Sigmoid, Tanh
-from frown.relax.relaxation import Sides
+from frown.relax.relaxation import RowSides
 
 
 def mixed(seed: int = 30) -> Graph:
@@ -91,7 +91,7 @@ def test_sides_chosen_by_arithmetic_are_exact(
     dtype: torch.dtype, drawn: list[tuple[float, float, float]]
 ) -> None:
     coef, lower, upper = torch.tensor(drawn, dtype=dtype).T
-    sides = Sides(coef)
+    sides = RowSides(coef)
     assert torch.equal(sides.of(lower, upper), torch.where(coef >= 0, lower, upper))
     assert torch.equal(sides.sign, torch.where(coef >= 0, -1.0, 1.0).to(dtype))
     assert torch.equal(sides.above == 0, sides.below)
@@ -102,5 +102,5 @@ def test_a_side_without_a_number_gives_none() -> None:
     coef = torch.tensor([1.0, -1.0, torch.nan])
     for bad in (torch.nan, torch.inf, -torch.inf):
         none = torch.full((3,), bad)
-        assert not torch.isfinite(Sides(coef).of(none, torch.zeros(3))).any()
-        assert not torch.isfinite(Sides(coef).of(torch.zeros(3), none)).any()
+        assert not torch.isfinite(RowSides(coef).of(none, torch.zeros(3))).any()
+        assert not torch.isfinite(RowSides(coef).of(torch.zeros(3), none)).any()

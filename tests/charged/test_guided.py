@@ -15,7 +15,7 @@ from frown.bounds.arithmetic.charged import Charges, charged_form
 from frown.bounds.arithmetic.passing import Guided
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
-from frown.bounds.replay import Replay, Step
+from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Graph
@@ -56,7 +56,9 @@ def drawn(plan: Plan, whole: bool, holes: float = 0.0) -> Chosen:
     return Chosen(LeastArea(), choose)
 
 
-def replayed(graph: Graph, proof: Proof, steps: list[Step] | None = None) -> tuple[Replay, Tensor]:
+def replayed(
+    graph: Graph, proof: Proof, steps: list[ReplayedRows] | None = None
+) -> tuple[Replay, Tensor]:
     region = zoo.region(graph, 2.0, 0.2, 3)
     record = None if steps is None else steps.append
     walk = Replay(Plan(graph), region, proof, Work(), record=record)
@@ -122,7 +124,7 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
 
     sources = {plan.sources[i] for i in plan.nonlinear if plan.below(plan.sources[i])}
     for spare in (False, True):
-        steps: list[Step] = []
+        steps: list[ReplayedRows] = []
         region = zoo.region(graph, 2.0, 0.2, 3)
         proof = replace(drawn(plan, whole=True), entries=ready)
         walk = Replay(plan, region, proof, Work(), record=steps.append, spare=spare)

@@ -19,7 +19,7 @@ from frown.bounds.rows import Rows
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.selection import Pad
-from frown.problem.property import Linear, conjunction
+from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu
 from frown.relax.proven.rounding import arithmetic_fault
@@ -104,7 +104,7 @@ def test_padding_charges_nothing_that_its_sum_could_lose(monkeypatch) -> None:
     assert margin() < 2.9  # the rim's 3 was absorbed
 
 
-def row_of(walk: Replay, spec: Linear) -> tuple:
+def row_of(walk: Replay, spec: LinearProperty) -> tuple:
     zero = torch.zeros(1, dtype=torch.long)
     return walk.plan.graph.output, spec.coef[0], Rows(zero, zero, zero), walk.proof
 

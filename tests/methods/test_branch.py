@@ -27,7 +27,7 @@ from frown.methods.branch.passes import Dense, General, Passes, passes
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.samples import SampleSearch
 from frown.methods.exact.distance import exact
-from frown.problem.property import LabelWins, Linear, Property, other_classes
+from frown.problem.property import LabelWins, LinearProperty, Property, other_classes
 from frown.problem.region import Region
 from frown.relax import Tanh
 from frown.relax.piecewise import LeakyRelu, Relu
@@ -235,7 +235,7 @@ def test_clauses_need_one_literal_on_each_leaf() -> None:
     shift = graph.apply(x).flatten()
     coef = torch.tensor([[[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]]], dtype=graph.dtype)
     const = (0.3 - (shift[:2] - shift[2]))[None]
-    wanted = Linear(coef, const, torch.tensor([0, 0]))
+    wanted = LinearProperty(coef, const, torch.tensor([0, 0]))
     region = Region(x, torch.zeros(1, dtype=graph.dtype), inf)
     low, _, _ = closed(graph, region, wanted, seconds=10)
     crown = Crown().bound(Plan(graph), region.with_radius(region.radius + low), wanted)

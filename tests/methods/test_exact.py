@@ -20,7 +20,7 @@ from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Crown, Exact, Frown
 from frown.methods.exact.distance import Distance, exact
-from frown.problem.property import LabelWins, Linear, conjunction, other_classes
+from frown.problem.property import LabelWins, LinearProperty, conjunction, other_classes
 from frown.problem.region import Region
 from frown.relax import Max, Tanh
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, PRelu, Relu
@@ -60,11 +60,11 @@ def problem(graph: Graph, seed: int, p: float) -> tuple[Region, LabelWins]:
     return Region(centre, torch.zeros(1, dtype=graph.dtype), p), spec
 
 
-def worst(graph: Graph, spec: LabelWins | Linear, x: Tensor) -> Tensor:
+def worst(graph: Graph, spec: LabelWins | LinearProperty, x: Tensor) -> Tensor:
     return (graph.apply(x) @ spec.coef[0].T).amin(1)
 
 
-def truth(graph: Graph, region: Region, spec: LabelWins | Linear, reach: float) -> float:
+def truth(graph: Graph, region: Region, spec: LabelWins | LinearProperty, reach: float) -> float:
     """The distance of the nearest counterexample up to `reach`, by grids ever finer around
     the best points of the one before; inf if there is none. Two features move."""
     scale = torch.ones_like(region.centre) if region.scale is None else region.scale
@@ -93,13 +93,19 @@ def truth(graph: Graph, region: Region, spec: LabelWins | Linear, reach: float) 
 
 
 def solve(
-    graph: Graph, region: Region, spec: LabelWins | Linear, upper: float, clock: Clock = NO_LIMIT
+    graph: Graph,
+    region: Region,
+    spec: LabelWins | LinearProperty,
+    upper: float,
+    clock: Clock = NO_LIMIT,
 ) -> Distance:
     """From nothing known: no attack, no radius proved."""
     return exact(Plan(graph), region, spec, Exact(), upper, 0.0, clock, broken=False)
 
 
-def check(graph: Graph, region: Region, spec: LabelWins | Linear, reach: float = 3.0) -> Distance:
+def check(
+    graph: Graph, region: Region, spec: LabelWins | LinearProperty, reach: float = 3.0
+) -> Distance:
     found, real = solve(graph, region, spec, reach), truth(graph, region, spec, reach)
     assert found.optimal, found.message
     if real == inf:

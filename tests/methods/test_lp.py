@@ -24,9 +24,9 @@ from frown.methods import LP, Crown, Frown, Interval
 from frown.methods.crown import crown_layers
 from frown.methods.lp import bounds as engine
 from frown.methods.lp import solvers
-from frown.methods.lp.bounds import Bases, Solved, dual_lines, lp
+from frown.methods.lp.bounds import SimplexBases, Solved, dual_lines, lp
 from frown.methods.lp.solvers import Basis, Duals, minimise
-from frown.problem.property import Linear
+from frown.problem.property import LinearProperty
 from frown.problem.region import Region
 from frown.relax import Relu
 from theorem_tools import (
@@ -51,13 +51,13 @@ every_norm = pytest.mark.parametrize("p", NORMS)
 def programmed(
     plan: Plan,
     region: Region,
-    spec: Linear,
+    spec: LinearProperty,
     method: LP = PROGRAMS,
-    bases: Bases | None = None,
+    bases: SimplexBases | None = None,
     work: Work = NO_LIMITS,
 ) -> Solved:
     """The programs of one sample, from nothing unless vertices are there."""
-    return lp(plan, region, spec, method, Bases() if bases is None else bases, None, work)
+    return lp(plan, region, spec, method, SimplexBases() if bases is None else bases, None, work)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Case:
     graph: Graph
     plan: Plan
     region: Region
-    spec: Linear
+    spec: LinearProperty
     truth: Truth
     crown: Layers
     margins: Tensor
@@ -329,7 +329,7 @@ def test_a_hot_engine_and_a_cold_one_agree(monkeypatch: pytest.MonkeyPatch) -> N
 def test_vertices_of_another_radius_change_nothing(p: float) -> None:
     graph = zoo.mlp(Relu(), (4, 6, 5, 4, 3), 1)
     plan, region, spec = Plan(graph), zoo.region(graph, p, 0.4, 1, seed=1), conditions(graph)
-    kept = Bases()
+    kept = SimplexBases()
     for factor in (1.0, 0.8, 0.81, 1.2):
         ball = region.with_radius(region.radius * factor)
         cold = programmed(plan, ball, spec)

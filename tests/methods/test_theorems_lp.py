@@ -22,7 +22,7 @@ from frown.methods import LP, Crown, Frown
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent, optimise
 from frown.methods.frown.network import gather_rows
-from frown.problem.property import Linear
+from frown.problem.property import LinearProperty
 from frown.problem.region import Region
 from frown.relax import Relu
 from functions import ELEMENTWISE
@@ -51,7 +51,7 @@ LONG = Ascent(steps=200, more=200, decay=0.98)
 
 
 def frowned(
-    plan: Plan, region: Region, spec: Linear, ascent: Ascent = LONG, wide: bool = False
+    plan: Plan, region: Region, spec: LinearProperty, ascent: Ascent = LONG, wide: bool = False
 ) -> Bounds:
     return Frown(wide=wide, ascent=ascent).bound(plan, region, spec)
 

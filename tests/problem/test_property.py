@@ -10,7 +10,7 @@ from torch import Tensor
 
 from frown.problem.property import (
     LabelWins,
-    Linear,
+    LinearProperty,
     Property,
     conjunction,
     other_classes,
@@ -35,7 +35,7 @@ def label_wins(seed: int, samples: int = 4, targets: int | None = None) -> Label
     return LabelWins(label, others[:, :targets], OUTPUTS, torch.float64)
 
 
-def written_out(own: LabelWins) -> Linear:
+def written_out(own: LabelWins) -> LinearProperty:
     """The same property, each coefficient of it."""
     coef = torch.zeros(*own.shape, OUTPUTS, dtype=own.dtype)
     for n in range(own.shape[0]):
@@ -45,10 +45,10 @@ def written_out(own: LabelWins) -> Linear:
     return conjunction(coef)
 
 
-def in_clauses(seed: int, clause: list[int], samples: int = 3) -> Linear:
+def in_clauses(seed: int, clause: list[int], samples: int = 3) -> LinearProperty:
     """Random literals, some of which are alternatives."""
     coef = numbers(seed, samples, len(clause), OUTPUTS)
-    return Linear(coef, numbers(seed + 1, samples, len(clause)), torch.tensor(clause))
+    return LinearProperty(coef, numbers(seed + 1, samples, len(clause)), torch.tensor(clause))
 
 
 @pytest.mark.parametrize("targets", [None, 1, 2])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
-from frown.bounds.replay import Replay, Step
+from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.rows import Rows
 from frown.bounds.tree import NONE, Literals, Multipliers, Tree, source_entry
 from frown.bounds.walk import Given
@@ -44,7 +44,9 @@ class Replayed:
     levels: int  # of codes; 0: slopes are numbers
     slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's
     multipliers: Tensor  # (rows, slots) float32
-    passes: dict[int, tuple[Step, ...]] = field(default_factory=dict)  # by leaf, of leaves anew
+    passes: dict[int, tuple[ReplayedRows, ...]] = field(
+        default_factory=dict
+    )  # by leaf, of leaves anew
 
 
 def replay_tree(
@@ -134,7 +136,7 @@ def _replay_anew(
     slots = plan.slots(plan.graph.output)[1]
     asked = wanted[clause].nonzero().flatten()  # literals
     least = torch.full((len(leaves), property.clauses), -torch.inf, dtype=torch.float64)
-    passes: dict[int, tuple[Step, ...]] = {}
+    passes: dict[int, tuple[ReplayedRows, ...]] = {}
     kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # node, literal, slopes, multipliers
     every = torch.arange(len(leaves))
     if doubts is not None and len(doubts):
@@ -185,7 +187,9 @@ def _some_anew(
     asked: Tensor,
     index: Tensor,
     record: bool,
-) -> tuple[Tensor, dict[int, tuple[Step, ...]], list[tuple[Tensor, Tensor, Tensor, Tensor]]]:
+) -> tuple[
+    Tensor, dict[int, tuple[ReplayedRows, ...]], list[tuple[Tensor, Tensor, Tensor, Tensor]]
+]:
     """(leaves, clauses) proven bounds of these leaves, inf where one is empty; by leaf the steps,
     and the rows of literals, along which they were found."""
     plan, nodes, clause = root.plan, tree.leaves[index], property.clause
@@ -196,7 +200,7 @@ def _some_anew(
         region = replace(region, lower=cut[0].lower, upper=cut[0].upper)
     sources = set(plan.sources.values())
     boxes = {i: cut.get(i, root.values[i].rows(here)) for i in sources}
-    steps: list[Step] = []
+    steps: list[ReplayedRows] = []
     own = Explicit(anew.take(index), plan)
     replay = Replay(plan, region, own, root.work, steps.append, given=Given(boxes, cuts=True))
     layers = replay.layers()
@@ -228,7 +232,7 @@ def _some_anew(
     return least, passes, kept
 
 
-def tables(plan: Plan, step: Step) -> tuple[Tensor, Tensor]:
+def tables(plan: Plan, step: ReplayedRows) -> tuple[Tensor, Tensor]:
     """(rows, slots) slopes and multipliers of a step with slopes, in single precision."""
     assert step.slopes is not None
     places, count = plan.slots(step.target)
@@ -239,7 +243,7 @@ def tables(plan: Plan, step: Step) -> tuple[Tensor, Tensor]:
     return slopes, lifts
 
 
-def of_sample(step: Step, n: int) -> Step | None:
+def of_sample(step: ReplayedRows, n: int) -> ReplayedRows | None:
     """The rows of one sample; None: there are none."""
     mine = (step.rows.sample == n).nonzero().flatten()
     if not len(mine):
@@ -248,7 +252,7 @@ def of_sample(step: Step, n: int) -> Step | None:
     if step.slopes is not None:
         slopes = {i: (t[mine] if len(t) > 1 else t).float() for i, t in step.slopes.items()}
     lifts = {i: t[mine].float() for i, t in step.multipliers.items()}
-    return Step(step.target, step.rows.take(mine), slopes, lifts)
+    return ReplayedRows(step.target, step.rows.take(mine), slopes, lifts)
 
 
 @dataclass(frozen=True, eq=False)

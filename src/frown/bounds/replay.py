@@ -34,7 +34,7 @@ from frown.relax.relaxation import LeastArea, Relaxed
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReplayedRows:
     """Rows that were bounded, with the slopes they used (None, or NaN: the fixed rule's)."""
 
     target: int
@@ -51,7 +51,7 @@ class Replay:
     region: Region
     proof: Proof  # of the region's samples
     work: Work
-    record: Callable[[Step], None] | None = None
+    record: Callable[[ReplayedRows], None] | None = None
     thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
     spare: bool = False  # the fixed rule's rows where the proof's are ready
     execution: Execution | None = None  # where bounds are to cover execution, too
@@ -145,7 +145,7 @@ class Replay:
             if self.record is not None:
                 samples, size = len(box.lower), self.plan.graph.nodes[source].size
                 every = Rows.literals(samples, size, box.lower.device)
-                self.record(Step(source, Rows.both(every.sample, every.neuron), None))
+                self.record(ReplayedRows(source, Rows.both(every.sample, every.neuron), None))
             return self.arithmetic.affine_box(source, self.work)
         # Most neurons are stable by the fixed rule, as they were in the search; the others get the
         # slopes that the method found for them, some of them at once.
@@ -190,7 +190,7 @@ class Replay:
                 coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
                 bound[here] = patched_rows(part, self.arithmetic, coef, sample[piece], place)
         if self.record is not None:
-            self.record(Step(source, rows, None))
+            self.record(ReplayedRows(source, rows, None))
         return bound
 
     def _rows(self, target: int, coef: Tensor, rows: Rows, proof: Proof | None) -> Tensor:
@@ -225,5 +225,5 @@ class Replay:
                 for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
                     shape = self.fixed[i].lines.slopes.lower.shape
                     slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
-            self.record(Step(target, rows, slopes, multipliers))
+            self.record(ReplayedRows(target, rows, slopes, multipliers))
         return bounded(self.region, form, sample)

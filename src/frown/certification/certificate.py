@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from frown import __version__
 from frown.bounds.cases import Replayed, of_sample, tables
 from frown.bounds.plan import Plan
-from frown.bounds.replay import Replay, Step
+from frown.bounds.replay import Replay, ReplayedRows
 from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.problem.problem import Problem, Regions
@@ -57,9 +57,9 @@ class Recorder:
     """Collects a replay's steps; `file` turns those of a sample into a certificate."""
 
     plan: Plan
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ReplayedRows] = field(default_factory=list)
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: ReplayedRows) -> None:
         self.steps.append(step)
 
     def file(
@@ -128,7 +128,9 @@ class Recorder:
             for i in self.plan.nonlinear
         ]
 
-    def _step(self, step: Step, payload: Payload, lifted: bool = False) -> list[dict[str, Any]]:
+    def _step(
+        self, step: ReplayedRows, payload: Payload, lifted: bool = False
+    ) -> list[dict[str, Any]]:
         """The rows of a source, told to each site that reads it in the site's own numbering; if
         `lifted`, with their multipliers."""
         node = self.plan.graph.nodes[step.target]
@@ -159,7 +161,9 @@ class Recorder:
                 found[-1]["multipliers"] = self._lifts(step, row, payload)
         return found
 
-    def _lifts(self, step: Step, row: torch.Tensor, payload: Payload) -> dict[str, Any] | None:
+    def _lifts(
+        self, step: ReplayedRows, row: torch.Tensor, payload: Payload
+    ) -> dict[str, Any] | None:
         """The multipliers of some of a step's rows; None: there are none."""
         if step.slopes is None or not step.multipliers:
             return None
@@ -171,7 +175,7 @@ class Recorder:
             "value": payload.put(*_stored(dense[at, slot].numpy())),
         }
 
-    def _final(self, parts: list[Step], payload: Payload) -> dict[str, Any]:
+    def _final(self, parts: list[ReplayedRows], payload: Payload) -> dict[str, Any]:
         """The conditions' rows, in order."""
         count = sum(len(part.rows) for part in parts)
         if any(part.slopes is None for part in parts):
@@ -188,7 +192,7 @@ class Recorder:
         place = {i: k for k, i in enumerate(self.plan.nonlinear)}
         return [place[i] for i in self.plan.below(target)]
 
-    def _table(self, parts: list[Step]) -> NDArray[np.float64]:
+    def _table(self, parts: list[ReplayedRows]) -> NDArray[np.float64]:
         """(rows, 1, slots) every row's slopes at the nodes before its target."""
         tables = []
         for part in parts:

@@ -18,7 +18,7 @@ from torch import Tensor
 from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
 from frown.certification.witness import Group, Posed, Witness
 from frown.graph.graph import Graph
-from frown.problem.property import Linear
+from frown.problem.property import LinearProperty
 
 NUMBERS = 1 << 24  # of all nodes and lanes of one step
 LANES = 4096  # at the most
@@ -74,7 +74,7 @@ class _Round:
     """One round's lanes."""
 
     of: Falsifier
-    wanted: Linear  # of every lane
+    wanted: LinearProperty  # of every lane
     low: Tensor  # (lanes, inputs)
     high: Tensor
     dice: torch.Generator

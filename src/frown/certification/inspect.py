@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class NeuronBounds:
     """lower <= value <= upper, one entry per neuron: (N, *shape)."""
 
     lower: Array
@@ -76,7 +76,7 @@ class Bounded:
 
     lower: Array  # (N, K)
     upper: Array
-    layers: dict[str, Interval]
+    layers: dict[str, NeuronBounds]
     lines: dict[str, LinePair]
     lower_form: Form | None
     upper_form: Form | None
@@ -162,11 +162,11 @@ class _Inside:
             raise InvalidInput(f"no layer {name!r}; there are {', '.join(known)}")
         return known[name]
 
-    def intervals(self) -> dict[str, Interval]:
+    def intervals(self) -> dict[str, NeuronBounds]:
         result = {}
         for i in self.plan.nonlinear:
             box = self.plan.carry(i, self.found.layers.values[self.plan.sources[i]])
-            result[self.name(i)] = Interval(self.tidy(box.lower), self.tidy(box.upper))
+            result[self.name(i)] = NeuronBounds(self.tidy(box.lower), self.tidy(box.upper))
         return result
 
     def line_pairs(self) -> dict[str, LinePair]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
-from frown.problem.property import Answers, Condition, Linear
+from frown.problem.property import Answers, Condition, LinearProperty
 from frown.problem.vnnlib import VnnLib
 from frown.read.model import Model
 
@@ -36,9 +36,9 @@ class Witness:
 class Refuted(Condition):
     """The condition that outputs satisfy no case of any disjunct."""
 
-    refuting: Linear  # a property of every disjunct
+    refuting: LinearProperty  # a property of every disjunct
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         return self.refuting
 
     @property
@@ -54,7 +54,7 @@ class Group:
     lower: Array  # (D, *input shape): the boxes to prove, which contain those that are asked
     upper: Array
     inner: tuple[NDArray[np.floating], NDArray[np.floating]]  # where witnesses lie; may be empty
-    refuting: Linear  # the property of each that, where it holds, refutes it
+    refuting: LinearProperty  # the property of each that, where it holds, refutes it
 
     def __len__(self) -> int:
         return len(self.index)
@@ -106,7 +106,7 @@ class Posed:
                 np.stack([low for low, _ in inner]).reshape(shape),
                 np.stack([high for _, high in inner]).reshape(shape),
             ),
-            Linear(
+            LinearProperty(
                 torch.cat([part.coef for part in parts]),
                 torch.cat([part.const for part in parts]),
                 parts[0].clause,

@@ -23,7 +23,7 @@ from frown.certification.results import cut, percent
 from frown.certification.run import Watch
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.job import certify_files
-from frown.jobs.options import Request, request_of
+from frown.jobs.options import CertifyRequest, request_of
 from frown.jobs.screen import BarWatch, Screen, bars
 from frown.jobs.table import branching, round_radii
 from frown.problem.data import Dataset, read_data
@@ -132,7 +132,7 @@ def _unpack(out: Path) -> tuple[Path, Path]:
     return out / MODEL, out / DATA
 
 
-def _request(model: Path, data: Path, method: str, samples: int, out: Path) -> Request:
+def _request(model: Path, data: Path, method: str, samples: int, out: Path) -> CertifyRequest:
     given = {
         "method": method,
         "norm": "inf",
@@ -161,7 +161,7 @@ def _shell(*words: object) -> str:
 
 
 def _report(
-    comparison: Comparison, model: Path, digits: Dataset, request: Request, page: Path
+    comparison: Comparison, model: Path, digits: Dataset, request: CertifyRequest, page: Path
 ) -> Path:
     found = {e.index: counterexample(comparison, e) for e in comparison.entries if e.correct}
     broken = {index: x for index, x in found.items() if x is not None}

@@ -37,7 +37,13 @@ from frown.errors import (
 )
 from frown.jobs.files import Origin, ResultFiles, writing
 from frown.jobs.interrupt import Interrupt
-from frown.jobs.options import Request, parse_numbers, parse_samples, parse_target, per_feature
+from frown.jobs.options import (
+    CertifyRequest,
+    parse_numbers,
+    parse_samples,
+    parse_target,
+    per_feature,
+)
 from frown.jobs.screen import Screen
 from frown.jobs.store import key_of
 from frown.problem.data import Columns, Dataset, digest, read_classes, read_data
@@ -53,7 +59,7 @@ FREE = ("workers", "threads", "memory", "batch")
 SMALL = 300_000  # weights; below this one thread is fastest
 
 
-def certify_files(request: Request, screen: Screen) -> bool:
+def certify_files(request: CertifyRequest, screen: Screen) -> bool:
     """Certify what `request` names; True when done, False when interrupted.
 
     Rows reach the files and the screen as each batch is finished. An interrupt keeps
@@ -65,7 +71,7 @@ def certify_files(request: Request, screen: Screen) -> bool:
         return _certify(request, screen, taken)
 
 
-def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
+def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     """Certify, with the folders that are `taken` until it ends."""
     _refuse_contradictions(request)
     data, target = _data(request)
@@ -189,7 +195,7 @@ def _certify(request: Request, screen: Screen, taken: ExitStack) -> bool:
     return state == "finished"
 
 
-def _refuse_contradictions(request: Request) -> None:
+def _refuse_contradictions(request: CertifyRequest) -> None:
     """Raise InvalidInput for options that do not go together."""
     if request.resume and request.out is None:
         raise InvalidInput("--resume goes on with the results in a folder: give --out")
@@ -202,7 +208,7 @@ def _refuse_contradictions(request: Request) -> None:
             raise InvalidInput(f"--fail-under {request.fail_under:g}: give a share, 0 to 1")
 
 
-def _key(row: Row, request: Request) -> int | tuple[int, int]:
+def _key(row: Row, request: CertifyRequest) -> int | tuple[int, int]:
     return (row.index, int(row.frames)) if request.sensitivity else row.index
 
 
@@ -243,7 +249,7 @@ def _has_certificate(record: dict[str, Any], folder: Path | str | None) -> bool:
     return not name or folder is None or (Path(folder) / name).is_file()
 
 
-def _require_accuracy(rows: list[Row], request: Request) -> None:
+def _require_accuracy(rows: list[Row], request: CertifyRequest) -> None:
     """Raise AccuracyTooLow where fewer inputs are proved at --eps than --fail-under asks for."""
     if request.fail_under is None or not isinstance(request.search, At):
         return
@@ -256,7 +262,7 @@ def _require_accuracy(rows: list[Row], request: Request) -> None:
         )
 
 
-def _require_level(rows: list[Row], request: Request) -> None:
+def _require_level(rows: list[Row], request: CertifyRequest) -> None:
     """Raise LevelNotReached where a radius is proved at a lower level than asked for. Methods
     without rigorous bounds are asked for none."""
     if request.method.estimates:
@@ -323,7 +329,7 @@ def _tell_interrupted(
 # -- options -> values -----------------------------------------------------------------
 
 
-def _settings(request: Request, question: api.Question, said: Statement) -> dict[str, Any]:
+def _settings(request: CertifyRequest, question: api.Question, said: Statement) -> dict[str, Any]:
     """The settings with which the rows were made, for those who want to repeat it."""
     own = question.settings(request.method, request.proof, request.attack, request.machine)
     names = ["samples", "divide", "mean", "std", "bounds", "scale", "fix", "target", "threads"]
@@ -333,7 +339,7 @@ def _settings(request: Request, question: api.Question, said: Statement) -> dict
     return others | {k: v for k, v in typed.items() if v is not None} | {KEY: said.facts()}
 
 
-def _data(request: Request) -> tuple[Dataset, Any]:
+def _data(request: CertifyRequest) -> tuple[Dataset, Any]:
     """The chosen inputs, and the target as `api.certify` takes it."""
     data = read_data(request.data, request.columns, _labelled(request))
     if request.labels is not None:
@@ -354,12 +360,12 @@ def _data(request: Request) -> tuple[Dataset, Any]:
 QUESTIONS = ("threshold", "within", "multilabel", "top", "property")
 
 
-def _labelled(request: Request) -> bool:
+def _labelled(request: CertifyRequest) -> bool:
     """True if the question is about labels, one for each input."""
     return request.within is None and request.property is None and not request.multilabel
 
 
-def _condition(request: Request, data: Dataset, target: Any) -> Condition:
+def _condition(request: CertifyRequest, data: Dataset, target: Any) -> Condition:
     """The condition that options ask for; InvalidInput where they ask for two at once."""
     asked = [f"--{name}" for name in QUESTIONS if request.given.get(name)]
     if request.multilabel and request.threshold is not None:
@@ -383,7 +389,7 @@ def _condition(request: Request, data: Dataset, target: Any) -> Condition:
     return label_wins(data.y, target)
 
 
-def _model(request: Request) -> Model:
+def _model(request: CertifyRequest) -> Model:
     model = api.load(request.model)
     if request.mean is None and request.std is None:
         return model
@@ -392,14 +398,14 @@ def _model(request: Request) -> Model:
     return model.normalised(mean, std)
 
 
-def _bounds(request: Request, model: Model) -> Any:
+def _bounds(request: CertifyRequest, model: Model) -> Any:
     if request.bounds is None:
         return None
     low, high = (parse_numbers(text, "--bounds") for text in request.bounds)
     return per_feature(low, model.input_shape), per_feature(high, model.input_shape)
 
 
-def _scale(request: Request, model: Model, data: Dataset) -> Any:
+def _scale(request: CertifyRequest, model: Model, data: Dataset) -> Any:
     if request.scale is None:
         return None
     if request.scale == "std":
@@ -411,7 +417,7 @@ def _looks_like_bytes(data: Dataset) -> bool:
     return bool(50 < data.x.max() <= 255 and data.x.min() >= 0 and (data.x % 1 == 0).all())
 
 
-def _about(request: Request, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:
+def _about(request: CertifyRequest, model: Model, data: Dataset, origin: Origin) -> dict[str, Any]:
     return {
         "version": origin.version,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -3,7 +3,7 @@ and values as people type them.
 
 An object's option is one field with its default, its check and its help (`frown.problem.options`);
 here it gets a name with dashes and a type to parse. What belongs to no object of the Python
-interface, because it is about files, is a field of `Request`.
+interface, because it is about files, is a field of `CertifyRequest`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MACHINE, OUTPUT = "Machine", "Output"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CertifyRequest:
     """A run of `frown certify`: files, what is asked, and how; docs/command-line.md explains it."""
 
     model: Path
@@ -134,7 +134,7 @@ class Flag:
 def flags() -> list[Flag]:
     """All options of `frown certify` but its two files."""
     found = {}
-    for kind in (Request, Columns, Choices, Ball, Frames, Largest, At, Rigorous, Machine):
+    for kind in (CertifyRequest, Columns, Choices, Ball, Frames, Largest, At, Rigorous, Machine):
         for field in options_of(kind):
             found[_name(field)] = Flag.of(field, field.option.help)
     for field, methods in _of_methods():
@@ -147,7 +147,7 @@ def flags() -> list[Flag]:
 
 def request_of(
     model: Path, data: Path, given: Mapping[str, Any], command: Sequence[str] = ()
-) -> Request:
+) -> CertifyRequest:
     """The run that options ask for; `given` are those that were typed, by name.
 
     Raises InvalidInput for an unknown choice, an option that the method does not have, and every
@@ -168,9 +168,9 @@ def request_of(
         raise InvalidInput(f"threads (--threads) must be 1 to {MOST}, not {threads}")
     machine, frames = Machine(**_taken(Machine, left)), Frames(**_taken(Frames, left))
     ball = _taken(Ball, left)
-    own, columns = _taken(Request, left), Columns(**_taken(Columns, left))
+    own, columns = _taken(CertifyRequest, left), Columns(**_taken(Columns, left))
     largest = Largest(**searching)
-    return Request(
+    return CertifyRequest(
         model=model,
         data=data,
         norm=ball.get("norm", "inf"),

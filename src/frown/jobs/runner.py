@@ -22,7 +22,7 @@ class Failure(Generic[T]):
     error: str
 
 
-class Watch(Protocol[T_contra, R_contra]):
+class JobWatch(Protocol[T_contra, R_contra]):
     """Someone who is told how a job goes."""
 
     def begin(self, tasks: Sequence[T_contra]) -> None:
@@ -42,7 +42,7 @@ def run(
     tasks: Sequence[T],
     work: Callable[[T, Callable[[Sequence[R]], None]], None],
     keep: Callable[[Sequence[R]], None],
-    watch: Watch[T, R],
+    watch: JobWatch[T, R],
 ) -> list[Failure[T]]:
     """Do the tasks in order, and return those that failed; the others go on.
 

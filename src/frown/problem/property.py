@@ -98,7 +98,7 @@ class Property(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear(Property):
+class LinearProperty(Property):
     """A property of any clauses, with all coefficients written out."""
 
     coef: Tensor  # (N, T, outputs)
@@ -109,12 +109,12 @@ class Linear(Property):
     def shape(self) -> tuple[int, int]:
         return self.coef.shape[0], self.coef.shape[1]
 
-    def rows(self, index: Tensor | slice) -> Linear:
-        return Linear(self.coef[index], self.const[index], self.clause)
+    def rows(self, index: Tensor | slice) -> LinearProperty:
+        return LinearProperty(self.coef[index], self.const[index], self.clause)
 
-    def to(self, dtype: torch.dtype, device: torch.device) -> Linear:
+    def to(self, dtype: torch.dtype, device: torch.device) -> LinearProperty:
         coef, const = self.coef.to(device, dtype), self.const.to(device, dtype)
-        return Linear(coef, const, self.clause.to(device))
+        return LinearProperty(coef, const, self.clause.to(device))
 
     def pick(self, index: Tensor | slice) -> Tensor:
         return self.coef.flatten(0, 1)[index]
@@ -131,19 +131,19 @@ class Linear(Property):
 
 
 @dataclass(frozen=True, slots=True)
-class OneSide(Linear):
+class OneSide(LinearProperty):
     """One output stays on a side of a limit: above it where the label is 1, below where it is 0."""
 
     label: Tensor = field(kw_only=True)  # (N,)
     limit: float = field(kw_only=True)
 
     def rows(self, index: Tensor | slice) -> OneSide:
-        own = Linear.rows(self, index)
+        own = LinearProperty.rows(self, index)
         label = self.label[index]
         return OneSide(own.coef, own.const, own.clause, label=label, limit=self.limit)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> OneSide:
-        own = Linear.to(self, dtype, device)
+        own = LinearProperty.to(self, dtype, device)
         label = self.label.to(device)
         return OneSide(own.coef, own.const, own.clause, label=label, limit=self.limit)
 
@@ -235,11 +235,11 @@ def positive(margins: Tensor) -> Tensor:
     return (torch.isfinite(margins) & (margins > 0)).all(1)
 
 
-def conjunction(coef: Tensor, const: Tensor | None = None) -> Linear:
+def conjunction(coef: Tensor, const: Tensor | None = None) -> LinearProperty:
     """All of coef (N, T, outputs) . outputs + const (N, T) positive."""
     if const is None:
         const = coef.new_zeros(coef.shape[:2])
-    return Linear(coef, const, torch.arange(coef.shape[1], device=coef.device))
+    return LinearProperty(coef, const, torch.arange(coef.shape[1], device=coef.device))
 
 
 @overload
@@ -319,7 +319,7 @@ class _Joined(Condition):
     second: Condition
     how: str  # and, or
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         parts = [written_out(c.on(answers, names)) for c in (self.first, self.second)]
         a, b = (_places(part.clause) for part in parts)
         if self.how == "and":
@@ -336,7 +336,9 @@ class _Joined(Condition):
         literal = torch.tensor([t for i, j in chosen for t in (*i, *(shift + k for k in j))])
         clause = torch.tensor([c for c, (i, j) in enumerate(chosen) for _ in (*i, *j)])
         coef = torch.cat([part.coef for part in parts], 1)[:, literal]
-        return Linear(coef, torch.cat([part.const for part in parts], 1)[:, literal], clause)
+        return LinearProperty(
+            coef, torch.cat([part.const for part in parts], 1)[:, literal], clause
+        )
 
     @property
     def words(self) -> str:
@@ -356,12 +358,12 @@ def _places(clause: Tensor) -> list[list[int]]:
     return found
 
 
-def written_out(property: Property) -> Linear:
+def written_out(property: Property) -> LinearProperty:
     """A property with all of its coefficients."""
-    if isinstance(property, Linear):
+    if isinstance(property, LinearProperty):
         return property
     coef = property.pick(slice(None)).view(*property.shape, -1)
-    return Linear(coef, property.const, property.clause)
+    return LinearProperty(coef, property.const, property.clause)
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,7 +422,7 @@ class Clauses(Condition):
     clause: ArrayLike | None = None
     said: str = "the property that was given holds"
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         count, classes = answers.count, answers.classes
         coef = np.atleast_2d(numbers_of(self.coef, "coef"))
         if coef.ndim != 2 or coef.shape[1] != classes or not np.isfinite(coef).all():
@@ -432,7 +434,7 @@ class Clauses(Condition):
         steps = np.diff(clause, prepend=clause[:1])
         if clause.shape != (len(coef),) or clause[0] != 0 or not np.isin(steps, (0, 1)).all():
             raise InvalidInput("clause has every literal's clause: 0, 0, 1, ... in rising order")
-        return Linear(
+        return LinearProperty(
             torch.from_numpy(coef).expand(count, -1, -1),
             torch.from_numpy(const.copy()).expand(count, -1),
             torch.from_numpy(clause),

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from frown.errors import InvalidInput
 from frown.problem.inputs import labels_of, numbers_of
-from frown.problem.property import MOST_LITERALS, Answers, Condition, Linear, OneSide
+from frown.problem.property import MOST_LITERALS, Answers, Condition, LinearProperty, OneSide
 from frown.problem.vnnlib import read_outputs
 
 Number = float | str | Fraction | Decimal
@@ -36,7 +36,7 @@ class Sides(Condition):
     y: ArrayLike | None
     several: bool
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         count, outputs = answers.count, answers.classes
         limit = exact(self.limit, "the threshold")
         if not self.several and outputs != 1:
@@ -57,7 +57,7 @@ class Sides(Condition):
         coef = torch.diag_embed(torch.from_numpy(sign))
         every, held = torch.arange(outputs), torch.from_numpy(const)
         if self.several:
-            return Linear(coef, held, every)
+            return LinearProperty(coef, held, every)
         label = torch.from_numpy(np.asarray(side[:, 0], np.int64))
         return OneSide(coef, held, every, label=label, limit=float(limit))
 
@@ -74,7 +74,7 @@ class Within(Condition):
     distance: Number
     of: ArrayLike | None
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         count, outputs = answers.count, answers.classes
         held = answers.outputs if self.of is None else numbers_of(self.of, "of")
         if held.shape == (count,) and outputs == 1:
@@ -94,7 +94,7 @@ class Within(Condition):
         every = torch.arange(outputs)
         coef[2 * every, every], coef[2 * every + 1, every] = 1.0, -1.0
         every = torch.arange(2 * outputs)
-        return Linear(coef.expand(count, -1, -1), torch.from_numpy(const), every)
+        return LinearProperty(coef.expand(count, -1, -1), torch.from_numpy(const), every)
 
     @property
     def _size(self) -> tuple[Fraction, bool]:
@@ -122,7 +122,7 @@ class Limit(Condition):
     limit: Number
     sign: int  # 1: above, -1: below
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         if not isinstance(self.output, int) or not 0 <= self.output < answers.classes:
             raise InvalidInput(
                 f"the model has outputs 0 to {answers.classes - 1}, and no {self.output!r}"
@@ -130,7 +130,7 @@ class Limit(Condition):
         coef = torch.zeros(answers.count, 1, answers.classes, dtype=torch.float64)
         coef[:, :, self.output] = float(self.sign)
         const = _down(-self.sign * exact(self.limit, "the limit"))
-        return Linear(coef, coef.new_full((answers.count, 1), const), torch.arange(1))
+        return LinearProperty(coef, coef.new_full((answers.count, 1), const), torch.arange(1))
 
     @property
     def words(self) -> str:
@@ -144,7 +144,7 @@ class Top(Condition):
     count: int
     y: ArrayLike | None
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         classes, k = answers.classes, self.count
         if not isinstance(k, int) or not 1 <= k < classes:
             raise InvalidInput(
@@ -166,7 +166,7 @@ class Top(Condition):
         coef.scatter_(2, label[:, None, None].expand(-1, len(chosen), 1), 1.0)
         coef.scatter_(2, other[:, :, None], -1.0)
         clause = torch.arange(len(chosen)) // k
-        return Linear(coef, coef.new_zeros(other.shape), clause)
+        return LinearProperty(coef, coef.new_zeros(other.shape), clause)
 
     @property
     def words(self) -> str:
@@ -179,7 +179,7 @@ class Refuted(Condition):
 
     path: str | Path
 
-    def on(self, answers: Answers, names: NDArray[np.int64]) -> Linear:
+    def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         outputs, cases = read_outputs(self.path)
         if outputs != answers.classes:
             raise InvalidInput(
@@ -187,7 +187,9 @@ class Refuted(Condition):
             )
         own = cases.property(outputs)
         count = answers.count
-        return Linear(own.coef.expand(count, -1, -1), own.const.expand(count, -1), own.clause)
+        return LinearProperty(
+            own.coef.expand(count, -1, -1), own.const.expand(count, -1), own.clause
+        )
 
     @property
     def words(self) -> str:

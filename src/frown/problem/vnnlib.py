@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
-from frown.problem.property import Linear
+from frown.problem.property import LinearProperty
 
 MOST_BYTES = 1 << 28  # of a query, unpacked
 MOST_CASES = 100_000  # of the disjunctive form
@@ -102,7 +102,7 @@ class Disjunct:
         low = np.array([_rounded(v, dtype, inf) for v in self.lower], dtype)
         return low, np.array([_rounded(v, dtype, -inf) for v in self.upper], dtype)
 
-    def property(self, outputs: int) -> Linear:
+    def property(self, outputs: int) -> LinearProperty:
         """A property, in double precision, that where it holds refutes the disjunct.
 
         Literals are scaled to whole coefficients and their constants rounded down, so that
@@ -132,7 +132,7 @@ class Disjunct:
                 coef.append(row)
                 const.append(_rounded(one.const * scale, np.float64, -inf))
                 clause.append(k)
-        return Linear(
+        return LinearProperty(
             torch.tensor(coef, dtype=torch.float64)[None],
             torch.tensor(const, dtype=torch.float64)[None],
             torch.tensor(clause),

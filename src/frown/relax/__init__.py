@@ -14,12 +14,12 @@ from frown.relax.relaxation import (
     Joint,
     Line,
     Lines,
+    LinesWithin,
     Relaxation,
     Relaxed,
-    Sides,
+    RowSides,
     SlopeRange,
     Slopes,
-    Within,
     above_of,
 )
 from frown.relax.s_shaped import Arctan, Erf, Sigmoid, SShaped, Tanh

@@ -19,15 +19,17 @@ from frown.relax.relaxation import Lines, Relaxation, Slopes
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinedPart:
     """A part of a box, and lines below and above f over it."""
 
     first: Tensor
     last: Tensor
     lines: Lines
 
-    def rows(self, index: Tensor | slice) -> Piece:
-        return Piece(rows_of(self.first, index), rows_of(self.last, index), self.lines.rows(index))
+    def rows(self, index: Tensor | slice) -> LinedPart:
+        return LinedPart(
+            rows_of(self.first, index), rows_of(self.last, index), self.lines.rows(index)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +77,22 @@ def steepness(op: Elementwise, box: Box) -> Box:
     return Box(torch.where(low > high, alone, low), torch.where(low > high, alone, high))
 
 
-def pieces(op: Elementwise, box: Box) -> tuple[Piece, ...]:
+def pieces(op: Elementwise, box: Box) -> tuple[LinedPart, ...]:
     """The pieces of a box with their lines, as floats have them."""
     if isinstance(op, Relu):
         zero = box.lower.new_zeros([1] * box.lower.dim())
         flat, steep = Slopes(zero, zero), Slopes(zero + 1, zero + 1)
         return (
-            Piece(box.lower.clamp(max=0), box.upper.clamp(max=0), Lines(flat, zero, zero)),
-            Piece(box.lower.clamp(min=0), box.upper.clamp(min=0), Lines(steep, zero, zero)),
+            LinedPart(box.lower.clamp(max=0), box.upper.clamp(max=0), Lines(flat, zero, zero)),
+            LinedPart(box.lower.clamp(min=0), box.upper.clamp(min=0), Lines(steep, zero, zero)),
         )
-    return tuple(Piece(b.lower, b.upper, op.lines(op.parallel(b), b)) for b in boxes_of(op, box))
+    return tuple(
+        LinedPart(b.lower, b.upper, op.lines(op.parallel(b), b)) for b in boxes_of(op, box)
+    )
 
 
 def least(
-    parts: tuple[Piece, ...], coef: Tensor, back: Tensor, curvature: Tensor, centre: Tensor
+    parts: tuple[LinedPart, ...], coef: Tensor, back: Tensor, curvature: Tensor, centre: Tensor
 ) -> Least:
     """The least value of c f(z) - g z + lambda/2 (z - z^)^2, with `back` the g; lambda > 0."""
     best: Least | None = None

@@ -25,10 +25,10 @@ from frown.relax.relaxation import (
     Family,
     Joint,
     Line,
+    LinesWithin,
     Relaxed,
     SlopeRange,
     Slopes,
-    Within,
     bisect,
 )
 
@@ -143,7 +143,7 @@ class LogSumExp(Joint):
         flat, steep = (self._slopes_at(levels, z) for z in (levels.high, levels.low))
         return SlopeRange(Box(least, most.maximum(least)), Box(flat, steep))
 
-    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """Below, shares scaled to sum 1; above, all alpha stand for one level."""
         box, range_ = relaxed.box, relaxed.range
         raw = self.weigh(torch.addcmul(range_.lower.lower, alpha, _width(range_.lower)))
@@ -157,14 +157,14 @@ class LogSumExp(Joint):
         laid = below[..., None]
         chosen = torch.where(laid, p, slope)
         slack = self._slack(chosen, relaxed.anchors, over.lifted)
-        return Within(
+        return LinesWithin(
             chosen,
             torch.where(below, entropy(p) - slack, over.intercept + slack),
             torch.where(laid, _log(p), over.touch),
             torch.where(laid, _width(range_.lower) / total, _width(range_.upper)),
         )
 
-    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+    def uphill(self, coef: Tensor, lines: LinesWithin, z: Tensor) -> Tensor:
         """Below, what a share gains is lost by the others; above, every alpha moves all."""
         gap = self.weigh(z - lines.touch)
         centred = gap - (lines.slope * gap).sum(-1, keepdim=True)

@@ -18,10 +18,10 @@ from frown.relax.relaxation import (
     Family,
     Joint,
     Line,
+    LinesWithin,
     Relaxed,
     SlopeRange,
     Slopes,
-    Within,
     bisect,
 )
 
@@ -99,7 +99,7 @@ class Max(Joint):
         flat, steep = _slopes_at(_second(box.upper).maximum(bottom), box), _slopes_at(bottom, box)
         return SlopeRange(Box(zero, one), Box(flat, steep))
 
-    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """Below, alpha are weights; above, all alpha of a window stand for its level."""
         box, flat = relaxed.box, relaxed.range.upper.lower
         width = box.upper - box.lower
@@ -115,9 +115,9 @@ class Max(Joint):
         share = moving / moving.sum(-1, keepdim=True).clamp(min=1)
         rate = moving * (drop / _positive(width))
         touch = torch.where(laid, line.touch, torch.lerp(box.lower, box.upper, share))
-        return Within(slope, line.intercept, touch, torch.where(laid, 1.0, rate))
+        return LinesWithin(slope, line.intercept, touch, torch.where(laid, 1.0, rate))
 
-    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+    def uphill(self, coef: Tensor, lines: LinesWithin, z: Tensor) -> Tensor:
         """Below, each weight by itself; above, every alpha moves the level by its share."""
         along = lines.width * (z - lines.touch)
         return coef * torch.where(coef >= 0, along, along.mean(-1, keepdim=True))

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from frown.graph import Box, Shape, Window, sliced
 from frown.relax.elementwise import Elementwise, outwards, rounding
-from frown.relax.relaxation import Anchors, Line, Lines, Relaxed, Sides, SlopeRange, Slopes, Within
+from frown.relax.relaxation import (
+    Anchors,
+    Line,
+    Lines,
+    LinesWithin,
+    Relaxed,
+    RowSides,
+    SlopeRange,
+    Slopes,
+)
 
 
 class PiecewiseLinear(Elementwise):
@@ -78,16 +87,16 @@ class Relu(PiecewiseLinear):
         under = torch.addcmul(relaxed.range.lower.lower, lower, relaxed.range.widths[0])
         return Slopes(under, relaxed.lines.slopes.upper)
 
-    def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
+    def tight_lines(self, slope: Tensor, sides: RowSides, relaxed: Relaxed) -> LinesWithin:
         """Lines without any search, as this is the hottest loop of all.
 
         A line of slope in [0, 1] through the origin is below max(z, 0) everywhere, and the line
         above is CROWN's.
         """
         intercept = sides.of(relaxed.lines.lower, relaxed.lines.upper)
-        return Within(slope, intercept, 0.0, relaxed.range.widths[0])
+        return LinesWithin(slope, intercept, 0.0, relaxed.range.widths[0])
 
-    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+    def uphill(self, coef: Tensor, lines: LinesWithin, z: Tensor) -> Tensor:
         """Only a line below has a choice, and it touches at 0."""
         return coef.clamp(min=0).mul_(lines.width).mul_(z)
 

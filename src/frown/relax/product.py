@@ -18,10 +18,10 @@ from frown.relax.relaxation import (
     Family,
     Joint,
     Line,
+    LinesWithin,
     Relaxed,
     SlopeRange,
     Slopes,
-    Within,
 )
 
 
@@ -69,7 +69,7 @@ class Product(Joint):
         other = Box(box.lower.flip(-1), box.upper.flip(-1))
         return SlopeRange(other, other)
 
-    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """The two alpha of a product stand for one, m: slopes on McCormick's segment.
 
         All planes of a segment go through the same two corners, (x_l, y_u) and (x_u, y_l)
@@ -90,9 +90,9 @@ class Product(Joint):
         reach_x, reach_y = (relaxed.anchors.reach + info.tiny).unbind(-1)
         slack = 32 * info.eps * reach_x * reach_y + info.tiny
         value = torch.where(below, x * y_high - slack, x * y + slack)
-        return Within(slope, value - (slope * touch).sum(-1), touch, width)
+        return LinesWithin(slope, value - (slope * touch).sum(-1), touch, width)
 
-    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+    def uphill(self, coef: Tensor, lines: LinesWithin, z: Tensor) -> Tensor:
         """Both alpha move the segment's one, each by half."""
         along = lines.width * (z - lines.touch)
         half, size = coef / 2, coef.abs() / 2  # above (coef < 0) the first alpha runs back

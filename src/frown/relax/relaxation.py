@@ -131,7 +131,7 @@ class Relaxed:
 
 
 @dataclass(frozen=True)
-class Sides:
+class RowSides:
     """The side that each entry of rows needs: lines below where its coefficient is >= 0.
 
     Selects by arithmetic, which torch does several times faster than by masks; exact, but
@@ -166,7 +166,7 @@ def above_of(coef: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class LinesWithin:
     """Lines at given alpha of the tightest range, and how wide it is there."""
 
     slope: Tensor
@@ -245,14 +245,14 @@ class Relaxation(Nonlinear):
             self.line(slopes.upper, ~below, anchors).intercept,
         )
 
-    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> Within:
+    def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """Lines inside the tightest range, on the side that `below` wants.
 
         `alpha` in [0, 1] is the place in that range, per entry of the input.
         """
         slopes = self.slopes_at(alpha, alpha, relaxed)
         slope = torch.where(self.expand(below), slopes.lower, slopes.upper)
-        return self.tight_lines(slope, Sides(below.to(slope) - 0.5), relaxed)
+        return self.tight_lines(slope, RowSides(below.to(slope) - 0.5), relaxed)
 
     def slopes_at(self, lower: Tensor, upper: Tensor, relaxed: Relaxed) -> Slopes:
         """The slopes at these alpha of the tightest ranges below and above."""
@@ -262,14 +262,14 @@ class Relaxation(Nonlinear):
             torch.addcmul(relaxed.range.upper.lower, upper, over),
         )
 
-    def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
+    def tight_lines(self, slope: Tensor, sides: RowSides, relaxed: Relaxed) -> LinesWithin:
         """The lines of slopes that lie in the tightest range."""
         below = sides.below
         line = self.line(slope, below, relaxed.anchors)
         under, over = relaxed.range.widths
-        return Within(slope, line.intercept, line.touch, under.where(self.expand(below), over))
+        return LinesWithin(slope, line.intercept, line.touch, under.where(self.expand(below), over))
 
-    def uphill(self, coef: Tensor, lines: Within, z: Tensor) -> Tensor:
+    def uphill(self, coef: Tensor, lines: LinesWithin, z: Tensor) -> Tensor:
         """The derivative of a bound by the alpha of `within`.
 
         `coef` is laid over the input, and z is the value that arrives there.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from frown.graph import Box
 from frown.relax.elementwise import Elementwise, rounding
-from frown.relax.relaxation import Relaxed, Sides, SlopeRange, Slopes, Within, bisect
+from frown.relax.relaxation import LinesWithin, Relaxed, RowSides, SlopeRange, Slopes, bisect
 
 _FIRST, _LAST, _ENTRIES = 1e-4, 1e4, 4096  # |end| covered by the table of tangents
 
@@ -51,7 +51,7 @@ class SShaped(Elementwise):
         upper = torch.where(middle > 0, slope.minimum(high.upper), high.upper)
         return Slopes(low.clip(lower), high.clip(upper))
 
-    def tight_lines(self, slope: Tensor, sides: Sides, relaxed: Relaxed) -> Within:
+    def tight_lines(self, slope: Tensor, sides: RowSides, relaxed: Relaxed) -> LinesWithin:
         """Inside the tightest range a line touches where f' is its slope, or there as well
         as at an end."""
         touch = relaxed.box.clip(sides.sign * self.touching(slope))
@@ -62,7 +62,7 @@ class SShaped(Elementwise):
         best = sides.of(least, most)
         slack = rounding(best, slope, relaxed.anchors.reach, self.floor(slope.dtype))
         width = sides.of(*relaxed.range.widths)
-        return Within(slope, torch.addcmul(best, sides.sign, slack), touch, width)
+        return LinesWithin(slope, torch.addcmul(best, sides.sign, slack), touch, width)
 
     def image(self, box: Box) -> Box:
         """f rises: its values at the ends, moved outwards like any line."""

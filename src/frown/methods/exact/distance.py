@@ -31,7 +31,7 @@ from frown.methods.exact.program import Mixed, minimise_mixed, nearest_on_piece
 from frown.methods.frown.network import Frown
 from frown.methods.lp.solvers import needed
 from frown.problem.options import Option, check_options
-from frown.problem.property import Linear, Property, conjunction, violated
+from frown.problem.property import LinearProperty, Property, conjunction, violated
 from frown.problem.region import Region
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
@@ -158,7 +158,7 @@ class _Hunt:
 
     plan: Plan
     region: Region
-    property: Linear
+    property: LinearProperty
     method: Exact
     clock: Clock
     upper: float

@@ -33,7 +33,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.stacks import Stack, stacks
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Relaxation, Relaxed, Sides, Slopes, Within, above_of
+from frown.relax.relaxation import LinesWithin, Relaxation, Relaxed, RowSides, Slopes, above_of
 
 
 class Alpha(ABC):
@@ -105,7 +105,7 @@ class Alpha(ABC):
         for lane in range(self.lanes, alpha.shape[1]):
             _fill(alpha, lane, self.stack.slots, torch.zeros_like(alpha[:, 0, self.stack.slots]))
 
-    def _by_lanes(self, slopes: list[Tensor], sides: Sides) -> list[Tensor]:
+    def _by_lanes(self, slopes: list[Tensor], sides: RowSides) -> list[Tensor]:
         """Derivatives in the lanes that rows read."""
         if self.group is None:
             return [s if s.dim() == 2 else s.flatten(1) for s in slopes]
@@ -162,7 +162,7 @@ class ElementwiseAlpha(Alpha):
                 self.slopes[i] = self.under[i].expand(self.rows, *shape)
         op, relaxed = self.stack.op, self.relaxed
         self.coef = self.stack.join(self.coefs)
-        self.sides = sides = Sides(self.coef)
+        self.sides = sides = RowSides(self.coef)
         tight = op.tight_lines(sides.of(self.inner.lower, self.inner.upper), sides, relaxed)
         if relaxed.excess is None:
             self.within = tight
@@ -171,7 +171,7 @@ class ElementwiseAlpha(Alpha):
             line = op.line(slope, sides.below, relaxed.anchors)
             self.still = still = sides.of(*self.beyond) == 0
             touch = torch.where(still, tight.touch, line.touch)
-            self.within = Within(slope, line.intercept, touch, tight.width)
+            self.within = LinesWithin(slope, line.intercept, touch, tight.width)
         if self.begun is not None:
             alpha, low, high = self.begun
             alpha[:, 0, self.stack.slots] = sides.of(low, high).flatten(1)
@@ -218,7 +218,7 @@ class GeneralAlpha(Alpha):
             line = op.line(slope, below, relaxed.anchors)
             self.still = beyond == 0
             touch = torch.where(self.still, self.within.touch, line.touch)
-            self.within = Within(slope, line.intercept, touch, self.within.width)
+            self.within = LinesWithin(slope, line.intercept, touch, self.within.width)
         return self.within.slope
 
     def back(self, i: int, here: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ class GeneralAlpha(Alpha):
         slopes = [self.stack.op.uphill(self.coef, self.within, z)]
         if self.relaxed.excess is not None:
             slopes.append(_outside(self.coef, self.within, self.relaxed, self.still, z))
-        return self._by_lanes(slopes, Sides(self.coef))
+        return self._by_lanes(slopes, RowSides(self.coef))
 
     def _project(self, below: Tensor) -> None:
         """Bring alpha into the search space; a wide search may leave it later."""
@@ -266,7 +266,9 @@ def alpha_of(stack: Stack, relaxed: Relaxed, group: Tensor | None, rows: int) ->
     )
 
 
-def _outside(coef: Tensor, lines: Within, relaxed: Relaxed, still: Tensor, z: Tensor) -> Tensor:
+def _outside(
+    coef: Tensor, lines: LinesWithin, relaxed: Relaxed, still: Tensor, z: Tensor
+) -> Tensor:
     """The derivative of bounds by slopes beyond the range.
 
     At the range's end a line touches f all over the box: only a z that has left the box gains from
@@ -454,7 +456,9 @@ class _Search:
         count = rows.coef.shape[0]
         self.alphas = [alpha_of(stack, node, rows.group, count) for stack, node in every]
         self.at = {i: own for own in self.alphas for i in own.stack.nodes}
-        self.multipliers = None if rows.marked is None else Multipliers(plan, rows, rows.marked)
+        self.multipliers = (
+            None if rows.marked is None else MarkedMultipliers(plan, rows, rows.marked)
+        )
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
         """Move alpha by rate step / size, inside the search space."""
@@ -537,7 +541,7 @@ class _Search:
         return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
 
 
-class Multipliers:
+class MarkedMultipliers:
     """Multipliers m of rows at marked neurons: m z - max(m l, m u), which is never above 0 for z in
     [l, u], is added to a row, for any m.
 

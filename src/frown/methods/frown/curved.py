@@ -33,7 +33,7 @@ from frown.methods.crown import crown_box, crown_literals
 from frown.methods.frown.network import Frown, FrownProof, FrownState, Key, Tables, joined
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.curvature import Least, Piece, least, pieces
+from frown.relax.curvature import Least, LinedPart, least, pieces
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import LeastArea, Relaxed, Rule
 
@@ -56,7 +56,7 @@ class Bent:
     def __post_init__(self) -> None:
         op, spread = self.relaxed.op, self.relaxed.range
         assert isinstance(op, Elementwise)
-        self.pieces: tuple[Piece, ...] = pieces(op, self.relaxed.box)
+        self.pieces: tuple[LinedPart, ...] = pieces(op, self.relaxed.box)
         self.low = spread.lower.lower.minimum(spread.upper.lower)
         self.width = spread.lower.upper.maximum(spread.upper.upper) - self.low
 

@@ -62,7 +62,7 @@ class Count:
 
 
 @dataclass
-class Bases:
+class SimplexBases:
     """The simplex bases of one sample's programs, for the next radius to start from.
 
     They are kept by the program's pattern and what was bounded: a basis makes sense for a like
@@ -88,7 +88,7 @@ class DualSlopes:
 class LpState(State):
     """The bases of every sample's programs, and how many programs there were."""
 
-    bases: list[Bases]
+    bases: list[SimplexBases]
     count: list[Count]
     sample: list[int]
 
@@ -142,7 +142,7 @@ class LP(Method):
 
     def start(self, samples: int) -> LpState:
         return LpState(
-            [Bases() for _ in range(samples)],
+            [SimplexBases() for _ in range(samples)],
             [Count() for _ in range(samples)],
             list(range(samples)),
         )
@@ -314,7 +314,7 @@ def lp(
     region: Region,  # of one sample
     property: Property,
     method: LP,
-    bases: Bases,  # of this sample, from other radii
+    bases: SimplexBases,  # of this sample, from other radii
     given: Given | None,
     work: Work,
 ) -> Solved:
@@ -382,7 +382,7 @@ class _Engine:
     region: Region
     method: LP
     work: Work
-    bases: Bases
+    bases: SimplexBases
     count: Count = field(default_factory=Count)
     program: Program | None = None
     last: Basis = field(default_factory=Basis)  # of the layer before

@@ -81,7 +81,7 @@ def _base(plan: Plan, target: int, coef: Tensor) -> tuple[dict[int, Tensor], Ten
 
 
 @dataclass(frozen=True)
-class Columns:
+class AffineValue:
     """A node's value as shift + matrix . columns (those there are when it is added)."""
 
     matrix: csr_array  # (size, columns so far)
@@ -111,7 +111,7 @@ class Program:
     low: list[Array] = field(default_factory=list)
     high: list[Array] = field(default_factory=list)
     rows: list[csr_array] = field(default_factory=list)
-    values: dict[int, Columns] = field(default_factory=dict)
+    values: dict[int, AffineValue] = field(default_factory=dict)
     layers: dict[int, Layer] = field(default_factory=dict)
 
     @property
@@ -197,7 +197,7 @@ class Program:
             total = self.budgets()
             count = total.shape[0]
             self.new_rows(total, np.full(count, -inf), np.full(count, self.radius))
-        self.values[0] = Columns(csr_array(spread), centre)
+        self.values[0] = AffineValue(csr_array(spread), centre)
 
     def add(self, node: int, relaxed: Relaxed, tangents: int) -> None:
         """A nonlinear node over its box: z tied to what is before it, and its lines."""
@@ -230,7 +230,7 @@ class Program:
         where = np.concatenate([a_columns, place[still]])
         entries = np.concatenate([np.ones(len(a)), exact[still]])
         shift = np.where(open_out, 0.0, _flat(relaxed.lines.upper))
-        self.values[node] = Columns(_picked(rows, where, entries, (size, columns)), shift)
+        self.values[node] = AffineValue(_picked(rows, where, entries, (size, columns)), shift)
         # Lines of the open entries.
         mine = np.flatnonzero(open_out[inside])
         rank = np.cumsum(open_out) - 1
@@ -282,7 +282,7 @@ class Program:
     def _shape(self, node: int) -> tuple[int, ...]:
         return self.plan.graph.nodes[node].shape
 
-    def _substituted(self, wires: Wiring) -> Columns:
+    def _substituted(self, wires: Wiring) -> AffineValue:
         """An affine function of nodes as one of columns."""
         from scipy.sparse import csr_array
 
@@ -293,7 +293,7 @@ class Program:
             value = self.values[j]
             matrix = matrix + part @ widened(value.matrix, width)
             shift += part @ value.shift
-        return Columns(csr_array(matrix), shift)
+        return AffineValue(csr_array(matrix), shift)
 
 
 def _owner(numbers: Tensor, like: Tensor) -> Index:

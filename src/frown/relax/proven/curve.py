@@ -12,7 +12,7 @@ from frown.relax.proven.taylor import Enclosure
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Stretch:
     """A stretch on which f bends one way: up (convex), down (concave), or is straight.
 
     A gap is a short stretch around an inflection point, where it may do anything.
@@ -32,7 +32,7 @@ class Curve:
 
     value: Callable[[Tensor], Enclosure]
     slope: Callable[[Tensor], Enclosure]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Stretch, ...]
     start: float = -inf  # left of it tangents are too steep to be of use
     tangent: Callable[[Tensor], tuple[Enclosure, Enclosure]] | None = None  # both at less cost
 

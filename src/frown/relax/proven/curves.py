@@ -27,7 +27,7 @@ from frown.relax import (
     Softplus,
     Tanh,
 )
-from frown.relax.proven.curve import Curve, Piece
+from frown.relax.proven.curve import Curve, Stretch
 from frown.relax.proven.powers import log_curve, power_curve
 from frown.relax.proven.rounding import UNIT, above, below
 from frown.relax.proven.taylor import REACH, Enclosure, Table, around, tabulate
@@ -72,7 +72,7 @@ class _Tabulated:
         limits = _constant(*self.steep_left), _constant(*self.steep_right)
         return _beyond(z, value, self.left, self.right), _beyond(z, slope, *limits)
 
-    def curve(self, pieces: tuple[Piece, ...]) -> Curve:
+    def curve(self, pieces: tuple[Stretch, ...]) -> Curve:
         return Curve(self.value, self.slope, pieces, tangent=self.both)
 
 
@@ -97,8 +97,8 @@ def _constant(low: float, high: float) -> Callable[[Tensor], Enclosure]:
 
 
 _FAINT = 5e-18  # more than e^-REACH
-_S_SHAPED = (Piece(-inf, 0.0, "up"), Piece(0.0, inf, "down"))
-_CONVEX = (Piece(-inf, inf, "up"),)
+_S_SHAPED = (Stretch(-inf, 0.0, "up"), Stretch(0.0, inf, "down"))
+_CONVEX = (Stretch(-inf, inf, "up"),)
 
 
 @lru_cache(maxsize=16)
@@ -241,7 +241,7 @@ def _elu(op: Elementwise) -> Curve:
         return Enclosure(below(right), above(right)).where(z > 0, left)
 
     way = "up" if bend >= 0 else "down"
-    return Curve(value, slope, (Piece(-inf, 0.0, way), Piece(0.0, inf, "straight")))
+    return Curve(value, slope, (Stretch(-inf, 0.0, way), Stretch(0.0, inf, "straight")))
 
 
 def _hump(name: str, inflection: tuple[float, float]) -> Callable[[Elementwise], Curve]:
@@ -307,11 +307,11 @@ def _humped(table: Table, inflection: tuple[float, float]) -> Curve:
     """z times a sigmoid: concave, convex around 0, concave."""
     low, high = inflection
     pieces = (
-        Piece(-inf, -high, "down"),
-        Piece(-high, -low, "gap"),
-        Piece(-low, low, "up"),
-        Piece(low, high, "gap"),
-        Piece(high, inf, "down"),
+        Stretch(-inf, -high, "down"),
+        Stretch(-high, -low, "gap"),
+        Stretch(-low, low, "up"),
+        Stretch(low, high, "gap"),
+        Stretch(high, inf, "down"),
     )
 
     def left(z: Tensor) -> Enclosure:
@@ -338,7 +338,11 @@ def _hard_swish(op: Elementwise) -> Curve:
         # 2 z is exact, and 2 z + 3 may cancel.
         return around((2 * z.clamp(-3, 3) + 3) / 6)
 
-    pieces = (Piece(-inf, -3.0, "straight"), Piece(-3.0, 3.0, "up"), Piece(3.0, inf, "straight"))
+    pieces = (
+        Stretch(-inf, -3.0, "straight"),
+        Stretch(-3.0, 3.0, "up"),
+        Stretch(3.0, inf, "straight"),
+    )
     return Curve(value, slope, pieces)
 
 

@@ -24,7 +24,7 @@ from frown.relax import (
     Relaxation,
     Wave,
 )
-from frown.relax.proven.curve import Curve, Piece
+from frown.relax.proven.curve import Curve, Stretch
 from frown.relax.proven.curves import curve_of
 from frown.relax.proven.log_sum_exp import ProvenLogSumExp
 from frown.relax.proven.rounding import TINY, UNIT, below
@@ -98,7 +98,7 @@ class _Cornered:
 class _Part:
     """A piece of the curve inside the box: its ends there and the values at them."""
 
-    piece: Piece
+    piece: Stretch
     first: Tensor
     last: Tensor
     empty: Tensor

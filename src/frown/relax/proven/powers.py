@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from frown.relax import Elementwise, Power
-from frown.relax.proven.curve import Curve, Piece
+from frown.relax.proven.curve import Curve, Stretch
 from frown.relax.proven.rounding import TINY, UNIT, above, below
 from frown.relax.proven.taylor import HUGE, Enclosure, Table, around, one_by_one, tabulate
 
@@ -48,7 +48,7 @@ def log_value(z: Tensor) -> Enclosure:
 
 
 def log_curve(op: Elementwise) -> Curve:
-    return Curve(log_value, lambda z: around(1 / z), (Piece(0.0, inf, "down"),), start=1e-307)
+    return Curve(log_value, lambda z: around(1 / z), (Stretch(0.0, inf, "down"),), start=1e-307)
 
 
 # -- powers -----------------------------------------------------------------------------------
@@ -75,14 +75,14 @@ def power_curve(op: Elementwise) -> Curve:
     return Curve(value, slope, _pieces(op), start=1e-307 if 0 < p < 1 else -inf)
 
 
-def _pieces(op: Power) -> tuple[Piece, ...]:
+def _pieces(op: Power) -> tuple[Stretch, ...]:
     """z^p for z > 0 is concave for p between 0 and 1, else convex; below 0 mirrored by parity."""
-    right = Piece(0.0, inf, "down" if 0 < op.exponent < 1 else "up")
+    right = Stretch(0.0, inf, "down" if 0 < op.exponent < 1 else "up")
     if not op.whole:
         return (right,)
     if op.exponent > 0 and not op.odd:
-        return (Piece(-inf, inf, "up"),)
-    return (Piece(-inf, 0.0, "down" if op.odd else "up"), right)
+        return (Stretch(-inf, inf, "up"),)
+    return (Stretch(-inf, 0.0, "down" if op.odd else "up"), right)
 
 
 def _size(z: Tensor, p: float) -> Enclosure:
