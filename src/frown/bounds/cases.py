@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from frown.bounds.dense import DenseRows, Held, dense_runs
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
@@ -30,7 +31,7 @@ from frown.relax.piecewise import Relu
 from frown.relax.relaxation import LeastArea, Rule
 
 ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
-CODES = 255  # places of a ReLU's slope between 0 and 1
+CODES = 129  # places of a ReLU's slope between 0 and 1, which are exact numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,26 +78,20 @@ def replay_tree(
     found = torch.full((len(tree) * count,), -torch.inf, dtype=torch.float64)
     empty = torch.zeros(len(tree), dtype=torch.bool)
     used: list[AlongTree] = []
+    dense = _dense(root, sample, tree)
     if doubts is not None and len(doubts):
-        doubtful = torch.isin(rows.node[useful], doubts)
-        some = replace(tree, literals=rows.take(useful[doubtful]))
-        again = replay_tree(root, sample, some, property, wanted)
-        still = again.failing[torch.isin(again.failing, doubts)]
+        some = useful[torch.isin(rows.node[useful], doubts)]
+        again = _bounded_rows(root, sample, tree, property, some, dense)
+        known = torch.cat([torch.where(own.crossed, torch.inf, own.bound) for own in again])
+        still = rows.node[some][~(known > 0)].unique()
         if len(still):
             nothing = torch.full((count,), -torch.inf, dtype=torch.float64)
-            return replace(again, tree=tree, margins=nothing, failing=still)
-    for index in _batches(root, useful):
-        at, literal = rows.node[index], rows.literal[index]
-        along = AlongTree.of(root, tree, index)
-        cases, crossed = _cases(root, sample, tree, at, along)
-        empty[at] |= crossed
-        coef = property.pick(sample * property.shape[1] + literal)
-        every = torch.arange(len(index))
-        own = Rows(every, literal, torch.zeros_like(every))
-        bound = cases.outputs(coef, own, property.const[sample, literal].expand(len(index)))
-        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-        found.scatter_reduce_(0, at * count + clause[literal], bound, "amax")
-        used.append(along)
+            none = torch.zeros(0, root.plan.slots(root.plan.graph.output)[1])
+            return Replayed(tree, nothing, still, some[:0], 0, none, none)
+    for own in _bounded_rows(root, sample, tree, property, useful, dense):
+        empty[own.at] |= own.crossed
+        found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
+        used.append(own.along)
     bare = tree.leaves[~torch.isin(tree.leaves, rows.node[useful])]
     for index in _batches(root, bare):
         empty[index] = _cut(root, sample, tree, index)[1]
@@ -119,6 +114,42 @@ def replay_tree(
         torch.cat([own.slopes for own in used]) if used else torch.zeros(0, slots),
         torch.cat([own.lifts for own in used]) if used else torch.zeros(0, slots),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundedRows:
+    """Some rows of a tree, bounded."""
+
+    at: Tensor  # (rows,) their tree nodes
+    literal: Tensor
+    bound: Tensor  # -inf where nothing is proved
+    crossed: Tensor  # whether boxes cross: nothing is left of a node's region
+    along: AlongTree
+
+
+def _bounded_rows(
+    root: Replay,
+    sample: int,
+    tree: Tree,
+    property: Property,
+    which: Tensor,
+    dense: DenseRows | None,
+) -> Iterator[_BoundedRows]:
+    """Bound some of a tree's rows, batch by batch."""
+    for index in _batches(root, which):
+        at, literal = tree.literals.node[index], tree.literals.literal[index]
+        along = AlongTree.of(root, tree, index)
+        coef = property.pick(sample * property.shape[1] + literal)
+        const = property.const[sample, literal].expand(len(index))
+        done = None if dense is None else _by_matrices(dense, tree, at, along, coef, const)
+        if done is None:
+            cases, crossed = _cases(root, sample, tree, at, along)
+            every = torch.arange(len(index))
+            bound = cases.outputs(coef, Rows(every, literal, torch.zeros_like(every)), const)
+        else:
+            bound, crossed = done
+        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+        yield _BoundedRows(at, literal, bound, crossed, along)
 
 
 def _replay_anew(
@@ -388,6 +419,38 @@ def _cases(
     return found, crossed
 
 
+def _dense(root: Replay, sample: int, tree: Tree) -> DenseRows | None:
+    """One sample's boxes as rows of dense ReLU networks need them; None where the network is
+    another, or the tree has cuts elsewhere than at kinks."""
+    inner = tree.inner
+    if root.execution is not None or bool((tree.site[inner] < 0).any() | tree.point[inner].any()):
+        return None
+    runs = dense_runs(root.plan)
+    return None if runs is None else DenseRows(root, sample, runs)
+
+
+def _by_matrices(
+    dense: DenseRows, tree: Tree, nodes: Tensor, along: AlongTree, coef: Tensor, const: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Proven bounds of rows at these tree nodes, and (nodes,) whether a box has crossed; None
+    where a multiplier is not one of a cut."""
+    place, node, side = tree.cuts(nodes)
+    starts = torch.tensor([part.start for part in dense.parts])
+    slot = starts[tree.site[node]] + tree.neuron[node]
+    cut = torch.zeros(along.given.shape[::-1], dtype=torch.float64)
+    cut[slot, place] = side.double() * 2 - 1
+    lift = along.lifts.T.double().contiguous()
+    if bool((lift * cut > 0).any() | (lift.bool() & (cut == 0)).any()):
+        return None
+    usual = (dense.upper > -dense.lower).double()
+    code = along.codes(usual)
+    slope = ((code - 1) / (CODES - 1)).T.contiguous()
+    crossed = dense.crossed(cut)
+    bound, used = dense.bound(coef, const, Held(cut, slope, lift))
+    along.slopes.copy_(code.to(torch.uint8).mul_(used.T))
+    return bound, crossed
+
+
 def _coded(plan: Plan) -> bool:
     return all(isinstance(plan.relaxation(i), Relu) for i in plan.nonlinear)
 
@@ -440,6 +503,10 @@ class AlongTree(Proof):
         given, lifts = torch.full((samples, slots), torch.nan), torch.zeros(samples, slots)
         return AlongTree(self.lines, self.plan, given.double(), lifts, self.coded)
 
+    def codes(self, usual: Tensor) -> Tensor:
+        """(rows, slots) the places of ReLU's slopes, `usual` (slots,) where there are none."""
+        return _code(self.given, usual)
+
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         places, _ = plan.slots(request.target)
         row = request.rows.sample
@@ -461,8 +528,7 @@ class AlongTree(Proof):
             low, high = (end.flatten(1)[row] for end in (box.lower, box.upper))
             # Above, nothing beats the chord; a stable neuron has its one line.
             free = (here.flatten(1) >= 0) & (low < 0) & (high > 0)
-            own = torch.where(own.isnan(), (high > -low).double(), own)
-            code = 1 + (own.clamp(0, 1) * (CODES - 1)).round()
+            code = _code(own, (high > -low).double())
             self.slopes[row, part] = torch.where(free, code, float(NONE)).to(torch.uint8)
             return torch.where(free, (code - 1) / (CODES - 1), torch.nan).view(shape)
 
@@ -473,3 +539,9 @@ class AlongTree(Proof):
             return own.double().view(len(row), *request.relaxed[i].box.lower.shape[1:])
 
         return Choice(slope, False, multiplier)
+
+
+def _code(slope: Tensor, usual: Tensor) -> Tensor:
+    """The nearest place of ReLU's slopes, from 1 to CODES; `usual` in place of NaN."""
+    slope = torch.where(slope.isnan(), usual, slope)
+    return 1 + (slope.clamp(0, 1) * (CODES - 1)).round()

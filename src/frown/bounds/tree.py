@@ -150,17 +150,18 @@ class Tree:
     @cached_property
     def _parents(self) -> tuple[Tensor, Tensor]:
         """(nodes,) parent of each node, -1 for the root; its side: 0 z <= point, 1 z >= point."""
-        parent, side, waiting = [-1], [0], []
-        inner = self.inner.tolist()
-        for k in range(1, len(inner)):
-            if inner[k - 1]:
-                waiting.append(k - 1)
-                parent.append(k - 1)
-                side.append(0)
-            else:
-                parent.append(waiting.pop())
-                side.append(1)
-        return torch.tensor(parent), torch.tensor(side)
+        inner = self.inner
+        parent = torch.arange(-1, len(inner) - 1)  # after an inner node comes its first child
+        side = torch.zeros_like(parent)
+        # After a leaf comes the second child of the last inner node that has none yet: brackets
+        # that match are neighbours among those of their level.
+        before = inner[:-1]
+        waiting = torch.where(before, 1, -1).cumsum(0)
+        level = torch.where(before, waiting, waiting + 1)
+        order = level.argsort(stable=True)
+        opens, closes = order[0::2], order[1::2]
+        parent[closes + 1], side[closes + 1] = opens, 1
+        return parent, side
 
     @property
     def parent(self) -> Tensor:
@@ -173,10 +174,12 @@ class Tree:
     @cached_property
     def depth(self) -> Tensor:
         """(nodes,) how many cuts lead to a node."""
-        depth = [0]
-        for up in self.parent.tolist()[1:]:
-            depth.append(depth[up] + 1)
-        return torch.tensor(depth)
+        parent = self.parent
+        depth, above = (parent >= 0).long(), parent.clamp(min=0)
+        while bool(above.any()):  # twice as far with every turn; the root is its own parent here
+            depth = depth + depth[above]
+            above = above[above]
+        return depth
 
     def cuts(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The cuts on the ways from the root to some nodes: the place of such a node in `nodes`,

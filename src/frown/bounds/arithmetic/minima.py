@@ -49,7 +49,7 @@ def least(region: Region, coef: Tensor, which: SampleIndex | None = None) -> Ten
         return _least_of_samples(region, coef, which)
     start = _dot_below(coef, region.centre)
     gain = _gain(region, coef)
-    best = above(_ball_gain(gain, region.p) * region.radius[:, None])
+    best = above(ball_gain(gain, region.p) * region.radius[:, None])
     if region.clipped:
         best = torch.minimum(best, _cut_gain(region, coef, gain))
     total = best.sum(1)
@@ -62,7 +62,7 @@ def _least_of_samples(region: Region, coef: Tensor, which: SampleIndex) -> Tenso
     count = centre[0].numel()
     error = dot(size, centre.abs(), which) * (gamma(count) * LOOSE) + count * TINY
     start = below(dot(coef, centre, which), error)
-    gain = _ball_gain(region.balls(size), region.p)
+    gain = ball_gain(region.balls(size), region.p)
     total = above(gain * spread(region.radius, which)[:, None])
     return below(start - total.sum(1), total.sum(1) * gamma(total.shape[1]))
 
@@ -85,7 +85,7 @@ def extremes(region: Region, coef: Tensor) -> Box:
         return Box(*(torch.stack(side) for side in zip(*least_most, strict=True)))
     gain = _gain(region, coef)
     size = gain.shape[1]
-    reach = above(_ball_gain(gain, region.p).sum(1) * (1 + gamma(size)))
+    reach = above(ball_gain(gain, region.p).sum(1) * (1 + gamma(size)))
     reach = above(region.radius[:, None] * reach)
     flat, centre = coef.flatten(1), region.centre.flatten(1)
     middle = centre @ flat.T
@@ -105,7 +105,7 @@ def farthest(region: Region) -> Tensor:
         far = torch.where(moving, far / torch.where(moving, region.scale, 1.0), 0.0)
     # The norm of p is dual to that of q, and the larger the less p is.
     q = region.dual if region.p in (1, 2, inf) else region.dual * (1 + 8 * UNIT)
-    return _ball_gain(above(region.balls(far)), q).amax(1)
+    return ball_gain(above(region.balls(far)), q).amax(1)
 
 
 def _dot_below(coef: Tensor, point: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def _dot_below(coef: Tensor, point: Tensor) -> Tensor:
     return below(value, error + count * TINY)
 
 
-def _ball_gain(gain: Tensor, p: float) -> Tensor:
+def ball_gain(gain: Tensor, p: float) -> Tensor:
     """(rows, balls) at least the norm dual to p of each ball's gain."""
     if p == 1:
         return gain.amax(-1)

@@ -7,6 +7,9 @@ with a multiplier b >= 0: -b z on the side z >= 0, +b z on the other. Both are t
 arrives along the lines and a the coefficient of the output, max(a, 0) z for a slope and -z or +z
 for a multiplier. Torch compares and selects far more slowly than it multiplies, hence masks of 0
 and 1.
+
+Slopes are places of a grid and multipliers short numbers, as a proof stores them: what is bounded
+here is what is replayed.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from torch import Tensor
 from frown.methods.branch.passes import Lines, Passes, Where
 
 HUGE = 1e30
+GRID = 1.5 * 2.0**16  # added and taken away again, it leaves a multiple of 2^-7
+SPLIT = 2.0**13 + 1  # likewise eleven binary digits of a number, as half precision has
+SLACK = 1e-5  # of a row's terms: what rounding may take from its bound, and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,19 @@ class Bases:
 class Leaves:
     """Leaves on their way through an ascent: one column each."""
 
-    _COLUMNS = ("cut", "open", "still", "high", "rise", "most", "theta", "coef", "arrived", "head")
+    _COLUMNS = (
+        "cut",
+        "open",
+        "still",
+        "high",
+        "rise",
+        "most",
+        "grid",
+        "theta",
+        "coef",
+        "arrived",
+        "head",
+    )
 
     def __init__(
         self,
@@ -98,7 +116,8 @@ class Leaves:
         self.high = torch.addcmul(on, bases.high.index_select(1, base), free)
         self.rise = bases.rise.index_select(1, base).mul_(free)
         self.most = self.cut.square().mul_(HUGE).add_(1)
-        self.theta = theta.T.contiguous()
+        self.grid = free.mul_(GRID)
+        self.theta = self._rounded(theta.T.contiguous())
         self.coef = torch.empty_like(self.theta)
         self.arrived = torch.empty_like(self.theta)
         self.end: Tensor | None = None
@@ -113,8 +132,19 @@ class Leaves:
         self.const, self.where = self.const[keep], self.where.take(keep)
         self.end = None
 
+    def move(self, step: Tensor, rate: float) -> None:
+        """Change slopes and multipliers, within their limits."""
+        moved = self.theta.add(step, alpha=rate).clamp_(min=0)
+        self.theta = self._rounded(torch.minimum(moved, self.most, out=moved))
+
+    def _rounded(self, theta: Tensor) -> Tensor:
+        """Round slopes to the grid, and multipliers to what half precision has of digits."""
+        long = theta * SPLIT
+        short = long - (long - theta)
+        return short.add_(self.grid).sub_(self.grid)
+
     def bound(self) -> Tensor:
-        """(B,) the bounds at the present slopes and multipliers."""
+        """(B,) the bounds at the present slopes and multipliers, less some slack for rounding."""
         low = torch.addcmul(self.still, self.open, self.theta)
         tilt = torch.mul(self.cut, self.theta).neg_()
         self.end = self.passes.back(self.head, Lines(low, self.high, self.rise, tilt), self.coef)
@@ -122,8 +152,9 @@ class Leaves:
         above = (self.coef * -HUGE).clamp_(0, 1)
         slope = torch.addcmul(low, above, self.high - low)
         value = self.passes.forth(self.first, slope, self.rise * above, self.arrived)
-        found = (self.head * value).sum(0) + self.const
-        return found + (tilt * self.arrived).sum(0)
+        terms = self.head * value
+        found = terms.sum(0) + self.const + (tilt * self.arrived).sum(0)
+        return found - (terms.abs_().sum(0) + self.const.abs()) * SLACK
 
     def uphill(self) -> Tensor:
         """(slots, B) how bounds grow with theta."""
@@ -239,6 +270,6 @@ def ascend(leaves: Leaves, ascent: Ascent, score: Score = intercepts) -> Risen:
         if bool(proved.any()):
             move.mul_((~proved).to(move))
         rate = ascent.rate * ascent.decay**step
-        leaves.theta = leaves.theta.add(move, alpha=rate).clamp_(min=0).minimum(leaves.most)
+        leaves.move(move, rate)
     found.theta = theta.T.contiguous()
     return found

@@ -1,0 +1,243 @@
+"""Final rows of many cases of a dense ReLU network, with every rounding error charged.
+
+Cases of one sample differ in the sides that some neurons are held to, in slopes and in multipliers;
+boxes, weights and what rounding is charged with they share. So a pass of all of them is a few
+products of matrices, (neurons, rows) each. The charges are those of `arithmetic.charged`: whatever
+is rounded away of a coefficient is a linear form on values whose size is known.
+
+On ReLU the lines need no search: a z >= a s z for a >= 0 and any s in [0, 1], with intercept 0;
+above there is the chord; on a side of a kink the function is a line. A multiplier m <= 0 on the side
+z >= 0, or m >= 0 on the other, adds m z <= 0 and costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, prod
+
+import torch
+from torch import Tensor
+
+from frown.bounds.arithmetic.charged import Charges, bounded, charged_form
+from frown.bounds.arithmetic.gather import Blocks
+from frown.bounds.arithmetic.minima import ball_gain, enclosing
+from frown.bounds.plan import Plan
+from frown.bounds.replay import Replay
+from frown.graph.affine import Linear, Scale
+from frown.graph.selection import Reshape
+from frown.relax.piecewise import Relu
+from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
+
+CHUNK = 1 << 10  # rows that go together: what they pass stays near the processor
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Affine operators from one nonlinearity to the next: (node, operator), in order."""
+
+    steps: tuple[tuple[int, Linear | Scale], ...]
+
+    @property
+    def plain(self) -> bool:
+        """True for one matrix alone."""
+        return len(self.steps) == 1 and isinstance(self.steps[0][1], Linear)
+
+
+def dense_runs(plan: Plan) -> list[Run] | None:
+    """The runs of a chain of dense layers with ReLU in between, the input's first; None for other
+    networks."""
+    runs: list[list[tuple[int, Linear | Scale]]] = [[]]
+    for step in reversed(plan.route(plan.graph.output)):
+        op, shape = step.affine, plan.graph.nodes[step.node].shape
+        if isinstance(op, Reshape):
+            continue
+        if isinstance(step.relaxation, Relu):
+            runs.append([])
+        elif isinstance(op, Scale) or (isinstance(op, Linear) and prod(shape) == shape[-1]):
+            runs[-1].append((step.node, op))
+        else:
+            return None
+    if len(runs) < 2 or not plan.chain(plan.graph.output) or not all(runs):
+        return None
+    return [Run(tuple(run)) for run in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Rows of cases: (slots, rows) float64 each."""
+
+    cut: Tensor  # 1: z >= 0 is given, -1: z <= 0, 0: nothing is
+    slope: Tensor  # in [0, 1], of lines below neurons that are not cut
+    lift: Tensor  # multipliers, with -cut's sign or 0
+
+    def rows(self, piece: slice) -> Held:
+        return Held(self.cut[:, piece], self.slope[:, piece], self.lift[:, piece])
+
+
+class DenseRows:
+    """One sample's boxes, from which rows of its cases are bounded."""
+
+    def __init__(self, root: Replay, sample: int, runs: list[Run]) -> None:
+        self.root, self.sample, self.runs = root, sample, runs
+        plan, weights = root.plan, root.arithmetic.weights
+        self.parts = [plan.slots(plan.graph.output)[0][i] for i in plan.nonlinear]
+        boxes = [plan.carry(i, root.values[plan.sources[i]]) for i in plan.nonlinear]
+        low = torch.cat([box.lower[sample].flatten() for box in boxes])
+        high = torch.cat([box.upper[sample].flatten() for box in boxes])
+        self.lower, self.upper = low, high
+        crossing = (low < 0) & (high > 0)
+        self.open = crossing.double()[:, None]
+        # NaN proves nothing: it goes into lines, and from there into bounds.
+        unknown = low.isnan() | high.isnan()
+        self.still = torch.where(unknown, torch.nan, (low >= 0).double())[:, None]
+        width = torch.where(crossing, high - low, 1.0)
+        self.high = torch.where(crossing, (high / width).clamp(0, 1), self.still[:, 0])[:, None]
+        # max over [l, u] of max(z, 0) - s z is attained at an end, for s in [0, 1].
+        s = self.high[:, 0]
+        most = torch.maximum(-s * low, high - s * high)
+        most = above(most, 4 * UNIT * (low.abs() + high.abs()))
+        self.rise = torch.where(crossing, most.clamp(min=0), 0.0)[:, None]
+        reads = [plan.graph.nodes[i].inputs[0] for i in plan.nonlinear]
+        self.size = torch.cat([weights.value[j][sample].flatten() for j in reads])[:, None]
+
+    @cached_property
+    def lost(self) -> float:
+        """A count of how often underflow may take TINY on the way to the first nonlinearity."""
+        plan, weights, n = self.root.plan, self.root.arithmetic.weights, self.sample
+        count = 0.0
+        for run in self.runs[1:]:
+            for node, _ in run.steps:
+                (j,) = plan.graph.nodes[node].inputs
+                count += plan.graph.nodes[node].size * (1 + float(weights.total[j][n]))
+        for i in plan.nonlinear:
+            (j,) = plan.graph.nodes[i].inputs
+            count += 8 * plan.graph.nodes[i].size + 4 * float(weights.total[j][n])
+        return count * LOOSE
+
+    def crossed(self, cut: Tensor) -> Tensor:
+        """(rows,) whether a side of (slots, rows) contradicts the boxes: no point is there."""
+        return ((cut > 0) & (self.upper < 0)[:, None] | (cut < 0) & (self.lower > 0)[:, None]).any(0)
+
+    def bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
+        """(rows,) proven lower bounds of coef (rows, outputs) . outputs + const (rows,), and
+        (slots, rows) where lines below have used their slopes."""
+        found, used = [], []
+        for k in range(0, len(coef), CHUNK):
+            self.root.work.clock.check()
+            piece = slice(k, k + CHUNK)
+            own, taken = self._bound(coef[piece], const[piece], held.rows(piece))
+            found.append(own)
+            used.append(taken)
+        return torch.cat(found), torch.cat(used, 1)
+
+    def _bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
+        free = torch.addcmul(torch.ones((), dtype=coef.dtype), held.cut, held.cut, value=-1)
+        on = held.cut.relu()
+        open_ = self.open * free
+        low = torch.addcmul(torch.addcmul(on, self.still, free), open_, held.slope)
+        high = torch.addcmul(on, self.high, free)
+        used = torch.zeros_like(held.cut, dtype=torch.bool)
+        here = coef.T.contiguous()
+        account = _Account(const)
+        for k in range(len(self.runs) - 1, 0, -1):
+            here = self._affine(self.runs[k], here, account)
+            part = self.parts[k - 1]
+            above_ = here.clamp(max=0)  # along the line above: their coefficients are negative
+            below_ = here - above_
+            gain = self.rise[part].T @ (above_ * free[part])  # <= 0
+            account.add(gain[0], -gain[0] * gamma(len(here) + 8))
+            torch.logical_and(here >= 0, open_[part] > 0, out=used[part])
+            here = (below_ * low[part]).addcmul_(above_, high[part])
+            here += held.lift[part]
+            # Of what a product, its rounding and that of the sum may lose.
+            sizes = here.abs().add_(held.lift[part].abs())
+            account.charge += (self.size[part].T @ sizes)[0] * (8 * UNIT)
+        account.charge += TINY * self.lost
+        return self._lowest(here, account), used
+
+    def _affine(self, run: Run, here: Tensor, account: _Account) -> Tensor:
+        """Coefficients before a run of affine operators, from those after it."""
+        weights, n = self.root.arithmetic.weights, self.sample
+        for node, op in reversed(run.steps):
+            terms = weights.terms[node][n].flatten()
+            charge = (terms @ here.abs()) * gamma(len(here) + 8)
+            if isinstance(op, Linear):
+                account.add(op.bias @ here, charge)
+                here = op.weight.T @ here
+            else:
+                shape = self.root.plan.graph.nodes[node].shape
+                offset, factor = (t.expand(shape).flatten() for t in (op.offset, op.factor))
+                account.add(offset @ here, charge)
+                here = here * factor[:, None]
+        return here
+
+    def _lowest(self, here: Tensor, account: _Account) -> Tensor:
+        """The least values of forms (neurons, rows) on what the first nonlinearity reads."""
+        plan, region = self.root.plan, self.root.region
+        if self._front is not None:
+            weight, norms, centre, error, radius = self._front
+            account.add(
+                centre @ here,
+                (error + centre.abs() * gamma(len(here) + 8)) @ here.abs(),
+            )
+            move = (here.T @ weight).abs_()
+            most = ball_gain(move[:, None], region.p)[:, 0]
+            count = weight.numel()
+            most = most + (norms @ here.abs()) * (gamma(len(here) + 8) * LOOSE) + 4 * count * TINY
+            return account.settle(-above(most * radius))
+        weights = self.root.arithmetic.weights
+        source = self.runs[0].steps[-1][0]
+        rows = here.T.reshape(-1, *plan.graph.nodes[source].shape).contiguous()
+        sample = Blocks(slice(self.sample, self.sample + 1), len(rows))
+        form = charged_form(Charges(plan, weights, sample), source, rows, _no_lines)
+        return account.settle(bounded(region, form, sample))
+
+    @cached_property
+    def _front(self) -> tuple[Tensor, Tensor, Tensor, Tensor, float] | None:
+        """A first layer seen from the centre of the ball: its matrix, the sizes (dual norms) of
+        its rows, its values at the centre, their errors, and the radius. None: other regions, or
+        other operators before the first nonlinearity."""
+        region, n = self.root.region, self.sample
+        box = region.p == inf and region.split is None
+        ball = region.split is None and not region.clipped and region.scale is None
+        if not self.runs[0].plain or not (box or (ball and region.p in (1, 2))):
+            return None
+        op = self.runs[0].steps[0][1]
+        assert isinstance(op, Linear)
+        own = region.rows(slice(n, n + 1))
+        centre, weight, radius = own.centre.flatten(), op.weight, float(own.radius)
+        if not ball:
+            around = enclosing(own)
+            low, high = around.lower.flatten(), around.upper.flatten()
+            centre = (low + high) / 2
+            reach = above(torch.maximum(high - centre, centre - low))
+            weight, radius = weight * reach, 1.0  # rounded once more: gamma has room for it
+        norms = ball_gain(weight.abs()[:, None], region.p)[:, 0] * LOOSE + TINY
+        count = len(centre)
+        value = op.weight @ centre + op.bias
+        size = op.weight.abs() @ centre.abs() + op.bias.abs()
+        error = size * (gamma(count + 8) * LOOSE) + 4 * count * TINY
+        return weight, norms, value, error, radius
+
+
+class _Account:
+    """Constants of rows, and what rounding may take from them."""
+
+    def __init__(self, const: Tensor) -> None:
+        self.parts = [const]
+        self.charge = torch.zeros_like(const)
+
+    def add(self, part: Tensor, charge: Tensor) -> None:
+        self.parts.append(part)
+        self.charge = self.charge + charge
+
+    def settle(self, least: Tensor) -> Tensor:
+        """Bounds of all parts and the form's least value together."""
+        parts = torch.stack([*self.parts, least])
+        slack = parts.abs().sum(0) * gamma(len(parts) + 8) + self.charge
+        return below(parts.sum(0), slack * LOOSE)
+
+
+def _no_lines(node: int, coef: Tensor) -> tuple[None, Tensor]:
+    raise AssertionError("an affine function of the input passes no nonlinearity")
