@@ -136,9 +136,10 @@ def decide(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided |
 
 
 def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | None:
-    """Multipliers that show a piece to have no point at a radius; None where there are none.
+    """Multipliers that lift a row above 0 on a piece without points; None where there are none.
 
-    By how little some side must give way: min t with side z >= -t.
+    They tell by how little some side must give way: min t with side z >= -t. Times any number they
+    show that no point is there, and a large one outweighs the row.
     """
     highspy = needed("highspy")
     down, up = ball.reach(radius)
@@ -162,11 +163,14 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
     model.run()
     if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    if model.getObjectiveValue() <= 1e-9:
+    gives = float(model.getObjectiveValue())
+    if gives <= 1e-9:
         return None
     duals = np.asarray(model.getSolution().row_dual)[: len(piece.side)]
-    price: Array = np.maximum(duals, 0)
-    return price
+    reach = float(np.abs(piece.row) @ np.maximum(down, up))  # no less than what other balls reach
+    least = piece.const + float(piece.row @ ball.centre) - reach
+    price: Array = np.where(piece.held, np.maximum(duals, 0), 0.0)
+    return price * (4 * max(abs(least), 1e-6) / gives)
 
 
 def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) -> Array | None:

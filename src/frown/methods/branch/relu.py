@@ -378,16 +378,11 @@ class ReluSearch:
         price = None
         if found is None:
             price = empty(piece, ball, own.radius, 5.0)
-            if price is not None:
-                price = np.where(cut != 0, price, 0.0) * 1e3
         elif found.value > 0:
             price = found.price
         if price is not None:
             self.nodes.theta[row] = torch.from_numpy(price).to(self.nodes.theta)
-            self.nodes.bound[node] = inf if found is None else found.value
-            problem.closed.append(node)
-            return
-        if found is not None:
+        elif found is not None:
             value = coef @ self.pieces.outputs(found.point) + const
             if value <= 0:
                 point = tensor(found.point, self.region.centre[n])
@@ -395,11 +390,11 @@ class ReluSearch:
                 if own.high <= own.radius:
                     problem.open.append(node)
                     return
-        own.failed = min(own.failed, own.radius)
-        problem.open.append(node)
+        # The solver's word is no proof: the row must hold along the prices that it gave.
+        yield from self._insist(node, number, literal)
 
     def _insist(self, node: int, number: int, literal: int) -> Iterator[Update]:
-        """Many more steps for a leaf with nothing left to cut, where no program is at hand."""
+        """Bound a leaf with nothing left to cut, with many more steps where that is not enough."""
         problem = self.problems[number]
         own = self.inputs[problem.sample]
         row = self.nodes.row[torch.tensor([node])]
