@@ -1,120 +1,128 @@
-"""Brackets closed by branch and bound: mean proved / broken after so many CPU seconds per input.
+"""Brackets closed by branch and bound: proved / broken at level rigorous, and CPU seconds.
 
     python benchmarks/branch.py --shared DIR --networks drive-relu mnist-relu --seconds 1 10
     python benchmarks/branch.py --shared DIR --networks drive-sigmoid --norm 2 --samples 4
-    python benchmarks/branch.py --shared DIR --file salman_nor_mlp_b.onnx --eps 0.02 --samples 200
+    python benchmarks/branch.py --shared DIR --networks drive-relu mnist-relu --peer
+    python benchmarks/branch.py --model NET.onnx --data IMAGES.npz --samples 10 --seconds 1 10
 
-One thread. Radii: the inputs of the other benchmarks, class label + 2, no valid range; the table
-has FROWN's mean of proved / broken, with the attack's counterexamples, and branch and bound's
-with its own. With --eps: images of the MNIST test set in [0, 1], all classes; the table has what
-FROWN proves, what the attack breaks, and what branching makes of the rest. All are estimates.
+One thread. Radii of the inputs of the other benchmarks, class label + 2, no valid range, or of the
+first inputs of a file of your own (`x` as the network takes it, `y`). Every time limit is a run of
+its own. The table has FROWN's mean of proved / broken and branching's, CPU seconds per input of all
+that branching took (its replay and FROWN's part included, the attack not), and of the replay. With
+--peer inputs are run one by one, beside what alpha-beta-CROWN reached on them.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import defaultdict
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import torch
 
 import frown
-from common import NETWORKS, circumstances, shared_folder, table
-from frown.api import plan_for
-from frown.bounds.method import Ends
-from frown.bounds.plan import Plan
-from frown.bounds.work import Machine, Work
-from frown.certification.attack import PGD, nearest
-from frown.methods import Branch, Frown
-from frown.problem.property import LabelWins, Property, other_classes, positive
-from frown.problem.region import Region
+from common import NETWORKS, Problem, circumstances, shared_folder, table
+from frown import PGD, Ball, Branch, label_wins
+from frown.certification.results import Row
+from frown.certification.run import Progress, Watch
 
 STRONG = PGD(steps=200, restarts=16)
+# alpha-beta-CROWN's release of December 2025, on one core of a machine of this kind, l_inf: place
+# among the inputs -> the radius that its complete verifier proves (bisection to 1 %), CPU seconds.
+PEER = {
+    "drive-relu": {
+        0: (0.1858, 28.0),
+        1: (0.1163, 8.0),
+        2: (0.1930, 20.0),
+        3: (0.2205, 4.0),
+        4: (0.0683, 5.0),
+    },
+    "mnist-relu": {
+        18: (0.01212, 6.0),
+        11: (0.02780, 11.0),
+        6: (0.01784, 25.0),
+        3: (0.03427, 119.0),
+        0: (0.03537, 211.0),
+    },
+}
 
 
-def frown_radii(plan: Plan, region: Region, wanted: Property, most: torch.Tensor) -> torch.Tensor:
-    """FROWN's radii by halving, to 0.2 %."""
-    low, high = torch.zeros_like(most), most.clone()
-    for _ in range(9):
-        middle = (low + high) / 2
-        found = Frown().bound(plan, region.with_radius(middle), wanted)
-        good = positive(wanted.margins(found.literals))
-        low, high = torch.where(good, middle, low), torch.where(good, high, middle)
-    return low
+class Stopwatch(Watch):
+    """CPU seconds of every stage of a run."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self.stage, self.since = "begin", time.process_time()
+
+    def progress(self, progress: Progress) -> None:
+        now = time.process_time()
+        self.spent[self.stage] += now - self.since
+        self.stage, self.since = progress.stage, now
 
 
-def radii(
-    name: str, shared: str | None, p: float, marks: list[float], count: int | None
-) -> list[str]:
+def measured(
+    problem: Problem, norm: float, seconds: float
+) -> tuple[tuple[Row, ...], dict[str, float]]:
+    """Rows of a run, and CPU seconds of its stages."""
+    model, watch = frown.load(problem.path), Stopwatch()
+    x = problem.x.reshape(-1, *model.graph.input_shape).astype(np.float32)
+    asked = label_wins(problem.y, problem.target)
+    method = Branch(seconds=seconds)
+    found = frown.certify(
+        model, Ball(x, norm=norm), asked, method=method, attack=STRONG, watch=watch
+    )
+    return found.rows, watch.spent
+
+
+def ratio(proved: float | None, broken: float | None) -> float:
+    """Proved / broken; NaN where one of them is not known."""
+    return proved / broken if proved is not None and broken else np.nan
+
+
+def radii(name: str, problem: Problem, norm: float, marks: list[float]) -> list[str]:
     """A row of the table of radii."""
-    problem = NETWORKS[name].read(shared_folder(shared)).first(count)
-    model = frown.load(problem.path)
-    plan = plan_for(model, Machine(), model.graph)
-    graph = plan.graph
-    x = torch.from_numpy(problem.x).to(graph.dtype).view(-1, *graph.input_shape)
-    target = torch.from_numpy(problem.target)[:, None]
-    wanted = LabelWins(torch.from_numpy(problem.y), target, graph.output_size, graph.dtype)
-    far = torch.full((len(x),), 1e3)
-    guess = torch.full((len(x),), 0.05 if p == inf else 0.5)
-    region = Region(x, far, p)
-    struck = nearest(graph, region, wanted, guess, STRONG)
-    with torch.inference_mode():
-        low = frown_radii(plan, region, wanted, struck.distance).double()
-        high = struck.distance.double()
-        shown = [f"{float((low / high).mean()):.3f}"]
-        ends = Ends(low.clone(), far, high.clone(), struck.point, False)
-        method, left = Branch(seconds=max(marks)), sorted(marks)
-        began = time.process_time()
-        for update in method.close(plan, region, wanted, ends, Work()):
-            n, spent = update.sample, (time.process_time() - began) / len(x)
-            while left and spent > left[0]:
-                shown.append(f"{float((low / high).mean()):.3f}")
-                left.pop(0)
-            low[n] = max(float(low[n]), update.proved)
-            if update.point is not None:
-                one = region.rows(slice(n, n + 1))
-                high[n] = min(float(high[n]), float(one.distance(update.point[None])))
-    spent = (time.process_time() - began) / len(x)
-    shown += [f"{float((low / high).mean()):.3f}"] * len(left)
-    return [name, f"{p:g}", str(len(x)), *shown, f"{spent:.2f}"]
+    shown: list[str] = []
+    for seconds in sorted(marks):
+        rows, spent = measured(problem, norm, seconds)
+        if not shown:
+            before = [ratio(row.radius_before, row.broken_before) for row in rows]
+            shown = [name, f"{norm:g}", str(len(rows)), f"{np.nanmean(before):.3f}"]
+        after = [ratio(row.radius, row.broken) for row in rows if row.level == "rigorous"]
+        whole, replay = (sum(spent.get(s, 0.0) for s in own) for own in (STAGES, REPLAY))
+        shown += [f"{np.mean(after):.4f}" if len(after) == len(rows) else "not rigorous"]
+        shown += [f"{np.min(after):.3f}"]
+        shown += [f"{whole / len(rows):.2f}", f"{replay / len(rows):.2f}"]
+    return shown
 
 
-def one_radius(file: str, shared: str | None, eps: float, seconds: float, count: int) -> list[str]:
-    """A row of the table of one radius."""
-    folder = shared_folder(shared)
-    with np.load(folder / "data" / "mnist.npz") as data:
-        pixels, labels = data["x_test"][:count] / 255.0, data["y_test"][:count].astype(np.int64)
-    model = frown.load(folder / "models" / file)
-    plan = plan_for(model, Machine(), model.graph)
-    graph = plan.graph
-    x = torch.from_numpy(pixels).to(graph.dtype).view(-1, *graph.input_shape)
-    label = torch.from_numpy(labels)
-    right = (graph.apply(x).flatten(1).argmax(1) == label).nonzero().flatten()
-    x, label = x[right], label[right]
-    others = other_classes(label, graph.output_size)
-    wanted = LabelWins(label, others, graph.output_size, graph.dtype)
-    radius = torch.full((len(x),), eps)
-    region = Region(x, radius, inf, None, torch.zeros_like(x[:1]), torch.ones_like(x[:1]))
-    struck = nearest(graph, region, wanted, radius, STRONG)
-    broken = struck.distance <= radius
-    with torch.inference_mode():
-        proved = wanted.holds(Frown().bound(plan, region, wanted).literals)
-        left = (~proved & ~broken).nonzero().flatten()
-        part, asked = region.rows(left), wanted.rows(left)
-        endless = torch.full((len(left),), inf).double()
-        ends = Ends(torch.zeros(len(left)), part.radius, endless, part.centre, True)
-        began = time.process_time()
-        certain, wrong = set(), set()
-        for update in Branch(seconds=seconds).close(plan, part, asked, ends, Work()):
-            if update.proved > 0:  # there is one radius alone
-                certain.add(update.sample)
-            if update.point is not None:
-                wrong.add(update.sample)
-        spent = time.process_time() - began
-    counts = (len(right), int(proved.sum()), int(broken.sum()), len(certain), len(wrong))
-    open_ = len(left) - len(certain) - len(wrong - certain)
-    return [file, f"{eps:g}", str(count), *map(str, counts), str(open_), f"{spent:.1f}"]
+REPLAY = ("rigorous",)
+STAGES = ("crown", "branch", "search", *REPLAY)
+
+
+def beside(name: str, problem: Problem, seconds: float) -> list[list[str]]:
+    """Rows of the table of single inputs."""
+    shown = []
+    for k, (radius, took) in PEER[name].items():
+        one = Problem(problem.path, *(t[k : k + 1] for t in (problem.x, problem.y, problem.target)))
+        (row,), spent = measured(one, inf, seconds)
+        own = sum(spent.get(stage, 0.0) for stage in STAGES)
+        ends = [f"{v:.5f}" for v in (row.radius, row.broken or inf, row.radius / radius)]
+        cost = [f"{own:.2f}", f"{own + spent['begin']:.2f}", f"{took:g}", f"1/{took / own:.0f}"]
+        shown.append([name, str(k), *ends, row.level, *cost])
+    return shown
+
+
+def own_problem(model: str, data: str, classes: int, count: int | None) -> Problem:
+    """The inputs of a file that a network answers rightly."""
+    with np.load(data) as file:
+        x, y = file["x"].astype(np.float64), file["y"].astype(np.int64)
+    graph = frown.load(model).graph
+    shaped = torch.from_numpy(x).to(graph.dtype).view(-1, *graph.input_shape)
+    right = (graph.apply(shaped).flatten(1).argmax(1).numpy() == y).nonzero()[0][:count]
+    return Problem(Path(model), x[right], y[right], (y[right] + 2) % classes)
 
 
 def main() -> None:
@@ -125,24 +133,29 @@ def main() -> None:
     parser.add_argument("--norm", type=float, default=inf)
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0])
     parser.add_argument("--samples", type=int, help="the first so many inputs")
-    parser.add_argument("--file", help="a network of images, with --eps")
-    parser.add_argument("--eps", type=float)
+    parser.add_argument("--peer", action="store_true", help="one by one, beside alpha-beta-CROWN")
+    parser.add_argument("--model", help="a network of your own, with --data")
+    parser.add_argument("--data", help="its inputs, .npz with x and y")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if (options.file is None) != (options.eps is None):
-        parser.error("--file and --eps go together")
-    if options.file is not None:
-        head = ["network", "eps", "images", "right", "FROWN proves", "attack breaks"]
-        head += ["branching proves", "branching breaks", "open", "CPU s of branching"]
-        seconds, count = max(options.seconds), options.samples or 100
-        rows = [one_radius(options.file, options.shared, options.eps, seconds, count)]
+    if (options.model is None) != (options.data is None):
+        parser.error("--model and --data go together")
+    marks, count = sorted(options.seconds), options.samples
+    if options.model is not None:
+        problem = own_problem(options.model, options.data, 10, count)
+        problems = {Path(options.model).stem: problem}
     else:
-        marks = sorted(options.seconds)
-        head = ["network", "p", "inputs", "FROWN", *(f"{s:g} s" for s in marks), "CPU s per input"]
-        rows = [
-            radii(name, options.shared, options.norm, marks, options.samples)
-            for name in options.networks
-        ]
+        folder = shared_folder(options.shared)
+        problems = {name: NETWORKS[name].read(folder).first(count) for name in options.networks}
+    if options.peer:
+        head = ["network", "input", "proved", "broken", "of the peer's", "level"]
+        head += ["CPU s", "with start and attack", "the peer's", "part"]
+        rows = [row for n, own in problems.items() for row in beside(n, own, max(marks))]
+    else:
+        head = ["network", "p", "inputs", "FROWN"]
+        for s in marks:
+            head += [f"{s:g} s", "least", "CPU s", "replay"]
+        rows = [radii(name, own, options.norm, marks) for name, own in problems.items()]
     print(table(head, rows))
     print(circumstances())
 

@@ -100,6 +100,39 @@ def random_tree(
     )
 
 
+def kink_tree(plan: Plan, literals: int, rng: np.random.Generator, depth: int) -> Tree:
+    """Cuts of a ReLU network at kinks alone, no neuron twice on a way, with multipliers of the
+    right sign there and nowhere else: as branching grows them."""
+    places, slots = plan.slots(plan.graph.output)
+    starts = [places[i].start for i in plan.nonlinear]
+    sizes = [places[i].stop - places[i].start for i in plan.nonlinear]
+    site, neuron, at, lifts = [], [], [], []
+
+    def grow(left: int, sides: dict[int, int]) -> None:
+        k = int(rng.integers(len(sizes)))
+        j = int(rng.integers(sizes[k]))
+        cut = left > 0 and rng.random() > 0.15 and starts[k] + j not in sides
+        if not cut:
+            own = np.zeros(slots)
+            for slot, side in sides.items():
+                own[slot] = -side * rng.choice([0.0, 1e-3, 1.0, 1e3]) * rng.random()
+            at.extend([len(site)] * literals)
+            lifts.extend([own] * literals)
+        site.append(k if cut else LEAF)
+        neuron.append(j if cut else 0)
+        for side in (-1, 1) if cut else ():
+            grow(left - 1, {**sides, starts[k] + j: side})
+
+    grow(depth, {})
+    count = len(at)
+    slopes = torch.from_numpy(rng.uniform(0, 1, (count, slots)))
+    slopes[torch.from_numpy(rng.random((count, slots)) < 0.3)] = torch.nan
+    m = Multipliers.of(torch.from_numpy(np.array(lifts)))
+    rows = Literals(torch.tensor(at), torch.arange(count) % literals, slopes, m)
+    point = torch.zeros(len(site), dtype=torch.float64)
+    return Tree(torch.tensor(site), torch.tensor(neuron), point, rows)
+
+
 def _case(
     path: Path,
     x: np.ndarray,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,11 @@ from frown.errors import InvalidInput
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact, Frown
-from frown.methods.branch.ascent import Bases, Leaves, ascend
+from frown.methods.branch.ascent import Ascent, Bases, Leaves, ascend
 from frown.methods.branch.passes import Dense, General, Passes, passes
+from frown.methods.branch.pieces import Ball, Piece, empty, nearest
 from frown.methods.branch.radii import Limits
+from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch
 from frown.methods.exact.distance import exact
 from frown.problem.property import LabelWins, LinearProperty, Property, other_classes
@@ -211,7 +214,7 @@ def test_trees_prove_what_was_found(seed: int) -> None:
     graph = zoo.mlp(Relu(), (3, 8, 8, 3), seed)
     plan = Plan(graph)
     region, wanted = question(graph, seed, inf)
-    low, _, last = closed(graph, region, wanted, seconds=20)
+    low, _, last = closed(graph, region, wanted, seconds=20, gap=0.01)
     assert isinstance(last, Update) and isinstance(last.proof, Branched)
     (trees,) = last.proof.trees
     ball = region.with_radius(torch.full_like(region.radius, low * 0.999))
@@ -375,3 +378,82 @@ def test_execution_in_single_precision_is_refused_for_trees() -> None:
     model = frown.load(module, torch.zeros(1, 2))
     with pytest.raises(InvalidInput, match="take the method frown"):
         asking.certify(model, torch.zeros(1, 2), method=Branch(), deployed="float32")
+
+
+def test_prices_of_an_empty_piece_outweigh_the_row() -> None:
+    """Two sides that exclude each other by a hair, and a row far below 0."""
+    rng = np.random.default_rng(0)
+    slope = rng.normal(size=(3, 4))
+    slope[1] = -slope[0]
+    shift = np.array([-1e-4, -1e-4, 0.3])  # z0 >= 0 and z1 = -z0 - 2e-4 >= 0
+    side, held = np.ones(3), np.array([True, True, False])
+    for p in (1.0, inf):
+        ball = Ball.of(Region(torch.zeros(1, 4), torch.ones(1), p))
+        piece = Piece(slope, shift, rng.normal(size=4), -50.0, side, held)
+        price = empty(piece, ball, 0.5, 5.0)
+        assert price is not None and (price >= 0).all() and price[2] == 0
+        # The least of row - price . side z over the ball.
+        coef = piece.row - (price * side) @ slope
+        size = np.abs(coef).sum() if p == inf else np.abs(coef).max()
+        assert piece.const - float((price * side) @ shift) - 0.5 * size > 0
+
+
+@pytest.mark.parametrize("p", [1.0, inf])
+def test_the_nearest_point_of_a_piece_is_that_of_the_whole_program(p: float) -> None:
+    """Sides join the program when they are violated; all of them hold in the end."""
+    linprog = pytest.importorskip("scipy.optimize").linprog
+    found = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        n, sides = 5, 30
+        slope, inside = rng.normal(size=(sides, n)), rng.normal(size=n)
+        shift = -slope @ inside * (1 - rng.random(sides) * 0.3)
+        side = np.where(slope @ inside + shift > 0, 1.0, -1.0)
+        row = rng.normal(size=n)
+        piece = Piece(slope, shift, row, float(-row @ inside) - 0.1, side, np.ones(sides, bool))
+        clipped = seed % 2 == 1
+        limits = (torch.full((1, n), -2.0), torch.full((1, n), 1.5)) if clipped else (None, None)
+        region = Region(torch.zeros(1, n), torch.ones(1), p, None, *limits)
+        x = nearest(piece, Ball.of(region), 20.0, 1.0, 5.0)
+        # min t with the sides, the row at most 0, and |x|_p <= t.
+        above = np.hstack([-side[:, None] * slope, np.zeros((sides, n + 1))])
+        last = np.append(row, np.zeros(n + 1))[None]
+        size = np.hstack([np.eye(n), -np.eye(n), np.zeros((n, 1))])
+        other = np.hstack([-np.eye(n), -np.eye(n), np.zeros((n, 1))])
+        total = np.hstack([np.zeros((n, n)), np.eye(n), -np.ones((n, 1))])
+        if p == 1:
+            total = np.concatenate([np.zeros(n), np.ones(n), [-1.0]])[None]
+        matrix = np.vstack([above, last, size, other, total])
+        high = np.concatenate([side * shift, [-piece.const], np.zeros(2 * n + len(total))])
+        ends = [(-2.0, 1.5) if clipped else (None, None)] * n + [(0, None)] * (n + 1)
+        whole = linprog(np.append(np.zeros(2 * n), 1.0), matrix, high, bounds=ends)
+        if whole.status != 0 or whole.fun > 20:
+            assert x is None
+            continue
+        assert x is not None
+        found += 1
+        length = np.abs(x).max() if p == inf else np.abs(x).sum()
+        assert abs(length - whole.fun) <= 1e-4 * (1 + whole.fun)
+        assert (side * (slope @ x + shift) >= -1e-6).all() and row @ x + piece.const <= 1e-9
+    assert found > 4
+
+
+def test_time_for_the_replay_is_kept_back() -> None:
+    """A search whose proofs are replayed ends earlier than its limit says."""
+    graph = zoo.mlp(Relu(), (3, 8, 8, 3), 1)
+    region, wanted = question(graph, 1, inf)
+    one = torch.ones_like(region.radius)
+    own = passes(Plan(graph))
+    assert own is not None
+    kept = []
+    for replayed_ in (False, True):
+        ends = Ends(0 * one, 3 * one, inf * one.double(), region.centre, False, replayed_)
+        limits = Limits(20, 0.01, False)
+        search = ReluSearch(
+            Plan(graph), own, region, wanted, ends, Frown(), limits, Work(), Ascent()
+        )
+        with torch.inference_mode():
+            for _ in search.run(region.centre):
+                pass
+        kept.append(search._replay())
+    assert kept[0] == 0 < kept[1] < 5

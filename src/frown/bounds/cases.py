@@ -79,19 +79,24 @@ def replay_tree(
     empty = torch.zeros(len(tree), dtype=torch.bool)
     used: list[AlongTree] = []
     dense = _dense(root, sample, tree)
+
+    def bound(which: Tensor) -> None:
+        for own in _bounded_rows(root, sample, tree, property, which, dense):
+            empty[own.at] |= own.crossed
+            found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
+            used.append(own.along)
+
     if doubts is not None and len(doubts):
-        some = useful[torch.isin(rows.node[useful], doubts)]
-        again = _bounded_rows(root, sample, tree, property, some, dense)
-        known = torch.cat([torch.where(own.crossed, torch.inf, own.bound) for own in again])
-        still = rows.node[some][~(known > 0)].unique()
+        doubtful = torch.isin(rows.node[useful], doubts)
+        bound(useful[doubtful])
+        known = found.view(-1, count)[doubts]
+        still = doubts[~empty[doubts] & (~(known > 0) & wanted).any(1)]
         if len(still):
             nothing = torch.full((count,), -torch.inf, dtype=torch.float64)
             none = torch.zeros(0, root.plan.slots(root.plan.graph.output)[1])
-            return Replayed(tree, nothing, still, some[:0], 0, none, none)
-    for own in _bounded_rows(root, sample, tree, property, useful, dense):
-        empty[own.at] |= own.crossed
-        found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
-        used.append(own.along)
+            return Replayed(tree, nothing, still, useful[:0], 0, none, none)
+        used.clear()  # rows are told in order, hence once more
+    bound(useful)
     bare = tree.leaves[~torch.isin(tree.leaves, rows.node[useful])]
     for index in _batches(root, bare):
         empty[index] = _cut(root, sample, tree, index)[1]

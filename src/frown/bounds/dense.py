@@ -5,9 +5,9 @@ boxes, weights and what rounding is charged with they share. So a pass of all of
 products of matrices, (neurons, rows) each. The charges are those of `arithmetic.charged`: whatever
 is rounded away of a coefficient is a linear form on values whose size is known.
 
-On ReLU the lines need no search: a z >= a s z for a >= 0 and any s in [0, 1], with intercept 0;
-above there is the chord; on a side of a kink the function is a line. A multiplier m <= 0 on the side
-z >= 0, or m >= 0 on the other, adds m z <= 0 and costs nothing.
+On ReLU the lines need no search: max(z, 0) >= s z for any s in [0, 1], above there is the chord,
+and on a side of the kink the function is a line. A multiplier m <= 0 on the side z >= 0, or m >= 0
+on the other, adds m z <= 0, and less is lost where the box leaves out 0.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class DenseRows:
         most = torch.maximum(-s * low, high - s * high)
         most = above(most, 4 * UNIT * (low.abs() + high.abs()))
         self.rise = torch.where(crossing, most.clamp(min=0), 0.0)[:, None]
+        self.away = low.clamp(min=0).maximum((-high).clamp(min=0))[:, None]  # from 0, at least
         reads = [plan.graph.nodes[i].inputs[0] for i in plan.nonlinear]
         self.size = torch.cat([weights.value[j][sample].flatten() for j in reads])[:, None]
 
@@ -117,7 +118,9 @@ class DenseRows:
 
     def crossed(self, cut: Tensor) -> Tensor:
         """(rows,) whether a side of (slots, rows) contradicts the boxes: no point is there."""
-        return ((cut > 0) & (self.upper < 0)[:, None] | (cut < 0) & (self.lower > 0)[:, None]).any(0)
+        return ((cut > 0) & (self.upper < 0)[:, None] | (cut < 0) & (self.lower > 0)[:, None]).any(
+            0
+        )
 
     def bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
         """(rows,) proven lower bounds of coef (rows, outputs) . outputs + const (rows,), and
@@ -150,8 +153,12 @@ class DenseRows:
             torch.logical_and(here >= 0, open_[part] > 0, out=used[part])
             here = (below_ * low[part]).addcmul_(above_, high[part])
             here += held.lift[part]
-            # Of what a product, its rounding and that of the sum may lose.
-            sizes = here.abs().add_(held.lift[part].abs())
+            # -max(m l, m u), where the box leaves out 0
+            lift = held.lift[part].abs()
+            gain = self.away[part].T @ lift
+            account.add(gain[0], gain[0] * gamma(len(here) + 8))
+            # What a product, its rounding and that of the sum may lose.
+            sizes = here.abs().add_(lift)
             account.charge += (self.size[part].T @ sizes)[0] * (8 * UNIT)
         account.charge += TINY * self.lost
         return self._lowest(here, account), used

@@ -127,6 +127,7 @@ class Ends:
     broken: Tensor  # (N,) the radii of the nearest counterexamples; inf where there is none
     point: Tensor  # (N, *input shape) these counterexamples; the centre where there is none
     single: bool  # whether only `limit` is asked about: no smaller radius is of use
+    replayed: bool = False  # whether proofs are replayed afterwards, in the same time
 
 
 @dataclass(frozen=True, slots=True)

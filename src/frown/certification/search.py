@@ -504,7 +504,8 @@ class RadiusSearch:
         """Both ends of brackets moved towards each other, by a method that does so."""
         begun, of = self._begun, self._of
         radius, points = broken.ends(begun)
-        ends = Ends(self._bracket.proved.clone(), begun.limit, radius, points, of.single)
+        proved, replayed = self._bracket.proved.clone(), of.proofs > 0
+        ends = Ends(proved, begun.limit, radius, points, of.single, replayed)
         self._unbranched = Unbranched(ends.proved.clone(), broken.radius.copy())
         if self._proofs is not None:
             self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))

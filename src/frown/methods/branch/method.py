@@ -43,8 +43,10 @@ class Branch(Closing):
     inner: Annotated[
         Method, Option("what bounds the network before it is cut", ("crown", "frown"))
     ] = field(default_factory=Frown)
-    seconds: Annotated[float, Option("CPU seconds of branching, for each input", above=0)] = 10.0
-    gap: Annotated[float, Option("broken / proved - 1 that is enough", above=0, below=1)] = 0.01
+    seconds: Annotated[
+        float, Option("CPU seconds of branching and of its replay, for each input", above=0)
+    ] = 10.0
+    gap: Annotated[float, Option("broken / proved - 1 that is enough", above=0, below=1)] = 0.001
     ascent: Ascent = field(default_factory=Ascent)
 
     def __post_init__(self) -> None:

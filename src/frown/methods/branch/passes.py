@@ -42,6 +42,7 @@ class Passes(ABC):
     slots: int
     heads: int  # how many numbers a row starts from
     parts: list[slice]  # the slots of every nonlinear node
+    replay: float = 1.0  # what a leaf's replay takes, as a part of what bounding it took
 
     @abstractmethod
     def head(self, coef: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,6 +124,8 @@ def _dense(plan: Plan) -> list[Linear] | None:
 
 class Dense(Passes):
     """A chain of dense layers: nothing but products of small matrices."""
+
+    replay = 0.2
 
     def __init__(self, plan: Plan, layers: list[Linear]) -> None:
         self.plan = plan

@@ -22,6 +22,7 @@ from frown.methods.lp.solvers import needed, quiet_highs
 from frown.problem.region import Region
 
 Array = NDArray[np.float64]
+CLOSE = 8  # sides that a program begins with, and those it gets at a time
 NUDGE = 1e-6  # of a row's value at the centre: how far below 0 counterexamples are sought
 
 
@@ -168,46 +169,68 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
         return None
     duals = np.asarray(model.getSolution().row_dual)[: len(piece.side)]
     reach = float(np.abs(piece.row) @ np.maximum(down, up))  # no less than what other balls reach
-    least = piece.const + float(piece.row @ ball.centre) - reach
-    price: Array = np.where(piece.held, np.maximum(duals, 0), 0.0)
-    return price * (4 * max(abs(least), 1e-6) / gives)
+    below = float(abs(piece.const + piece.row @ ball.centre)) + reach
+    price: Array = np.where(piece.held, np.maximum(duals, 0), 0.0) * (4 * below / gives)
+    return price
 
 
 def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) -> Array | None:
-    """The nearest point (features,) of a piece where its row is at most 0, within radius `most`."""
+    """The nearest point (features,) of a piece where its row is at most 0, within radius `most`.
+
+    Few of the sides matter: the program has those that are close, and then those it violates.
+    """
+    at = piece.side * (piece.shift + piece.slope @ ball.centre)
+    sides, room = -(piece.side[:, None] * piece.slope)[piece.held], at[piece.held]
+    reach = np.maximum(np.abs(sides) @ (most * ball.scale), 1e-30)  # sides d <= room
+    last = -NUDGE * unit - piece.const - float(piece.row @ ball.centre)
+    used = np.argsort(room / reach)[:CLOSE]
+    while True:
+        rows = np.vstack([piece.row, sides[used]])
+        step = _nearest(rows, np.append(last, room[used]), ball, most, seconds)
+        if step is None:
+            return None
+        beyond = (sides @ step - room) / reach
+        beyond[used] = 0
+        if beyond.max(initial=0) <= 1e-9:
+            return ball.centre + step
+        worst = np.argsort(-beyond)[:CLOSE]
+        used = np.append(used, worst[beyond[worst] > 1e-9])
+
+
+def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) -> Array | None:
+    """The shortest step d (features,) with rows d <= high, no longer than `most`."""
     highspy = needed("highspy")
     features = len(ball.centre)
-    low, high = _rows(piece, ball.centre)
-    last = -NUDGE * unit - piece.const - float(piece.row @ ball.centre)
-    matrix = np.vstack([piece.slope, piece.row])
-    low, high = np.append(low, -inf), np.append(high, last)
     down, up = ball.reach(most)
     model, lp = _model(seconds), highspy.HighsLp()
     if ball.p == inf:
-        # -t scale <= d <= t scale, with t the distance.
-        eye = np.eye(features)
-        ways = np.vstack(
-            [np.hstack([eye, -ball.scale[:, None]]), np.hstack([-eye, -ball.scale[:, None]])]
+        # d = e - t scale with 0 <= e <= 2 t scale, t the distance.
+        scale, eye = ball.scale[:, None], np.eye(features)
+        cut = np.minimum(down, up) < most * ball.scale  # by the valid range
+        matrix = np.vstack(
+            [
+                np.hstack([rows, -rows @ scale]),
+                np.hstack([eye, -2 * scale]),
+                np.hstack([eye, -scale])[cut],
+            ]
         )
-        matrix = np.vstack([np.hstack([matrix, np.zeros((len(low), 1))]), ways])
-        low = np.append(low, np.full(2 * features, -inf))
-        high = np.append(high, np.zeros(2 * features))
+        low = np.append(np.full(len(rows) + features, -inf), -down[cut])
+        high = np.concatenate([high, np.zeros(features), up[cut]])
         cost = np.append(np.zeros(features), 1.0)
-        _fill(lp, matrix, low, high, np.append(-down, 0.0), np.append(up, most), cost)
+        ends = np.append(2 * most * ball.scale, most)
+        _fill(lp, matrix, low, high, np.zeros(features + 1), ends, cost)
     else:
-        matrix = np.hstack([matrix, -matrix])
         safe = np.where(ball.scale > 0, ball.scale, 1.0)
-        _fill(
-            lp, matrix, low, high, np.zeros(2 * features), np.append(up, down), np.tile(1 / safe, 2)
-        )
+        low, cost = np.full(len(rows), -inf), np.tile(1 / safe, 2)
+        ends = np.append(up, down)
+        _fill(lp, np.hstack([rows, -rows]), low, high, np.zeros(2 * features), ends, cost)
     model.passModel(lp)
     model.run()
     if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     v = np.asarray(model.getSolution().col_value)
-    step = v[:features] if ball.p == inf else v[:features] - v[features:]
-    found: Array = ball.centre + step
-    return found
+    step: Array = v[:features] - (v[features] * ball.scale if ball.p == inf else v[features:])
+    return np.clip(step, -down, up)
 
 
 def _rows(piece: Piece, centre: Array) -> tuple[Array, Array]:

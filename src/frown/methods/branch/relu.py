@@ -91,7 +91,8 @@ class ReluSearch:
             for n in range(self.count)
         ]
         self.batch = batch
-        self.total = 0  # leaves bounded
+        self.total, self.spent = 0, 0.0  # leaves bounded, and seconds that took
+        self.replayed = ends.replayed
         self.turn = 0
         self.pieces = Pieces(plan) if region.p in (1, inf) and region.split is None else None
         self.points: dict[int, Tensor] = {}
@@ -105,7 +106,6 @@ class ReluSearch:
         """Close brackets until time is up, from counterexamples `points` (N, *shape)."""
         began = time.process_time()
         deadline = began + self.limits.seconds * self.count
-        self.deadline = deadline
         if self.pieces is not None and not self.limits.single:
             for own in self.inputs:
                 if isfinite(own.high):
@@ -113,7 +113,9 @@ class ReluSearch:
         for own in self.inputs:
             self._next(own)
         try:
-            while time.process_time() < deadline and not self.work.clock.expired():
+            while time.process_time() + self._replay() < deadline:
+                if self.work.clock.expired():
+                    break
                 active = [own for own in self.inputs if not own.done]
                 if not active:
                     break
@@ -122,7 +124,9 @@ class ReluSearch:
                     yield from self._roots(waiting[:64])
                     continue
                 chosen = self._choose([own for own in active if not own.waiting])
+                before = time.process_time()
                 yield from self._step(chosen)
+                self.spent += time.process_time() - before
                 if self.nodes.bytes > self.work.memory // 2:
                     break
         except OutOfTime:
@@ -132,6 +136,13 @@ class ReluSearch:
                 yield Update(
                     own.number, own.low, complete=False, remark="branching ran out of time"
                 )
+
+    def _replay(self) -> float:
+        """The seconds that replaying the trees of what is proved should take."""
+        if not self.replayed or not self.total:
+            return 0.0
+        leaves = sum(own.seen[-1][1] for own in self.inputs if own.seen)
+        return leaves * self.passes.replay * self.spent / self.total
 
     def _choose(self, active: list[Input]) -> list[int]:
         """Leaves of all inputs, an equal number of each as far as they go; deepest first."""
@@ -275,9 +286,19 @@ class ReluSearch:
         for k, point in found.broken:
             n = int(sample[k])
             far = self._distance(n, point)
-            if far < self.inputs[n].high and far < nearest_.get(n, (inf, point))[0]:
+            closest = min(self.inputs[n].high, nearest_[n][0] if n in nearest_ else inf)
+            if far < closest and self._violates(n, point):
                 nearest_[n] = far, point
         return {n: point for n, (_, point) in nearest_.items()}
+
+    def _violates(self, n: int, point: Tensor) -> bool:
+        """True if a point at which some literal fails violates the property: all literals of one
+        clause must fail."""
+        if len(self.clause) == self.property.clauses:
+            return True
+        wanted = self.property.rows(slice(n, n + 1))
+        values = self.plan.graph.apply(point[None]).flatten(1)
+        return bool((wanted.margins(wanted.literals(values)) <= 0).any())
 
     def _settle(self, own: Input) -> Iterator[Update]:
         """Conclude what an input's leaves amount to by now."""
