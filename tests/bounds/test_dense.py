@@ -20,7 +20,6 @@ from frown.bounds.dense import DenseRows, Held, dense_runs
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
-from frown.bounds.rule import LeastArea
 from frown.bounds.tree import Tree
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
@@ -29,6 +28,7 @@ from frown.problem.property import LabelWins, other_classes
 from frown.problem.region import Region
 from frown.relax import Tanh
 from frown.relax.piecewise import Relu
+from frown.relax.relaxation import LeastArea
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charges, bounded, charged_form
-from frown.bounds.arithmetic.gather import Blocks
 from frown.bounds.arithmetic.minima import ball_gain, enclosing
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay
+from frown.bounds.rows import Blocks
 from frown.graph.affine import Linear, Scale
 from frown.graph.selection import Reshape
 from frown.relax.piecewise import Relu
