@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from frown.jobs.interrupt import Interrupt
+from frown.jobs.job import Interrupt
 
 
 class Finaliser:

@@ -6,6 +6,9 @@ import hashlib
 import os
 import platform
 import shlex
+import signal
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,7 +16,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -36,7 +40,6 @@ from frown.errors import (
     OutputError,
 )
 from frown.jobs.files import Origin, ResultFiles, writing
-from frown.jobs.interrupt import Interrupt
 from frown.jobs.options import (
     CertifyRequest,
     parse_numbers,
@@ -445,3 +448,33 @@ def _about(request: CertifyRequest, model: Model, data: Dataset, origin: Origin)
             **{name: metadata.version(name) for name in ("torch", "numpy", "onnxruntime")},
         },
     }
+
+
+class Interrupt:
+    """While it is entered, SIGINT raises KeyboardInterrupt as usual, and is remembered.
+
+    So Ctrl-C cannot be lost: Python forgets an interrupt that reaches it inside a finaliser.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if default and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise it again if it was lost on its way."""
+        if self.asked and not isinstance(sys.exception(), KeyboardInterrupt):
+            raise KeyboardInterrupt
