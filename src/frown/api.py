@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,43 +13,23 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
-from frown.bounds.arithmetic.float32 import check_execution
 from frown.bounds.method import Method
-from frown.bounds.plan import Plan
-from frown.bounds.work import (
-    NO_LIMIT,
-    Clock,
-    Machine,
-    OutOfTime,
-    in_plain_surroundings,
-    now,
-    pool_of,
-)
+from frown.bounds.work import Clock, Machine, OutOfTime, in_plain_surroundings, now, pool_of
 from frown.certification.attack import PGD
-from frown.certification.certificates import Certificates
 from frown.certification.falsify import Falsifier
 from frown.certification.inspect import Bounded, bounded
-from frown.certification.prove import Estimate, Prover, Rigorous, proof_of
+from frown.certification.procedure import Procedure, plan_for
+from frown.certification.prove import Estimate, Rigorous, proof_of
 from frown.certification.results import Certification, Row, Sensitivity
-from frown.certification.run import (
-    LITTLE,
-    Outcome,
-    Progress,
-    Stages,
-    Watch,
-    batch_size,
-    each,
-    outcomes,
-    parts_of,
-)
-from frown.certification.search import At, Largest, Searcher, search_of
+from frown.certification.run import LITTLE, Outcome, Progress, Watch, each
+from frown.certification.search import At, Largest, search_of
+from frown.certification.spread.driver import shared
 from frown.certification.statement import KEY, Statement, statement_of
 from frown.certification.verdict import Verdict
 from frown.certification.witness import Group, Posed, Witness
 from frown.errors import InvalidInput
 from frown.graph.graph import Graph, Node
 from frown.graph.selection import Reshape
-from frown.graph.simplify import simplify, tidy, without_batch_axis
 from frown.methods import described, method_of
 from frown.methods.branch.method import Branch
 from frown.methods.frown.network import Frown
@@ -71,8 +50,6 @@ __all__ = ["Progress", "Question", "bound", "certify", "load", "plan_for", "sens
 BRIEFLY = 1.0  # seconds that the attack on a query takes before any bound, or a tenth of its time
 FIRST_ROUNDS = 3  # of that attack, at the most
 ATTACKS = 0.2  # of a proof's time is for attacks beside it
-CHECK = 4.0  # times as long as a proof is what a check of it is taken to last
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @in_plain_surroundings
@@ -277,37 +254,11 @@ class Question:
         # Labels are compared in what comes before a last function that keeps the order over the
         # reals. Executed, it may round two outputs to one; other properties are about values.
         ordered = execution is None and isinstance(problem.property, LabelWins)
-        graph = model.ranking if ordered else model.graph
-        plan = plan_for(model, machine, graph)
-        method.refuse(plan, problem.regions.p)
-        size = machine.batch or batch_size(plan, method, machine.work(), len(problem))
-        if clock == NO_LIMIT and machine.batch is None:
-            parts = parts_of(len(problem), size)
-        else:  # equal parts of the time
-            parts = np.split(np.arange(len(problem)), range(size, len(problem), size))
-        chosen = tuple(p for p in parts if wanted is None or wanted[p].any())
-        exact = None
-        if isinstance(proof, Rigorous):
-            exact = Plan(tidy(graph))
-            if execution is not None:
-                check_execution(exact.graph)
-
-        def stages(taken: ExitStack) -> Stages:
-            certificates = None
-            if isinstance(proof, Rigorous) and proof.certified:
-                certificates = Certificates.open(model, problem, proof, taken)
-            pool = taken.enter_context(pool_of(machine.workers if method.singly else 1))
-            after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")
-            single = problem.regions.radius is not None
-            work = machine.work(clock, pool)
-            straight = certificates is not None or bool(execution)
-            searcher = Searcher(model, plan, method, self.tol, single, work, after, straight)
-            prover = None
-            if exact is not None:
-                prover = Prover(searcher, exact, certificates is not None, execution or "")
-            return Stages(searcher, attack, prover, certificates, chosen)
-
-        return outcomes(stages, problem, watch)
+        single = problem.regions.radius is not None
+        procedure = Procedure(model, method, proof, attack, machine, self.tol, single, ordered)
+        method.refuse(procedure.plan, problem.regions.p)
+        assert procedure.exact is not None or isinstance(proof, Estimate)
+        return shared(procedure, problem, watch, clock, wanted)
 
     def certified(
         self,
@@ -323,17 +274,22 @@ class Question:
             raise InvalidInput(f"watch must be a frown.Watch, not {watch!r}")
         told = watch or Watch()
         clock = machine.clock(began) if isinstance(machine, Machine) else Clock()
-        rows, found = list[Row](), dict[Any, NDArray[np.float64]]()
+        rows, found = dict[int, Row](), dict[Any, NDArray[np.float64]]()
 
         def take(outcome: Outcome) -> None:
-            rows.extend(outcome.rows)
+            rows.update(zip(outcome.places, outcome.rows, strict=True))
             found.update(outcome.counterexamples)
             told.finished(outcome)
 
         each(self.outcomes(method, proof, attack, machine, told, clock), take)
         settings = self.settings(method, proof, attack, machine)
         return Certification(
-            tuple(rows), found, self.model.name, self.model.digest, settings, __version__
+            tuple(rows[n] for n in sorted(rows)),
+            found,
+            self.model.name,
+            self.model.digest,
+            settings,
+            __version__,
         )
 
     def settings(
@@ -356,6 +312,7 @@ class Question:
             "device": machine.device,
             "time_limit": machine.seconds,
             "memory": machine.memory,
+            "time_each": machine.each,
             "batch": machine.batch,
             "workers": machine.workers,
             **described(method),
@@ -383,6 +340,8 @@ class _Verification:
         watch: Watch,
         clock: Clock,
     ) -> None:
+        # Attacks go on beside proofs, in this process.
+        machine = replace(machine, workers=machine.workers or 1)
         self.model, self.machine, self.watch, self.clock = model, machine, watch, clock
         self.posed = Posed.of(model, query)
         self.plan = plan_for(model, machine, model.graph)
@@ -532,7 +491,7 @@ def bound(
     with torch.inference_mode():
         wanted = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
         ball = regions.on(graph).with_radius(radius)
-        with pool_of(machine.workers if chosen.singly else 1) as pool:
+        with pool_of((machine.workers or 1) if chosen.singly else 1) as pool:
             own = replace(work, pool=pool)
             return bounded(plan, ball, wanted, chosen, model.input_shape, own)
 
@@ -584,24 +543,3 @@ def _model(model: object) -> Model:
         f"a {kind} is no model to bound: give frown.load(path) or, of a torch module, "
         "frown.load(module, torch.zeros(1, ...)) with an example of its inputs"
     )
-
-
-def plan_for(model: Model, machine: Machine, given: Graph) -> Plan:
-    """A graph of the model as the methods take it: simplified, in the wanted precision."""
-    try:
-        device = torch.device(machine.device)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
-        reason = str(error).splitlines()[0][:120]
-        raise InvalidInput(f"device {machine.device!r} is not available: {reason}") from None
-    if device.type == "meta":
-        raise InvalidInput("device 'meta' holds no numbers; choose cpu or cuda")
-    key = ("plan", machine.dtype, str(device), "outputs" if given is model.graph else "scores")
-    if key not in model.memo:
-        graph = simplify(given)
-        if len(model.input_shape) < len(graph.input_shape):  # the model has a batch axis of its own
-            graph = without_batch_axis(graph)
-        model.memo[key] = Plan(graph.to(_DTYPES[machine.dtype], device))
-    plan: Plan = model.memo[key]
-    return plan

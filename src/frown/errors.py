@@ -55,6 +55,12 @@ class AccuracyTooLow(FrownError):
     exit_code = 8
 
 
+class WorkersLost(FrownError):
+    """Workers cannot be started, or inputs have no answer because theirs were lost."""
+
+    exit_code = 9
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An operator that has no bounds, and why not."""

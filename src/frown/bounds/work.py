@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -9,7 +10,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -130,6 +131,18 @@ def pool_of(count: int) -> Iterator[Pool]:
         yield Pool(count, executor)
 
 
+def cores() -> int:
+    """The number of cores that this process may use: its affinity, within a container's quota."""
+    known = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.exists():
+        most, _, period = quota.read_text().strip().partition(" ")
+        if most.isdigit() and period.isdigit() and int(period) > 0:
+            count = min(count, ceil(int(most) / int(period)))
+    return max(1, count)
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """Limits of one computation. Bounds do not depend on them beyond rounding."""
@@ -148,11 +161,13 @@ class Machine:
         dtype: the precision of the search, "float32" or "float64".
         memory: bytes, or text such as "4G"; None: half of what is free.
         seconds: a time limit, after which every input keeps what is proved; None: none.
+        each: a time limit for every input, of which those of a batch share the sum.
         batch: inputs at a time; None: as many as memory allows, 64 at the most.
-        workers: processes that share the programs of `LP`.
+        workers: processes that share the inputs (or, of one input, the programs of `LP`), with one
+            thread each; None: as many as the process may use cores where that pays, else 1.
 
-    Nothing but `seconds` changes a radius beyond rounding. Raises InvalidInput for values that make
-    no sense.
+    Nothing but `seconds` and `each` changes a radius beyond rounding. Raises InvalidInput for
+    values that make no sense.
     """
 
     device: Annotated[str, Option("where to compute: cpu, cuda, cuda:1, ...", panel=PANEL)] = "cpu"
@@ -166,10 +181,22 @@ class Machine:
         float | None,
         Option("seconds; what is proved by then counts", above=0, flag="time-limit", panel=PANEL),
     ] = None
+    each: Annotated[
+        float | None,
+        Option(
+            "seconds for every input, shared in batches", above=0, flag="time-each", panel=PANEL
+        ),
+    ] = None
     batch: Annotated[int | None, Option("inputs at a time", least=1, panel=PANEL)] = None
     workers: Annotated[
-        int, Option("processes that share the programs of lp", least=1, most=MOST, panel=PANEL)
-    ] = 1
+        int | None,
+        Option(
+            "processes that share the inputs (default: one per core where that pays)",
+            least=1,
+            most=MOST,
+            panel=PANEL,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from frown_check.checker import Claim
 
 SUFFIX = ".frown"
+LATE = "the time limit came before its certificate was checked"
+OTHER = "the checker accepted another statement"
 
 
 @dataclass(frozen=True)
@@ -84,26 +86,24 @@ class Certificates:
         """Write a batch's certificates and, if asked to, have each checked while time is left;
         yields what is done after every file."""
         regions, kept = findings.begun.problem.regions, Kept()
+        places = {n: k for k, n in enumerate(findings.begun.right.tolist())}
         for n in compared.mismatch:  # one of an earlier run says what no longer holds
             (self.folder / f"{regions.name(n)}{SUFFIX}").unlink(missing_ok=True)
         for n, content in findings.certificates.items():
             if n in compared.mismatch:
                 continue
-            file = self.folder / f"{regions.name(n)}{SUFFIX}"
-            try:
-                write_whole(file, content)
-            except OSError as error:
-                raise OutputError(f"{file} cannot be written: {error.strerror}") from None
+            file = self.put(regions.name(n), content)
             written = replace(kept, files={**kept.files, n: file.name})
             if not self.check:
                 kept = written
             else:
                 yield kept if self.passing else written
-                refused = self._refused(file, findings, n, clock)
+                radius = float(findings.radius[places[n]])
+                refused = self.refused(file, findings.begun.problem, n, radius, clock)
                 if refused is None:
                     kept = replace(written, checked=kept.checked | {n})
                 else:
-                    kept = written if refused == _LATE else kept
+                    kept = written if refused == LATE else kept
                     kept = replace(kept, remarks={**kept.remarks, n: refused})
                 if n not in kept.files or self.passing:
                     # Leave no file that was checked and is not what its row says.
@@ -112,8 +112,19 @@ class Certificates:
                     kept = replace(kept, files={})
             yield kept
 
-    def _refused(self, file: Path, findings: Findings, n: int, clock: Clock) -> str | None:
-        """Why the checker does not confirm a row; None: it does."""
+    def put(self, name: str, content: bytes) -> Path:
+        """Write the certificate of an input that goes by a name; OutputError where that fails."""
+        file = self.folder / f"{name}{SUFFIX}"
+        try:
+            write_whole(file, content)
+        except OSError as error:
+            raise OutputError(f"{file} cannot be written: {error.strerror}") from None
+        return file
+
+    def refused(
+        self, file: Path, problem: Problem, n: int, radius: float, clock: Clock
+    ) -> str | None:
+        """Say why the checker does not confirm that input n has a radius; None: it does."""
         import frown_check
 
         assert self.model.path is not None
@@ -121,38 +132,38 @@ class Certificates:
             clock.check()
             verdict = frown_check.check(file, self.model.path, lambda _: clock.check())
         except OutOfTime:
-            return _LATE
+            return LATE
         if not verdict.accepted:
             return f"the checker refused: {verdict.reason}"
-        if verdict.claim is None or not self._meant(verdict.claim, findings, n):
-            return "the checker accepted another statement"
+        if verdict.claim is None or not _meant(verdict.claim, problem, n, radius):
+            return OTHER
         return None
 
-    def _meant(self, claim: Claim, findings: Findings, n: int) -> bool:
-        """True if a claim is what the row of input n is going to say."""
-        problem, place = findings.begun.problem, findings.begun.right.tolist().index(n)
-        regions = problem.regions
 
-        def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:
-            if claimed is None or own is None:
-                return claimed is own
-            own = own[n if len(own) > 1 else 0]
-            return np.array_equal(
-                claimed, np.broadcast_to(own, regions.x.shape[1:]).reshape(claimed.shape)
-            )
+def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:
+    """True if a claim is what the row of input n is going to say."""
+    regions = problem.regions
 
-        lower, upper = (regions.range.lower, regions.range.upper) if regions.range else (None, None)
-        ends = same(claim.lower, lower) and same(claim.upper, upper)
-        if not ends or claim.box != regions.box or not _states(claim, problem.property, n):
-            return False
-        scale = np.ones((1, 1)) if regions.scale is None else regions.scale
-        return regions.box or (
-            same(claim.scale, scale)
-            and np.array_equal(claim.ball.ravel(), regions.balls().ravel())
-            and claim.radius >= float(findings.radius[place])
-            and claim.norm == regions.p
-            and np.array_equal(claim.centre.ravel(), regions.x[n].ravel())
+    def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:
+        if claimed is None or own is None:
+            return claimed is own
+        own = own[n if len(own) > 1 else 0]
+        return np.array_equal(
+            claimed, np.broadcast_to(own, regions.x.shape[1:]).reshape(claimed.shape)
         )
+
+    lower, upper = (regions.range.lower, regions.range.upper) if regions.range else (None, None)
+    ends = same(claim.lower, lower) and same(claim.upper, upper)
+    if not ends or claim.box != regions.box or not _states(claim, problem.property, n):
+        return False
+    scale = np.ones((1, 1)) if regions.scale is None else regions.scale
+    return regions.box or (
+        same(claim.scale, scale)
+        and np.array_equal(claim.ball.ravel(), regions.balls().ravel())
+        and claim.radius >= radius
+        and claim.norm == regions.p
+        and np.array_equal(claim.centre.ravel(), regions.x[n].ravel())
+    )
 
 
 def _states(claim: Claim, property: Property, n: int) -> bool:
@@ -168,6 +179,3 @@ def _states(claim: Claim, property: Property, n: int) -> bool:
         and np.array_equal(claim.const, own.const[0].numpy())
         and np.array_equal(claim.clause, own.clause.numpy())
     )
-
-
-_LATE = "the time limit came before its certificate was checked"

@@ -65,7 +65,7 @@ def rows_of(
             else:
                 remark = "the property does not hold at the input itself"
         before = findings.searched.unbranched if method == Branch.name else None
-        label, target = _labels(wanted, n, int(begun.prediction[n]))
+        label, target = labels_of(wanted, n, int(begun.prediction[n]))
         rows.append(
             Row(
                 index=int(regions.index[n]),
@@ -102,7 +102,7 @@ def rows_of(
     return rows
 
 
-def _labels(wanted: Property, n: int, prediction: int) -> tuple[int, int | None]:
+def labels_of(wanted: Property, n: int, prediction: int) -> tuple[int, int | None]:
     """Label and target of input n; of a property without labels, the model's answer."""
     if isinstance(wanted, OneSide):
         return int(wanted.label[n]), None

@@ -6,9 +6,10 @@ rows. Where time is limited, every input gets its cheap radius before any is opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite, nan
 from time import monotonic
 
 import numpy as np
@@ -33,6 +34,8 @@ ATTACK = 0.15  # of the time, where it is limited, is for the attack
 LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the budget
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
 PART, LEAST_PART, TAIL = 32, 8, 4  # inputs of a batch: most, least, and the share of what is left
+PAYS = 10.0  # seconds of work that several processes share with profit: starting them takes two
+SHORT, LONG = 2.0, 30.0  # seconds that batches should take, at the least and at the most
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
 
@@ -45,8 +48,11 @@ class Progress:
 
     done: int
     total: int
-    proved_mean: float  # of the inputs done
+    proved_mean: float  # of the inputs done and under way
     stage: str
+    broken_mean: float = nan  # of those with a counterexample; NaN: there is none yet
+    underway: int = 0
+    found: int = 0  # counterexamples
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,9 @@ class Outcome:
 
     rows: tuple[Row, ...]
     counterexamples: Mapping[Key, NDArray[np.float64]]
-    provisional: bool = False  # an interrupt cut it short: worth doing again
+    provisional: bool = False  # an interrupt or a lost worker cut it short: worth doing again
+    places: tuple[int, ...] = ()  # of the rows' inputs
+    certificates: Mapping[int, bytes] = field(default_factory=dict)  # by place, if handed over
 
 
 class Watch:
@@ -77,6 +85,8 @@ class Stages:
     prover: Prover | None  # None: estimates are enough
     certificates: Certificates | None
     parts: tuple[NDArray[np.int64], ...]  # the places of each batch's inputs
+    hand_over: bool = False  # certificates go into the outcome: somebody else keeps them
+    each: float | None = None  # seconds for each input
 
     @property
     def clock(self) -> Clock:
@@ -131,6 +141,7 @@ def _opened(
 class _Underway:
     """A batch between two of its stages, which only the run changes."""
 
+    places: NDArray[np.int64]
     begun: Begun
     search: RadiusSearch
     searched: Searched
@@ -166,19 +177,29 @@ class _Run:
     def __init__(self, stages: Stages, problem: Problem, watch: Watch) -> None:
         self.stages, self.problem, self.watch = stages, problem, watch
         self.stage = stages.searcher.method.name
-        self.radii: list[float] = []  # of the rows yielded
+        self.done = Tally()  # the rows yielded
         self.parts = stages.parts
         self.count = sum(map(len, self.parts))
 
     def all(self) -> Iterator[Outcome]:
         """Work through the batches; an interrupt yields what those under way have proved."""
-        limited, searcher = self.stages.clock != NO_LIMIT, self.stages.searcher
+        each, whole = self.stages.each, self.stages.clock
+        if each is None:
+            yield from self._together(self.parts, whole)
+            return
+        for part in self.parts:
+            own = Clock.lasting(each * len(part))
+            yield from self._together((part,), min(own, whole, key=lambda c: c.deadline))
+
+    def _together(self, parts: Sequence[NDArray[np.int64]], whole: Clock) -> Iterator[Outcome]:
+        """Work through batches that share the time until a deadline."""
+        limited, searcher = whole != NO_LIMIT, self.stages.searcher
         waiting: list[_Underway] = []
         try:
             if limited:
-                self._prepare(waiting)
-            for k, part in enumerate(self.parts):
-                clock = self.stages.clock.share(len(self.parts) - k)
+                self._prepare(parts, whole, waiting)
+            for k, part in enumerate(parts):
+                clock = whole.share(len(parts) - k)
                 if not limited:
                     fresh = self._begin(part)
                     self._attack(fresh, clock)
@@ -192,7 +213,7 @@ class _Run:
                 # A proof that takes longer than it should leaves something to those behind it.
                 own = clock
                 if limited:
-                    clock = self.stages.clock.share((len(self.parts) - k + 1) // 2)
+                    clock = whole.share((len(parts) - k + 1) // 2)
                 self._prove_in_time(batch, clock)
                 while limited and not searcher.single and self._go_on(batch, own):
                     self._prove(batch, clock)
@@ -211,14 +232,16 @@ class _Run:
                 self._tell("done")
             raise
 
-    def _prepare(self, waiting: list[_Underway]) -> None:
+    def _prepare(
+        self, parts: Sequence[NDArray[np.int64]], clock: Clock, waiting: list[_Underway]
+    ) -> None:
         """Do what is cheap for all inputs, and prove it.
 
         Radii by plain intervals, the attack within its part of the time and, where another method
         goes on, CROWN's radii within theirs.
         """
-        clock, count = self.stages.clock, len(self.parts)
-        for part in self.parts:
+        count = len(parts)
+        for part in parts:
             batch = self._begin(part)
             self._tell("interval")
             self._search(batch, batch.search.glance(clock))
@@ -242,7 +265,7 @@ class _Run:
         began, searcher = monotonic(), self.stages.searcher
         begun = begin(searcher.model, searcher.plan.graph, self.problem.take(part))
         search = RadiusSearch(searcher, begun)
-        batch = _Underway(begun, search, search.found, Broken.of(begun))
+        batch = _Underway(part, begun, search, search.found, Broken.of(begun))
         batch.seconds = monotonic() - began
         return batch
 
@@ -259,10 +282,7 @@ class _Run:
         """A stage of the search: what it has found is kept after every radius."""
         with batch.timed():
             for batch.searched in steps:
-                done = len(self.radii)
-                proved = self.radii + batch.searched.bracket.proved.tolist()
-                mean = sum(proved) / max(1, len(proved))
-                self.watch.progress(Progress(done, self.count, mean, self.stage))
+                self.watch.progress(self._progress(batch))
             batch.searched = batch.search.found
 
     def _go_on(self, batch: _Underway, clock: Clock) -> bool:
@@ -337,25 +357,81 @@ class _Run:
         rows = rows_of(findings, batch.compared, batch.kept, name, batch.seconds)
         regions = batch.begun.problem.regions
         found = {regions.key(n): point for n, point in findings.broken.point.items()}
-        self.radii += [row.radius for row in rows]
-        return Outcome(tuple(rows), found)
+        self.done = self.done.plus([r.radius for r in rows], [r.broken for r in rows])
+        certificates = {}
+        if self.stages.hand_over:
+            kept = findings.certificates.items()
+            places = batch.places.tolist()
+            certificates = {places[n]: c for n, c in kept if n not in batch.compared.mismatch}
+        where = tuple(batch.places.tolist())
+        return Outcome(tuple(rows), found, places=where, certificates=certificates)
 
     def _tell(self, stage: str) -> None:
         self.stage = stage
-        mean = float(np.mean(self.radii)) if self.radii else 0.0
-        self.watch.progress(Progress(len(self.radii), self.count, mean, stage))
+        self.watch.progress(self.done.progress(self.count, stage))
+
+    def _progress(self, batch: _Underway) -> Progress:
+        """The progress while a batch is searched."""
+        proved = batch.searched.bracket.proved.tolist()
+        proved += [0.0] * (len(batch.places) - len(proved))
+        both = self.done.plus(proved, batch.findings.broken.radius.tolist())
+        told = both.progress(self.count, self.stage)
+        return replace(told, done=self.done.count, underway=len(batch.places))
 
 
-def parts_of(count: int, size: int) -> list[NDArray[np.int64]]:
-    """Places of `count` inputs in batches of `size`, of which PART at most where there are more
-    than one batch's, smaller ones last: where several workers share them, none waits long for the
-    others. They do not depend on how many share them."""
-    if count <= size:
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Sums over rows, for means."""
+
+    count: int = 0
+    proved: float = 0.0
+    broken: float = 0.0
+    found: int = 0  # counterexamples
+
+    def plus(self, proved: Sequence[float], broken: Sequence[float | None]) -> Tally:
+        """The sums with more rows."""
+        ends = [end for end in broken if end is not None and isfinite(end)]
+        return Tally(
+            self.count + len(proved),
+            self.proved + sum(radius for radius in proved if isfinite(radius)),
+            self.broken + sum(ends),
+            self.found + len(ends),
+        )
+
+    def joined(self, other: Progress) -> Tally:
+        """The sums with the means of somebody else's rows."""
+        count, found = other.done + other.underway, other.found
+        return Tally(
+            self.count + count,
+            self.proved + other.proved_mean * count,
+            self.broken + (other.broken_mean * found if found else 0.0),
+            self.found + found,
+        )
+
+    def progress(self, total: int, stage: str) -> Progress:
+        """The sums as means."""
+        broken = self.broken / self.found if self.found else nan
+        mean = self.proved / max(1, self.count)
+        return Progress(self.count, total, mean, stage, broken, found=self.found)
+
+
+def parts_of(count: int, size: int, seconds: float = 0.0) -> list[NDArray[np.int64]]:
+    """Places of `count` inputs in batches, smaller ones last.
+
+    Args:
+        size: as many as memory allows.
+        seconds: an estimate of what one input takes.
+
+    What takes little time is one batch. Else several workers may share them, and none should wait
+    long for the others; but batches do not depend on how many there are.
+    """
+    if count <= size and count * seconds < PAYS:
         return [np.arange(count)]
-    size = min(size, PART)
+    most = max(1, min(size, PART, int(LONG / seconds) if seconds else PART))
+    least = max(1, min(LEAST_PART, int(SHORT / seconds) if seconds else LEAST_PART))
     parts, begin = [], 0
     while begin < count:
-        taken = min(size, max(LEAST_PART, -(-(count - begin) // TAIL)))
+        taken = min(most, max(least, -(-(count - begin) // TAIL)))
         parts.append(np.arange(begin, min(begin + taken, count)))
         begin += taken
     return parts

@@ -41,7 +41,10 @@ UNSAID = {
         *("method", "tol", "group", "wide", "rule", "steps", "tangents", "boxes", "attack"),
         *("inner", "seconds", "gap", "curved"),
     ),
-    "machine": ("threads", "workers", "device", "dtype", "time_limit", "memory", "batch"),
+    "machine": (
+        *("threads", "workers", "device", "dtype"),
+        *("time_limit", "time_each", "memory", "batch"),
+    ),
     "output": ("out", "certificates", "force", "resume", "fail_under", "quiet", "json"),
 }
 

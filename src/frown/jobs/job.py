@@ -38,6 +38,7 @@ from frown.errors import (
     LevelNotReached,
     ModelMismatch,
     OutputError,
+    WorkersLost,
 )
 from frown.jobs.files import Origin, ResultFiles, writing
 from frown.jobs.options import (
@@ -81,7 +82,8 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     model = _model(request)
-    if request.threads is None and model.graph.parameters() < SMALL:
+    alone = request.machine.workers is not None  # workers have one thread, be there one or many
+    if request.threads is None and (alone or model.graph.parameters() < SMALL):
         torch.set_num_threads(1)  # more would only wait for each other
     proof, began = request.proof, now()
     folder = proof.certificates if isinstance(proof, Rigorous) else None
@@ -150,6 +152,7 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
                 missing[n] = False
         screen.note(f"{len(rows)} of {total} rows are in {request.out} already")
     there = {_key(row, request) for row in rows}
+    lost: list[Row] = []
 
     def finished(outcome: Outcome) -> None:
         # A batch that was half there is done again as a whole; what was there stays.
@@ -162,6 +165,7 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
             found = {k: x for k, x in outcome.counterexamples.items() if k not in there}
             files.append(new, found, provisional=outcome.provisional)
         rows.extend(new)
+        lost.extend(new if outcome.provisional else ())
         screen.rows(new, origin)
         interrupt.check()
 
@@ -182,6 +186,8 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
         if files is not None and (rows or state != "failed"):
             mismatches = sum(row.status == "mismatch" for row in rows)
             outcome = {"state": state, "seconds": round(seconds, 3), "mismatches": mismatches}
+            if lost and state == "finished":
+                outcome["lost"] = len(lost)
             files.close(outcome)
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
@@ -193,6 +199,7 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
         _tell_interrupted(rows, total, what, request.out, screen)
     _refuse_mismatches(request.model, rows)
     if state == "finished":
+        _refuse_lost(lost, len(rows), request)
         _require_level(rows, request)
         _require_accuracy(rows, request)
     return state == "finished"
@@ -297,6 +304,16 @@ def _refuse_mismatches(model: Path, rows: list[Row]) -> None:
             f"inputs ({', '.join(map(str, where[:5]))}{others}): {first}\nthe "
             "model is read otherwise than its runtime runs it: trust no other row before that is "
             "understood, and report it with the model"
+        )
+
+
+def _refuse_lost(lost: list[Row], count: int, request: CertifyRequest) -> None:
+    """Raise WorkersLost where inputs have no answer because their workers were lost."""
+    if lost:
+        again = "; --resume tries them again" if request.out is not None else ""
+        raise WorkersLost(
+            f"{len(lost)} of {count} inputs have no answer, the others do{again}; "
+            f"input {lost[0].index}: {lost[0].remark}"
         )
 
 

@@ -166,7 +166,10 @@ def request_of(
     threads = left.get("threads")
     if threads is not None and not 1 <= threads <= MOST:
         raise InvalidInput(f"threads (--threads) must be 1 to {MOST}, not {threads}")
-    machine, frames = Machine(**_taken(Machine, left)), Frames(**_taken(Frames, left))
+    limits = _taken(Machine, left)
+    if threads is not None and threads > 1:
+        limits.setdefault("workers", 1)  # several threads are for one process
+    machine, frames = Machine(**limits), Frames(**_taken(Frames, left))
     ball = _taken(Ball, left)
     own, columns = _taken(CertifyRequest, left), Columns(**_taken(Columns, left))
     largest = Largest(**searching)

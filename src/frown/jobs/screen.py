@@ -6,9 +6,11 @@ Results go to stdout, everything else to stderr, so that output can be piped.
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -19,7 +21,16 @@ from frown.certification.results import Row, digits
 from frown.certification.run import Progress, Watch
 from frown.certification.statement import Statement
 from frown.jobs.files import Origin, dumps, record
-from frown.jobs.table import MOST_ROWS, frames_summary, frames_tables, results_table, summary
+from frown.jobs.table import (
+    MOST_ROWS,
+    duration,
+    frames_summary,
+    frames_tables,
+    results_table,
+    summary,
+)
+
+LINES = 60.0  # seconds between two lines where there is no terminal
 
 
 class Screen:
@@ -52,11 +63,81 @@ class Screen:
         """Tell how many certificates there are, where, and what to do with them."""
 
 
-class JsonScreen(Screen):
-    """Rows as JSON Lines on stdout, as they are finished."""
+class Pace:
+    """The speed of a run since it began, in words."""
+
+    def __init__(self) -> None:
+        self._began = monotonic()
+
+    def told(self, progress: Progress) -> str:
+        """Means of both ends of the brackets, throughput, and the time left."""
+        proved, broken = progress.proved_mean, progress.broken_mean
+        parts = []
+        if proved == proved and progress.done + progress.underway:
+            parts.append(f"mean proved {digits(proved, 4, -1):.4g}")
+        if broken == broken:
+            parts.append(f"broken {digits(broken, 4, 1):.4g}")
+        took = monotonic() - self._began
+        if progress.done and took > 0:
+            parts.append(_rate(progress.done / took))
+            left = (progress.total - progress.done) * took / progress.done
+            parts.append(f"{duration(round(left))} left")
+        return ", ".join(parts)
+
+
+def _rate(speed: float) -> str:
+    """A throughput in the largest unit that needs no more than four digits."""
+    for unit, seconds in (("s", 1), ("min", 60), ("h", 3600)):
+        if speed * seconds >= 1:
+            return f"{speed * seconds:.3g} per {unit}"
+    return f"{speed * 86400:.3g} per day"
+
+
+class Lines(Watch):
+    """A line now and then, by a thread of its own, so that a long step is no silence."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._pace = console, Pace()
+        self._last = Progress(0, total, 0.0, "starting")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._print, daemon=True)
+
+    def __enter__(self) -> Lines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def progress(self, progress: Progress) -> None:
+        self._last = progress
+
+    def _print(self) -> None:
+        while not self._end.wait(LINES):
+            last = self._last
+            told = f"{last.done} of {last.total} done, {self._pace.told(last)}".rstrip(", ")
+            self._console.print(told, markup=False, soft_wrap=True)
+
+
+class Telling(Screen):
+    """A screen that shows notes and progress on stderr: a bar, or lines without a terminal."""
 
     def note(self, text: str) -> None:
         self.warn(text)
+
+    def working(self, total: int) -> AbstractContextManager[Watch]:
+        return self._bar(total) if self.err.is_terminal else Lines(self.err, total)
+
+    @contextmanager
+    def _bar(self, total: int) -> Iterator[Watch]:
+        with bars(self.err) as bar:
+            bar.add_task("starting", total=total, radius="")
+            yield BarWatch(bar, 0, stages=True)
+
+
+class JsonScreen(Telling):
+    """Rows as JSON Lines on stdout, as they are finished."""
 
     def rows(self, rows: Sequence[Row], origin: Origin) -> None:
         for row in rows:
@@ -69,33 +150,20 @@ class BarWatch(Watch):
 
     def __init__(self, bar: Bar, task: int, stages: bool) -> None:
         self._bar, self._task, self._stages = bar, bar.task_ids[task], stages
+        self._pace = Pace()
 
     def progress(self, progress: Progress) -> None:
-        mean = progress.proved_mean
-        radius = f"mean radius {digits(mean, 4, -1):.4g}" if mean == mean else ""
-        self._bar.update(self._task, completed=progress.done, radius=radius)
+        self._bar.update(self._task, completed=progress.done, radius=self._pace.told(progress))
         if self._stages:
             self._bar.update(self._task, description=progress.stage)
 
 
-class TableScreen(Screen):
-    """A progress bar while it works, then a table and a summary."""
-
-    def note(self, text: str) -> None:
-        self.warn(text)
+class TableScreen(Telling):
+    """Progress while it works, then a table and a summary."""
 
     def say(self, text: str) -> None:
         """A line of the results, whatever names it holds."""
         self.out.print(plain(text), markup=False, soft_wrap=True)
-
-    def working(self, total: int) -> AbstractContextManager[Watch]:
-        return self._bar(total) if self.err.is_terminal else nullcontext(Watch())
-
-    @contextmanager
-    def _bar(self, total: int) -> Iterator[Watch]:
-        with bars(self.err) as bar:
-            bar.add_task("starting", total=total, radius="")
-            yield BarWatch(bar, 0, stages=True)
 
     def results(
         self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None

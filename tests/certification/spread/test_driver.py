@@ -1,0 +1,325 @@
+"""Batches over workers: the same rows in any case, and what becomes of those that workers lose."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import frown
+from frown import Ball, Machine
+from frown.certification.run import Outcome, Progress, Row, Watch, parts_of
+from frown.certification.spread import driver
+from frown.certification.spread.messages import (
+    Done,
+    Handed,
+    Lost,
+    Message,
+    Order,
+    Ready,
+    Told,
+    Workers,
+)
+from frown.errors import InvalidInput, WorkersLost
+from onnx_models import model, node, saved, weights
+
+COUNT = 10
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> frown.Model:
+    proto = model(
+        [node("Gemm", "x w0", "h", transB=1), node("Relu", "h", "a"), node("Gemm", "a w1", "y")],
+        ["N", 4],
+        {"w0": weights(6, 4, seed=1), "w1": weights(6, 3, seed=3)},
+    )
+    return frown.load(saved(proto, tmp_path_factory.mktemp("net")))
+
+
+X = np.random.default_rng(5).uniform(0.1, 0.9, (COUNT, 4))
+
+
+class InProcess(Workers):
+    """Workers that are none: orders are carried out when messages are asked for."""
+
+    trusted = True
+
+    def __init__(self, sent: bytes, count: int, change: Callable[..., Any]) -> None:
+        self.procedure, self.change, self.started = pickle.loads(sent), change, count
+        self.inbox: deque[tuple[int, Message]] = deque((k, Ready()) for k in range(count))
+        self.ended, self.interrupted = list[int](), False
+
+    def send(self, worker: int, order: Order) -> None:
+        messages: list[Message] = []
+
+        class Listening(Watch):
+            def progress(self, progress: Progress) -> None:
+                messages.append(Told(order.number, progress))
+
+        for outcome in order.outcomes(self.procedure, Listening()):
+            messages.append(Handed(order.number, outcome))
+        messages.append(Done(order.number))
+        self.inbox.extend((worker, m) for m in self.change(order, messages))
+
+    def receive(self, seconds: float) -> Sequence[tuple[int, Message]]:
+        found = [self.inbox.popleft()] if self.inbox else []
+        return found
+
+    def renew(self) -> None:
+        self.inbox.append((self.started, Ready()))
+        self.started += 1
+
+    def end(self, worker: int) -> None:
+        self.ended.append(worker)
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+    def close(self) -> None:
+        pass
+
+
+Messages = list[Message]
+
+
+@pytest.fixture
+def spread(net: frown.Model, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Certify by two workers that are changed, and return rows with what became of the workers."""
+
+    def run(change: Callable[[Order, Messages], Messages], **given: Any) -> Any:
+        made = list[InProcess]()
+
+        def start(sent: bytes, count: int) -> InProcess:
+            made.append(InProcess(sent, count, change))
+            return made[-1]
+
+        monkeypatch.setattr(driver, "Processes", start)
+        machine = Machine(workers=2, batch=given.pop("batch", 3))
+        result = frown.certify(net, Ball(X), method="crown", machine=machine, **given)
+        return result, made[0]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(net: frown.Model) -> list[Row]:
+    return rows(frown.certify(net, Ball(X), method="crown", machine=Machine(workers=1, batch=3)))
+
+
+def rows(result: frown.Certification) -> list[Row]:
+    return [replace(row, seconds=0.0) for row in result.rows]
+
+
+def as_it_is(order: Order, messages: Messages) -> Messages:
+    return messages
+
+
+def test_rows_are_those_of_one_process_in_order(
+    spread: Callable[..., Any], alone: list[Row]
+) -> None:
+    told = list[Progress]()
+
+    class Listening(Watch):
+        def progress(self, progress: Progress) -> None:
+            told.append(progress)
+
+    result, workers = spread(as_it_is, watch=Listening())
+    assert rows(result) == alone
+    assert told[0].stage == "starting" and told[-1].done == told[-1].total == COUNT
+    assert told[-1].proved_mean == pytest.approx(result.radius.mean())
+    assert told[-1].broken_mean == pytest.approx(result.broken[np.isfinite(result.broken)].mean())
+    assert workers.started == 2
+
+
+def test_a_batch_whose_worker_is_lost_is_done_again(
+    spread: Callable[..., Any], alone: list[Row]
+) -> None:
+    lost = list[int]()
+
+    def losing(order: Order, messages: Messages) -> Messages:
+        if not lost:
+            lost.append(order.number)
+            return [Lost("gone")]
+        return messages
+
+    result, workers = spread(losing)
+    assert rows(result) == alone and workers.started == 3
+
+
+def test_only_the_guilty_input_has_no_answer(spread: Callable[..., Any], alone: list[Row]) -> None:
+    def losing(order: Order, messages: Messages) -> Messages:
+        return [Lost("killed")] if 4 in order.problem.regions.index else messages
+
+    found = list[Outcome]()
+
+    class Keeping(Watch):
+        def finished(self, outcome: Outcome) -> None:
+            found.append(outcome)
+
+    result, workers = spread(losing, watch=Keeping())
+    for n, row in enumerate(rows(result)):
+        if n == 4:
+            assert (row.status, row.radius, row.complete) == ("unknown", 0.0, False)
+            assert row.remark == "nothing is proved: killed, as another one before"
+            assert (row.label, row.prediction, row.input) == (
+                alone[n].label,
+                alone[n].prediction,
+                alone[n].input,
+            )
+        else:
+            # Those of its batch were done one by one, which may round otherwise.
+            assert row.radius == pytest.approx(alone[n].radius, rel=1e-4)
+    assert [o.places for o in found if o.provisional] == [(4,)]
+    assert workers.started == 2 + 3  # the batch twice, the input once
+
+
+def test_a_machine_that_is_lost_is_no_input_s_fault(
+    spread: Callable[..., Any], alone: list[Row]
+) -> None:
+    lost = list[int]()
+
+    def losing(order: Order, messages: Messages) -> Messages:
+        if len(lost) < 5:
+            lost.append(order.number)
+            return [Lost("node gone", blameless=True)]
+        return messages
+
+    result, _ = spread(losing, batch=COUNT - 1)
+    assert all(row.complete for row in result.rows) and len(lost) == 5
+
+
+def test_workers_that_cannot_begin_end_the_run(spread: Callable[..., Any]) -> None:
+    def start(self: InProcess, sent: bytes, count: int, change: Any) -> None:
+        self.started, self.inbox = 0, deque()
+        for _ in range(count):
+            self.renew()
+
+    def stillborn(self: InProcess) -> None:
+        self.inbox.append((self.started, Lost("its worker ended with code 1")))
+        self.started += 1
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(InProcess, "__init__", start)
+        patched.setattr(InProcess, "renew", stillborn)
+        with pytest.raises(WorkersLost, match="before they have begun.*code 1"):
+            spread(as_it_is)
+
+
+def test_a_batch_that_a_worker_leaves_out_is_asked_for_again(
+    spread: Callable[..., Any], alone: list[Row]
+) -> None:
+    def forgetful(order: Order, messages: Messages) -> Messages:
+        return messages[-1:] if order.number == 1 else messages
+
+    result, _ = spread(forgetful)
+    assert rows(result) == alone
+
+
+def changed(messages: Messages, change: Callable[[Outcome], Outcome]) -> Messages:
+    return [replace(m, outcome=change(m.outcome)) if isinstance(m, Handed) else m for m in messages]
+
+
+def test_an_answer_about_another_input_is_found_out(
+    spread: Callable[..., Any], alone: list[Row]
+) -> None:
+    def swapping(order: Order, messages: Messages) -> Messages:
+        return changed(messages, lambda o: replace(o, rows=o.rows[::-1]))
+
+    result, _ = spread(swapping)
+    for n, row in enumerate(result.rows):
+        assert row.index == n
+        if n in (1, 4, 7, 9):  # the middle of a batch, and the last alone
+            assert row.radius == alone[n].radius
+        else:
+            assert row.radius == 0 and "another question" in row.remark
+
+
+@pytest.mark.parametrize("lie", ["radius", "certificate", "none"])
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_no_certificate_proves_is_withdrawn(
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, lie: str, trusted: bool
+) -> None:
+    monkeypatch.setattr(InProcess, "trusted", trusted)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        def change(outcome: Outcome) -> Outcome:
+            first, *rest = outcome.rows
+            held = dict(outcome.certificates)
+            if lie == "radius":
+                return replace(outcome, rows=(replace(first, radius=2 * first.radius), *rest))
+            if lie == "certificate":
+                held[0] = held[max(held)]  # another input's
+            else:
+                del held[0]
+            return replace(outcome, certificates=held)
+
+        return changed(messages, change) if order.number == 1 else messages
+
+    result, _ = spread(lying, proof="checked")
+    first, *others = result.rows
+    assert all(row.level == "checked" and row.radius > 0 for row in others)
+    if lie == "none" and trusted:
+        assert (first.level, first.remark) == ("rigorous", "") and first.radius > 0
+        return
+    assert (first.status, first.radius, first.level) == ("unknown", 0.0, "estimate")
+    said = "no certificate" if lie == "none" else "another statement"
+    assert first.remark.startswith("nothing is proved: ") and said in first.remark
+
+
+def test_a_counterexample_that_is_none_is_dropped(
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, alone: list[Row]
+) -> None:
+    monkeypatch.setattr(InProcess, "trusted", False)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        def change(outcome: Outcome) -> Outcome:
+            points = dict.fromkeys(outcome.counterexamples, X[0])
+            return replace(outcome, counterexamples=points)
+
+        return changed(messages, change)
+
+    result, _ = spread(lying, proof="checked")
+    assert all(row.broken is None for row in result.rows) and not result.counterexamples
+    assert all("is none" in row.remark for row in result.rows if alone[row.index].broken)
+    assert all(row.level == "checked" for row in result.rows)
+
+
+def test_certificates_are_written_once_by_the_driver(
+    spread: Callable[..., Any], net: frown.Model, tmp_path: Path
+) -> None:
+    proof = frown.Rigorous(certificates=tmp_path / "here")
+    result, _ = spread(as_it_is, proof=proof)
+    other = frown.Rigorous(certificates=tmp_path / "there")
+    machine = Machine(workers=1, batch=3)
+    single = frown.certify(net, Ball(X), method="crown", machine=machine, proof=other)
+    assert rows(result) == rows(single)
+    names = sorted(p.name for p in (tmp_path / "there").glob("*.frown"))
+    assert sorted(p.name for p in (tmp_path / "here").glob("*.frown")) == names and names
+    for name in names:
+        content = (tmp_path / "here" / name).read_bytes()
+        assert content == (tmp_path / "there" / name).read_bytes()
+
+
+def test_batches_are_small_where_inputs_take_long() -> None:
+    assert [len(p) for p in parts_of(60, 64, 0.01)] == [60]
+    assert [len(p) for p in parts_of(200, 64, 0.1)][:3] == [32, 32, 32]
+    slow = [len(p) for p in parts_of(10, 64, 10.0)]
+    assert max(slow) == 3 and slow[-1] == 1 and sum(slow) == 10
+    assert [len(p) for p in parts_of(3, 64, 60.0)] == [1, 1, 1]
+
+
+def test_methods_of_a_script_are_refused_where_workers_are_asked_for(net: frown.Model) -> None:
+    from frown.methods.crown import Crown
+
+    method = Crown()
+    object.__setattr__(method, "hook", lambda: None)  # which cannot be pickled
+    with pytest.raises(InvalidInput, match="cannot be given the model or the method"):
+        frown.certify(net, Ball(X), method=method, machine=Machine(workers=2, batch=3))
+    few = frown.certify(net, Ball(X), method=method, machine=Machine(batch=3))
+    assert len(few.rows) == COUNT

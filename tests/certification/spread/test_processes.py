@@ -1,0 +1,198 @@
+"""Workers that are processes: they die alone, end with their driver, and need nothing of a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import frown
+from deadly import POISON, Deadly
+from frown import Ball, Machine
+from frown.bounds import work
+from frown.bounds.work import NO_LIMIT, Clock
+from frown.certification.attack import PGD
+from frown.certification.procedure import Procedure
+from frown.certification.prove import Rigorous
+from frown.certification.spread.driver import _paying
+from onnx_models import model, node, saved, weights
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    proto = model(
+        [node("Gemm", "x w0", "h", transB=1), node("Relu", "h", "a"), node("Gemm", "a w1", "y")],
+        ["N", 4],
+        {"w0": weights(6, 4, seed=1), "w1": weights(6, 3, seed=3)},
+    )
+    return saved(proto, tmp_path_factory.mktemp("net"))
+
+
+@pytest.fixture(scope="module")
+def net(path: Path) -> frown.Model:
+    return frown.load(path)
+
+
+X = np.random.default_rng(5).uniform(0.2, 0.9, (6, 4))
+
+
+def rows(result: frown.Certification) -> list[Any]:
+    return [replace(row, seconds=0.0) for row in result.rows]
+
+
+def script(text: str, path: Path, *args: object) -> subprocess.Popen[str]:
+    """A process of Python that runs a script of its own, with no guard around its main part."""
+    path.write_text(text)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, str(path), *map(str, args)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+SCRIPT = """
+import sys, numpy as np, torch, frown
+torch.set_num_threads(1)
+data = np.load(sys.argv[2])
+machine = frown.Machine(workers=2, batch=2)
+found = frown.certify(sys.argv[1], frown.Ball(data), method="frown", machine=machine)
+print([row.radius for row in found.rows], [row.broken for row in found.rows])
+"""
+
+
+def test_a_script_without_a_guard_gets_the_radii_of_one_process(
+    net: frown.Model, path: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", X)
+    running = script(SCRIPT, tmp_path / "script.py", path, tmp_path / "x.npy")
+    said, errors = running.communicate(timeout=100)
+    assert running.returncode == 0, errors
+    alone = frown.certify(net, Ball(X), method="frown", machine=Machine(workers=1, batch=2))
+    assert said.strip() == str([[r.radius for r in alone.rows], [r.broken for r in alone.rows]])[
+        1:-1
+    ].replace("], [", "] [")
+
+
+def test_a_worker_that_is_killed_once_costs_nothing_but_time(
+    net: frown.Model, tmp_path: Path
+) -> None:
+    x = X.copy()
+    x[3, 0] = POISON
+    flag = tmp_path / "once"
+    flag.touch()
+    machine = Machine(workers=2, batch=2)
+    result = frown.certify(net, Ball(x), method=Deadly(flag), machine=machine)
+    alone = frown.certify(net, Ball(x), method=Deadly(flag), machine=replace(machine, workers=1))
+    assert not flag.exists() and rows(result) == rows(alone)
+
+
+def test_an_input_on_which_workers_die_says_so(net: frown.Model) -> None:
+    x = X[:2].copy()
+    x[1, 0] = POISON
+    machine = Machine(workers=2, batch=1)
+    result = frown.certify(net, Ball(x), method=Deadly(), machine=machine)
+    good, bad = result.rows
+    assert good.radius > 0 and not good.remark
+    assert bad.radius == 0 and bad.status == "unknown"
+    assert "ended by SIGKILL, perhaps for want of memory, as another one before" in bad.remark
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+
+
+def gone(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def begun(running: subprocess.Popen[str], out: Path) -> list[int]:
+    """The workers of a run, once there are rows."""
+    deadline, lines = time.monotonic() + 60, out / "results.jsonl"
+    while time.monotonic() < deadline and running.poll() is None:
+        if lines.exists() and lines.read_bytes().count(b"\n"):
+            return children(running.pid)
+        time.sleep(0.02)
+    raise AssertionError("no rows")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill"])
+def test_workers_end_with_their_driver(path: Path, tmp_path: Path, number: int) -> None:
+    x = np.random.default_rng(5).uniform(0.1, 0.9, (4000, 4))
+    np.savez(tmp_path / "x.npz", x=x)
+    out = tmp_path / "out"
+    args = [path, tmp_path / "x.npz", "--out", out, "--workers", 2, "--batch", 20, "-q"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "frown", "certify", *map(str, args)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    workers = begun(running, out)
+    assert len(workers) == 2
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=30)
+    assert running.returncode == (130 if number == signal.SIGINT else -number), errors
+    assert gone(workers, 5.0)
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()[:-1]]
+    assert lines and len({line["key"] for line in lines}) == len(lines) < len(x)
+    if number == signal.SIGINT:
+        assert "interrupted" in errors
+        assert json.loads((out / "run.json").read_text())["state"] == "interrupted"
+
+
+def test_a_time_limit_holds(net: frown.Model) -> None:
+    x = np.random.default_rng(5).uniform(0.1, 0.9, (3000, 4))
+    machine = Machine(workers=2, batch=100, seconds=6.0)
+    began = time.monotonic()
+    result = frown.certify(net, Ball(x), method="frown", machine=machine)
+    assert time.monotonic() - began < 12.0
+    assert len(result.rows) == len(x) and [row.index for row in result.rows] == list(range(len(x)))
+
+
+def test_a_limit_for_every_input_ends_a_search(net: frown.Model) -> None:
+    result = frown.certify(net, Ball(X), machine=Machine(workers=1, batch=2, each=1e-6))
+    assert len(result.rows) == len(X) and not any(row.complete for row in result.rows)
+
+
+def test_cores_are_used_where_that_pays(net: frown.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    from frown.certification.spread import driver
+
+    monkeypatch.setattr(driver, "cores", lambda: 7)
+    method = frown.Frown()
+    procedure = Procedure(net, method, Rigorous(), PGD(), Machine(), 0.01, False, True)
+    assert 0 < procedure.seconds() < 1
+    assert _paying(procedure, 3600.0, NO_LIMIT) == 7
+    assert _paying(procedure, 1.0, NO_LIMIT) == 1
+    assert _paying(procedure, 3600.0, Clock.lasting(1.0)) == 1
+    assert 1 <= work.cores() <= (os.cpu_count() or 1)
