@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,23 @@ def test_too_low_an_accuracy_ends_with_its_own_code(net: Path, data: Path) -> No
     frown(*given, "--eps", 1e-6, "--fail-under", 0.9)
     said = frown(*given, "--eps", 5, "--fail-under", 0.01, code=8)
     assert "certified accuracy 0% at --eps 5" in said and f"0 of {COUNT} inputs" in said
+
+
+def test_inputs_whose_workers_died_are_tried_again(
+    net: Path, data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from frown.certification.run import _Run
+
+    out, made = tmp_path / "out", _Run._outcome
+
+    def lost(self: Any, batch: Any) -> Any:
+        outcome = made(self, batch)
+        return replace(outcome, provisional=7 in [row.index for row in outcome.rows])
+
+    monkeypatch.setattr(_Run, "_outcome", lost)
+    said = frown("certify", net, data, "--out", out, *OPTIONS, code=9)
+    assert f"2 of {COUNT} inputs have no answer" in said and "--resume tries them again" in said
+    assert json.loads((out / "run.json").read_text())["lost"] == 2
+    monkeypatch.undo()
+    frown("certify", net, data, "--out", out, "--resume", *OPTIONS)
+    same(out, whole)

@@ -68,8 +68,7 @@ class InProcess(Workers):
         self.inbox.extend((worker, m) for m in self.change(order, messages))
 
     def receive(self, seconds: float) -> Sequence[tuple[int, Message]]:
-        found = [self.inbox.popleft()] if self.inbox else []
-        return found
+        return [self.inbox.popleft()] if self.inbox else []
 
     def renew(self) -> None:
         self.inbox.append((self.started, Ready()))
@@ -207,7 +206,7 @@ def test_workers_that_cannot_begin_end_the_run(spread: Callable[..., Any]) -> No
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(InProcess, "__init__", start)
         patched.setattr(InProcess, "renew", stillborn)
-        with pytest.raises(WorkersLost, match="before they have begun.*code 1"):
+        with pytest.raises(WorkersLost, match=r"before they have begun.*code 1"):
             spread(as_it_is)
 
 

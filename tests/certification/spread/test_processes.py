@@ -1,4 +1,4 @@
-"""Workers that are processes: they die alone, end with their driver, and need nothing of a script."""
+"""Workers that are processes: they die alone, and end with their driver."""
 
 from __future__ import annotations
 
