@@ -15,7 +15,7 @@ import frown
 import zoo
 from charged import cases
 from charged.cases import Chosen, Tally
-from frown.bounds.arithmetic.curved import bent_below, greatest, proven_secants
+from frown.bounds.arithmetic.curved import Deviation, bent_below, greatest, proven_secants
 from frown.bounds.arithmetic.passing import Guided
 from frown.bounds.ellipsoid import may_bend
 from frown.bounds.plan import Plan
@@ -89,16 +89,43 @@ def test_secants_hold_exactly(op: Elementwise) -> None:
 def test_eigenvalues_are_bounded_whatever_is_guessed() -> None:
     """Against integers, whose products floats have exactly: x^T F F^T x <= bound x^T x."""
     rng = np.random.default_rng(2)
-    for rows, columns in ((1, 1), (3, 40), (40, 3), (60, 60), (30, 200)):
+    for rows, columns in ((1, 1), (3, 40), (40, 3), (60, 60), (30, 200), (150, 160)):
         whole = rng.integers(-1000, 1000, (rows, columns))
-        bound = greatest(torch.from_numpy(whole.astype(np.float64)))
+        gram = torch.from_numpy((whole @ whole.T).astype(np.float64))
+        trace = float(gram.trace())
+        bound = greatest(gram, trace, 0.0)
         vectors = np.linalg.svd(whole.astype(np.float64))[0].T[:3]
         for vector in vectors:
             x = [Fraction(v) for v in vector]
             columns_of = [sum(Fraction(int(w)) * v for w, v in zip(c, x)) for c in whole.T]
             assert sum(v * v for v in columns_of) <= Fraction(bound) * sum(v * v for v in x)
         assert bound <= 1.01 * float(np.linalg.norm(whole, 2)) ** 2
-    assert greatest(torch.full((2, 2), torch.inf, dtype=torch.float64)) == torch.inf
+        assert greatest(gram, trace, 7.0) >= bound + 6.9
+    endless = torch.full((2, 2), torch.inf, dtype=torch.float64)
+    assert greatest(endless, torch.inf, 0.0) == torch.inf
+    assert greatest(endless * 0, 1.0, 0.0) == torch.inf  # NaN proves nothing
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 40), (40, 5)])
+def test_weighted_sums_of_deviations_are_bounded_whatever_the_weights(
+    rows: int, columns: int
+) -> None:
+    """F v + r with ||v|| <= 1 and |r| <= slack, at the v where F v alone is longest."""
+    rng = np.random.default_rng(4)
+    factor, slack = rng.normal(size=(rows, columns)), np.abs(rng.normal(size=rows)) * 0.1
+    nothing = torch.zeros(rows, dtype=torch.float64)
+    known = Deviation(
+        torch.arange(rows), *map(torch.from_numpy, (factor, slack)), nothing, nothing, nothing
+    )
+    weights = np.stack([np.ones(rows), *rng.uniform(0, 5, (3, rows)), np.eye(rows)[0] * 3])
+    for weight, most in zip(weights, known.most(torch.from_numpy(weights)), strict=True):
+        v = np.linalg.svd(np.sqrt(weight)[:, None] * factor)[2][0]
+        reached = []
+        for way in (v, -v):
+            d = factor @ way
+            reached.append((weight * (np.abs(d) + slack) ** 2).sum())
+        assert max(reached) <= float(most)
+        assert float(most) <= 1.6 * max(reached) or weight[1] == 0
 
 
 def bending(plan: Plan, rng: np.random.Generator, rule: Rule | None) -> Chosen:

@@ -8,6 +8,7 @@ lies in that of the matrix sum_t F_t F_t^T / theta_t, for any shares theta_t > 0
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,8 +25,8 @@ from frown.relax.curvature import bends, secants
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxed
 
-BLOCK, DEPTH = 8, 5  # of the Krylov spaces in which norms are estimated
-SURE = 1.002  # times an estimate is taken for the norm
+BLOCK, DEPTH = 4, 14  # of the Krylov spaces in which norms are estimated
+SURE = 1.003  # times an estimate is taken for the norm
 
 
 @dataclass(frozen=True)
@@ -40,35 +41,76 @@ class Ellipsoid:
     @cached_property
     def size(self) -> float:
         """The greatest sum of d^2."""
-        return largest(self.factor)
+        return SURE * leading(self._short(None))
 
     @cached_property
     def rest(self) -> float:
         """The greatest sum of d^2 times half the range."""
-        return largest(self.factor * self.half[self.index].sqrt()[:, None])
+        return SURE * leading(self._short(self.half[self.index]))
+
+    def _short(self, weight: Tensor | None) -> Tensor:
+        """A matrix whose largest eigenvalue is the greatest sum of weight d^2."""
+        if self._square:
+            root = None if weight is None else weight.sqrt()
+            return self._gram if root is None else (self._gram * root) * root[:, None]
+        left = self.factor.T if weight is None else self.factor.T * weight
+        return left @ self.factor
+
+    def spread(self, y: Tensor) -> Tensor:
+        """(rows, U, k) factor factor^T y, in whichever order is cheaper."""
+        rows, entries, k = y.shape
+        flat = y.transpose(0, 1).reshape(entries, rows * k)
+        found = self._gram @ flat if self._square else self.factor @ (self.factor.T @ flat)
+        return found.view(entries, rows, k).transpose(0, 1)
+
+    @property
+    def _square(self) -> bool:
+        return len(self.factor) <= 2 * self.factor.shape[1]
 
     @cached_property
-    def gram(self) -> Tensor:
-        """(U, U) factor factor^T."""
+    def _gram(self) -> Tensor:
         return self.factor @ self.factor.T
 
 
-def largest(factor: Tensor) -> float:
-    """The largest eigenvalue of factor factor^T, nearly; rather more than less."""
-    count = min(factor.shape)
-    if count == 0:
+def joined(terms: Sequence[Tensor]) -> Tensor:
+    """A factor F of all sums of terms F_t v_t, ||v_t|| <= 1: they are F v with ||v|| <= 1.
+
+    Terms share the ball in proportion to their norms, roughly known; any shares of sum 1 will do.
+    """
+    if len(terms) == 1:
+        return terms[0]
+    sizes = [roughly(t) for t in terms]
+    least = 1e-9 * sum(sizes) + torch.finfo(terms[0].dtype).tiny
+    # Rounded, their sum is less than 1 still.
+    total = sum(max(s, least) for s in sizes) * (1 + 1e-9)
+    pairs = zip(terms, sizes, strict=True)
+    return torch.cat([t * (total / max(s, least)) ** 0.5 for t, s in pairs], 1)
+
+
+def roughly(factor: Tensor) -> float:
+    """The norm of a matrix, give or take some percent."""
+    if not min(factor.shape):
         return 0.0
-    if count <= BLOCK * DEPTH:
-        gram = factor @ factor.T if len(factor) == count else factor.T @ factor
-        return float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0)) * SURE
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(len(factor), BLOCK, generator=generator, dtype=torch.float64).to(factor)
+    x = torch.randn(len(factor), 4, generator=generator, dtype=torch.float64).to(factor)
+    for _ in range(2):
+        x = factor @ (factor.T @ (x / x.norm().clamp(min=torch.finfo(x.dtype).tiny)))
+    return float(torch.linalg.matrix_norm((factor.T @ torch.linalg.qr(x)[0]), 2))
+
+
+def leading(matrix: Tensor) -> float:
+    """The largest eigenvalue of a symmetric matrix without negative ones, nearly."""
+    n = len(matrix)
+    if n <= BLOCK * DEPTH:
+        return float(torch.linalg.eigvalsh(matrix)[-1].clamp(min=0)) if n else 0.0
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, BLOCK, generator=generator, dtype=torch.float64).to(matrix)
     basis = []
     for _ in range(DEPTH):
-        x = torch.linalg.qr(factor @ (factor.T @ x))[0]
+        x = torch.linalg.qr(matrix @ x)[0]
         basis.append(x)
-    space = factor.T @ torch.linalg.qr(torch.cat(basis, 1))[0]
-    return float(torch.linalg.eigvalsh(space.T @ space)[-1].clamp(min=0)) * SURE
+    space = torch.linalg.qr(torch.cat(basis, 1))[0]
+    return float(torch.linalg.eigvalsh(space.T @ (matrix @ space))[-1].clamp(min=0))
 
 
 def may_bend(plan: Plan, region: Region) -> bool:
@@ -102,11 +144,7 @@ class Ellipsoids:
         index = ((half > 0) | ~op.stable(box).flatten()).nonzero().flatten()
         (source,) = plan.graph.nodes[node].inputs
         terms = self._terms(source, index)
-        sizes = [largest(t) ** 0.5 for t in terms]
-        total = sum(sizes)
-        kept = [t * (total / s) ** 0.5 for t, s in zip(terms, sizes, strict=True) if s > 0]
-        factor = torch.cat(kept, 1) if kept else terms[0]
-        self.nodes[node] = Ellipsoid(index, factor, slopes.middle, half)
+        self.nodes[node] = Ellipsoid(index, joined(terms), slopes.middle, half)
 
     def _terms(self, source: int, index: Tensor) -> list[Tensor]:
         """The factors of the deviations of some entries of a node, term by term."""

@@ -218,14 +218,15 @@ class Bracket:
         least = torch.where(steps >= 3, 0.001, torch.where(steps >= 2, 0.02, 0.25))
         down = down.maximum(least * high)
         doubted = self.doubted[index]
-        step = (SHORT * root).minimum(goal.leap * low).maximum(STEP * low)
+        short = min(STEP, goal.leap) * low
+        step = (SHORT * root).minimum(goal.leap * low).maximum(short)
         most = torch.where(low < doubted, doubted, step).minimum(step)
         aim = torch.where(low > 0, aim.maximum(low).minimum(torch.where(both, high, most)), down)
         # What is proved again and again may hold up to the limit, where that is not far, or
         # everywhere.
         top = self.limit[index]
         lasts = moved & (steps >= LASTS) & torch.isinf(high)
-        aim = torch.where(lasts & (aim > (1 + FAR) * low), STEP * low, aim)
+        aim = torch.where(lasts & (aim > (1 + FAR) * low), short, aim)
         ever = lasts & (top <= 2 * low)
         return torch.where((aim * (1 + near) >= top) | ever, top, aim)
 

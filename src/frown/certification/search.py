@@ -330,6 +330,7 @@ class RadiusSearch:
         self._bracket = before.onwards()
         first = limit if single else (FURTHER * before.proved).minimum(limit)
         evaluate = self._evaluate(costlier, self._proofs)
+        goal = replace(goal, near=goal.within, leap=FURTHER)
         yield from self._run(evaluate, first, goal, 1 if single else 12)
         every = torch.arange(len(before.proved), device=first.device)
         self._bracket = self._bracket.take_over(every, before)

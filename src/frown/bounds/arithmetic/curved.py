@@ -9,13 +9,14 @@ says, bounds the eigenvalues of B by t plus the norm of R.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import sqrt
 
 import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charged, Charges, charged_form
-from frown.bounds.ellipsoid import largest
+from frown.bounds.ellipsoid import joined, leading
 from frown.bounds.rows import charged_pieces, inner, one_hot
 from frown.bounds.walk import walk
 from frown.bounds.work import Work
@@ -27,7 +28,9 @@ from frown.relax.proven.lines import prove
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
 
 UP = 1 + 64 * UNIT
-TRIES = 40  # of larger and larger guesses of an eigenvalue
+# Of an eigenvalue as it is estimated, and larger and larger.
+GUESSES = (1.001, *(1.004 * 1.01**k for k in range(40)))
+BLOCKS = 6  # of rows, each of which needs the columns up to its own
 
 
 @dataclass(frozen=True)
@@ -58,38 +61,64 @@ class Deviation:
         return found
 
     def _most(self, weight: Tensor) -> float:
-        turned = weight.sqrt()[:, None] * self.factor
+        norms = self._norms
+        trace = float((weight * norms).sum()) * LOOSE + TINY
+        rows, columns = self.factor.shape
+        if rows <= columns:
+            root = weight.sqrt()
+            matrix = (self._gram * root) * root[:, None]
+        else:
+            matrix = (self.factor.T * weight) @ self.factor
         spread = float((weight * self.slack.square()).sum()) * LOOSE + TINY
-        size = greatest(turned)
-        root: float = sqrt(size * UP) * UP + sqrt(spread * UP) * UP
-        return root * root * UP
+        size = greatest(matrix, trace, gamma(max(rows, columns) + 64) * trace)
+        length: float = sqrt(size * UP) * UP + sqrt(spread * UP) * UP
+        return length * length * UP
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self.factor @ self.factor.T
+
+    @cached_property
+    def _norms(self) -> Tensor:
+        """(U,) the squared norms of the factor's rows."""
+        return self.factor.square().sum(1)
 
 
-def greatest(factor: Tensor) -> float:
-    """An upper bound of the eigenvalues of F F^T, for every F that is this one up to a few
-    roundings of each entry."""
-    rows, columns = factor.shape
-    short = factor if rows <= columns else factor.T
-    gram, n = short @ short.T, min(rows, columns)
-    trace = float(factor.square().sum()) * LOOSE
+def greatest(matrix: Tensor, trace: float, error: float) -> float:
+    """An upper bound of the eigenvalues of all symmetric matrices that differ from this one by at
+    most `error`, in their norm, and of no larger diagonal sum than `trace`."""
+    n = len(matrix)
     if not trace < torch.inf:
         return torch.inf
-    error = gamma(max(rows, columns) + 64) * trace
-    guess = largest(factor) + error + TINY
-    eye = torch.eye(n, dtype=gram.dtype, device=gram.device)
-    for _ in range(TRIES):
-        rest = guess * eye - gram
+    guess = leading(matrix) + error + TINY
+    for factor in GUESSES:
+        bound = guess * factor
+        rest = -matrix
+        rest.diagonal().add_(bound)
         lower, failed = torch.linalg.cholesky_ex(rest)
-        if int(failed) == 0 and bool(lower.isfinite().all()):
-            lower = lower.tril()
-            left = rest - lower @ lower.T
-            # Of sums over rows, entries and squares; and of the difference itself.
-            size = float(lower.square().sum()) * LOOSE
-            off = sqrt(float(left.square().sum())) * LOOSE
-            off += gamma(n + 64) * (size + guess * n + trace)
-            return (guess + off + error) * UP
-        guess *= 1.01
+        if int(failed) != 0 or not bool(lower.isfinite().all()):
+            continue
+        # In the norm of sums of squares: what the factor leaves, what its product rounds, and the
+        # difference itself.
+        off = _remainder(rest, lower.tril_())
+        size = float(lower.square().sum()) * LOOSE
+        off += gamma(n + 64) * (size + bound * n + trace)
+        return (bound + off + error) * UP
     return torch.inf
+
+
+def _remainder(matrix: Tensor, lower: Tensor) -> float:
+    """The norm of matrix - L L^T, by the sum of squares, for L with zeros above the diagonal."""
+    n, total = len(matrix), 0.0
+    step = max(64, -(-n // BLOCKS))
+    for first in range(0, n, step):
+        last = min(first + step, n)
+        rows = lower[first:last, :last]
+        left = matrix[first:last, :last] - rows @ lower[:last, :last].T
+        # Everything left of the diagonal blocks stands for what is above them, too.
+        total += 2 * float(left[:, :first].square().sum())
+        total += float(left[:, first:].square().sum())
+    return sqrt(total * LOOSE) * LOOSE
 
 
 @dataclass
@@ -132,12 +161,7 @@ class Deviations:
         half = torch.where(slopes.lower == slopes.upper, 0.0, half + 4 * UNIT).flatten()
         index = (half > 0).nonzero().flatten()
         terms, charge = self._terms(source, index, sample)
-        sizes = [max(largest(t), 0.0) ** 0.5 for t in terms]
-        total = sum(sizes) * (1 + 1e-9)
-        # Shares of sum less than 1, none of them 0.
-        shares = [max(s / total, 1e-12) if total > 0 else 1 / len(sizes) for s in sizes]
-        over = sum(shares) * (1 + 1e-12)
-        factor = torch.cat([t / (s / over) ** 0.5 for t, s in zip(terms, shares, strict=True)], 1)
+        factor = joined(terms)
         slack = (2 * charge + off[index]) * LOOSE + TINY
         return Deviation(index, factor, slack, middle.flatten(), slopes.middle, half)
 

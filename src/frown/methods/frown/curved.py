@@ -8,8 +8,9 @@ FROWN's own line. Neurons inside have one curvature per layer, literals one per 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -38,8 +39,10 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import LeastArea, Relaxed, Rule
 
 GRID = 5  # powers of two around the likely curvature that are tried first
-CERTAIN = 1.002  # times an estimate of an eigenvalue is taken for it
+TIGHT = 0.5  # of what a literal has at the centre is little
+CERTAIN = 1.004  # times an estimate of an eigenvalue is taken for it
 VECTORS, SHARP = 4, 30.0  # of the largest eigenvalues, and how far their mean is from the largest
+COLD, WARM, DEPTH = 10, 1, 12  # products with a matrix that improve them
 _NOISE = 1e-2
 
 
@@ -50,7 +53,7 @@ class Bent:
     relaxed: Relaxed
     centre: Tensor  # (rows or 1, *shape)
     ellipsoid: Ellipsoid
-    each: bool  # whether every neuron has a curvature of its own
+    each: bool = False  # whether every neuron has a curvature of its own
     top: Tensor | None = None  # (rows, U, vectors) of the largest eigenvalues
 
     def __post_init__(self) -> None:
@@ -122,34 +125,52 @@ class Bent:
             return most, most[:, None]
         if not len(own.index):
             return flat.new_zeros(len(flat)), flat.new_zeros(len(flat), 0)
-        value, top = _top(own.gram, flat[:, own.index].sqrt(), self.top, 3)
+        value, top = _top(own, flat[:, own.index].sqrt(), self.top, WARM)
         self.top = top
         weight = torch.softmax(SHARP * value / value[:, -1:], 1) * value
         return value[:, -1], (top.square() * weight[:, None]).sum(2)
 
     def settled(self) -> Tensor:
         """(rows,) what curvatures add, with eigenvalues as exact as they are going to be."""
-        if not self.each or not len(self.ellipsoid.index):
+        own = self.ellipsoid
+        if not self.each or not len(own.index):
             return self.gain
-        flat = self.curvature.flatten(1)
-        root = flat[:, self.ellipsoid.index].sqrt()
-        value, _ = _top(self.ellipsoid.gram, root, self.top, 15)
-        return self.bend.flatten(1).sum(1) - 0.5 * CERTAIN * value[:, -1]
+        root = self.curvature.flatten(1)[:, own.index].sqrt()
+        return self.bend.flatten(1).sum(1) - 0.5 * CERTAIN * _largest(own, root, self.top)
 
 
-def _top(gram: Tensor, root: Tensor, start: Tensor | None, times: int) -> tuple[Tensor, Tensor]:
-    """(rows, vectors) the largest eigenvalues of root gram root, in order, and their vectors."""
+def _largest(own: Ellipsoid, root: Tensor, start: Tensor | None) -> Tensor:
+    """(rows,) the largest eigenvalues of root F F^T root, in the space of a few products."""
+    basis = []
+    for _ in range(DEPTH):
+        _, start = _top(own, root, start, 1)
+        basis.append(start)
+    space = torch.linalg.qr(torch.cat(basis, 2))[0]
+    scale = root[..., None]
+    image = scale * own.spread(scale * space)
+    return torch.linalg.eigvalsh((space.transpose(1, 2) @ image).double())[:, -1].to(root)
+
+
+def _top(own: Ellipsoid, root: Tensor, start: Tensor | None, times: int) -> tuple[Tensor, Tensor]:
+    """(rows, vectors) the largest eigenvalues of root F F^T root, in order, and their vectors.
+
+    The singular values of A Y, with Y orthonormal, are at most those of A, and at least those of
+    Y^T A Y: one product for each time, and none for the values.
+    """
     if start is None:
         generator = torch.Generator().manual_seed(1)
         shape = (*root.shape, min(VECTORS, root.shape[1]))
         start = torch.randn(shape, generator=generator, dtype=torch.float64).to(root)
-        times = 30
-    scale = root[..., None]
-    y = start
+        start = start / root.shape[1] ** 0.5
+        times += COLD
+    scale, y = root[..., None], start
     for _ in range(times):
-        y = torch.linalg.qr(scale * (gram @ (scale * y)))[0]
-    value, turn = torch.linalg.eigh(y.transpose(1, 2) @ (scale * (gram @ (scale * y))))
-    return value.clamp(min=torch.finfo(value.dtype).tiny), y @ turn
+        y = scale * own.spread(scale * y)
+        square, turn = torch.linalg.eigh(y.transpose(1, 2) @ y)
+        least = square[:, -1:] * 1e-6 + torch.finfo(square.dtype).tiny
+        value = square.maximum(least).sqrt()
+        y = (y @ turn) / value[:, None]
+    return value, y
 
 
 def _over(t: Tensor, like: Tensor) -> Tensor:
@@ -273,7 +294,9 @@ class Curved(Method):
     singly: ClassVar[bool] = True
     lines: Rule
     inside: int = 8  # steps of neurons' ascents
-    margins: int = 30  # of literals'
+    again: int = 4  # and from the second radius on
+    even: int = 10  # of literals' with one curvature per layer
+    margins: int = 30  # and of those with one per neuron
     ascent: Ascent = field(default_factory=Ascent)
 
     def start(self, samples: int) -> FrownState:
@@ -343,18 +366,55 @@ class _Curved:
             return self._neurons(source, box, lines.relaxed, ellipsoids)
 
         layers = walk(lines, tighten)
-        target, (count, literals) = plan.graph.output, property.shape
-        self._know(ellipsoids, target, lines.relaxed)
+        self._know(ellipsoids, plan.graph.output, lines.relaxed)
+        found = self._literals(property, lines.relaxed, ellipsoids)
+        return layers, torch.fmax(found, crown_literals(plan, region, property, layers, work))
+
+    def _literals(
+        self, property: Property, relaxed: dict[int, Relaxed], ellipsoids: Ellipsoids
+    ) -> Tensor:
+        """(1, literals) bounds of a property. All bend by one curvature per layer; those that this
+        leaves little of, by one per neuron."""
+        plan, method, (count, literals) = self.plan, self.method, property.shape
+        target = plan.graph.output
         shape = plan.graph.nodes[target].shape
         rows = Rows.literals(count, literals, self.sample.device)
         (part,) = parts(plan, target, 0).parts
         coef = property.pick(slice(0, len(rows))).view(-1, *shape)
-        place, known = torch.zeros_like(rows.neuron), coef.new_full((len(rows),), -torch.inf)
-        found = self._rows(
-            part, (target, 0), coef, place, rows.neuron, literals, lines.relaxed, ellipsoids, known
-        )
-        found = found.view(count, literals) + property.const
-        return layers, torch.fmax(found, crown_literals(plan, region, property, layers, work))
+        const = property.const.expand(count, literals).flatten()
+        clean = (coef * ellipsoids.centre[target]).flatten(1).sum(1) + const
+
+        def bounds(which: Tensor, each: bool, steps: int) -> Tensor:
+            none = torch.zeros_like(which)
+            known = const.new_full((len(which),), -torch.inf)
+            bent = partial(Bent, each=each)
+            own = coef[which], none, which, literals
+            found = self._rows(part, (target, 0), *own, relaxed, ellipsoids, known, bent, steps)
+            return found + const[which]
+
+        flat = self.tables.table((target, 0), literals, 2, plan.slots(target)[1], coef)
+        key = self.sample * literals + rows.neuron
+        apart = self._apart(flat.index_select(0, key))
+        found = torch.full_like(const, -torch.inf)
+        even = (~apart).nonzero().flatten()
+        if len(even):
+            found[even] = bounds(even, False, method.even)
+        few = (apart | ~(found > TIGHT * clean)).nonzero().flatten()
+        if len(few):
+            before = flat.index_select(0, key[few])
+            bound = bounds(few, True, method.margins)
+            less = (bound < found[few]).nonzero().flatten()
+            flat.index_copy_(0, key[few[less]], before[less])
+            found[few] = torch.fmax(found[few], bound)
+        return found.view(count, literals)
+
+    def _apart(self, alpha: Tensor) -> Tensor:
+        """(rows,) whether neurons of a layer have curvatures of their own."""
+        found = torch.zeros(len(alpha), dtype=torch.bool, device=alpha.device)
+        for place in self.plan.slots(self.plan.graph.output)[0].values():
+            log = alpha[:, 1, place]
+            found |= (log != log[:, :1]).any(1) & log.isfinite().all(1)
+        return found
 
     def _know(self, ellipsoids: Ellipsoids, target: int, relaxed: dict[int, Relaxed]) -> None:
         for i in self.plan.below(target):
@@ -366,6 +426,7 @@ class _Curved:
     ) -> Box:
         sample, neuron = unstable(self.plan, source, box)
         split = parts(self.plan, source, 1, self.work.clock)
+        steps = self.method.inside if self.tables.rounds == 0 else self.method.again
         found = box
         for k, part, index in split.split(neuron):
             rows, blocks = Rows.both(sample[index], neuron[index]), split.blocks[k]
@@ -384,6 +445,8 @@ class _Curved:
                     relaxed,
                     ellipsoids,
                     known[piece],
+                    Bent,
+                    steps,
                 )
                 least.append(bound)
             found = rows.tighten(found, torch.cat(least))
@@ -400,9 +463,11 @@ class _Curved:
         relaxed: dict[int, Relaxed],
         ellipsoids: Ellipsoids,
         known: Tensor,
+        bent: Callable[[Relaxed, Tensor, Ellipsoid], Bent],
+        steps: int,
     ) -> Tensor:
         """Optimise rows, starting from and saving to the tables."""
-        count, last = len(coef), table[0] == self.plan.graph.output
+        count = len(coef)
         if part.convolved:
             index = rounded_size(slice(0, count), coef.device)
             coef, place, slot = (t[index] for t in (coef, place, slot))
@@ -410,18 +475,15 @@ class _Curved:
         nodes = {}
         for i, (origin, own) in part.nodes(relaxed, none, place).items():
             centre = part.entries(ellipsoids.at(origin), i, place)
-            nodes[i] = Bent(own, centre, ellipsoids.nodes[origin], last)
+            nodes[i] = bent(own, centre, ellipsoids.nodes[origin])
         key = self.sample * slots + slot
         flat = self.tables.table(table, slots, 2, part.plan.slots(part.target)[1], coef)
         start = part.start(self.region, none, place)
         rows = BentRows(
             part.plan, part.target, coef, start, nodes, flat.index_select(0, key), self.work.clock
         )
-        later = self.tables.rounds > 0
-        steps = self.method.margins if last else self.method.inside
-        steps = max(2, steps // 2) if later and not last else steps
         ascent = self.method.ascent
-        if later:
+        if self.tables.rounds > 0:
             ascent = replace(ascent, rate=ascent.rate / 2, pace=ascent.pace / 2)
         found = rows.ascend(ascent, steps)
         key, bound = key[:count], found.bound[:count]
