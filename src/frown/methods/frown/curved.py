@@ -148,7 +148,8 @@ def _largest(own: Ellipsoid, root: Tensor, start: Tensor | None) -> Tensor:
     space = torch.linalg.qr(torch.cat(basis, 2))[0]
     scale = root[..., None]
     image = scale * own.spread(scale * space)
-    return torch.linalg.eigvalsh((space.transpose(1, 2) @ image).double())[:, -1].to(root)
+    value: Tensor = torch.linalg.eigvalsh((space.transpose(1, 2) @ image).double())
+    return value[:, -1].to(root)
 
 
 def _top(own: Ellipsoid, root: Tensor, start: Tensor | None, times: int) -> tuple[Tensor, Tensor]:
