@@ -116,3 +116,98 @@ def test_conditions_that_do_not_fit_say_what_would(
 ) -> None:
     with pytest.raises(frown.FrownError, match=said):
         frown.certify(network(nn.Identity(), outputs), np.zeros((1, 2)), condition)
+
+
+def identity(outputs: int) -> frown.Model:
+    """A network that answers its input."""
+    layer = nn.Linear(outputs, outputs, bias=False)
+    layer.weight.data = torch.eye(outputs)
+    return frown.load(layer, torch.zeros(1, outputs))
+
+
+def test_rows_name_the_label_that_was_asked_about() -> None:
+    """Not what the model answers: that is another class."""
+    model, x = identity(4), np.array([[5.0, 4.0, 3.0, 0.0]])
+    for condition in (frown.top(2, [1]), frown.top(2, [1]) & frown.above(0, -9)):
+        (row,) = frown.certify(model, x, condition).rows
+        assert (row.label, row.prediction) == (1, 0)
+        assert 0.49 < row.radius < 0.5  # class 0 is among the largest two up to 1
+    (row,) = frown.certify(model, x, frown.top(2, [3])).rows
+    assert (row.status, row.label) == ("misclassified", 3)
+
+
+@pytest.mark.parametrize("condition", [frown.within(0.5), frown.multilabel(2), frown.above(0, 1)])
+def test_questions_about_no_class_have_neither_label_nor_prediction(
+    condition: frown.Condition,
+) -> None:
+    found = frown.certify(identity(3), np.array([[5.0, 4.0, 3.0]]), condition)
+    assert (found.rows[0].label, found.rows[0].prediction) == (None, None)
+    assert found.rows[0].radius > 0 and "None" not in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (None, "the label has the largest output"),
+        (2, "the label's output exceeds that of class 2"),
+        ("+1", "the label's output exceeds that of the class label + 1"),
+        (np.array([2]), "the label's output exceeds that of its target class"),
+    ],
+)
+def test_joined_conditions_say_which_classes_the_label_beats(target: object, said: str) -> None:
+    model, x = identity(3), np.array([[5.0, 9.0, 3.0]])
+    condition = frown.label_wins([0], target) & frown.above(0, -9)
+    found = frown.certify(model, x, condition)
+    assert condition.words == f"{said}, and output 0 is above -9"
+    beaten = {None: False, "+1": False}.get(target if isinstance(target, str | None) else "", True)
+    assert (found.rows[0].radius > 0) == beaten  # class 1 is larger
+    assert found.rows[0].label == 0
+
+
+TINY = Fraction(1, 10**30)
+
+
+@pytest.mark.parametrize(
+    ("condition", "broken"),
+    [
+        (frown.threshold(Fraction(1, 2) + TINY, [0]), False),  # 1/2 is below that
+        (frown.threshold(Fraction(1, 2) - TINY, [1]), False),
+        (frown.threshold(Fraction(1, 2) - TINY, [0]), True),
+        (frown.threshold(Fraction(1, 2), [0]), True),  # a tie
+        (frown.below(0, Fraction(1, 2) + TINY), False),
+        (frown.within(Fraction(1, 4) + TINY, of=[[0.25]]), False),
+        (frown.within(Fraction(1, 4), of=[[0.25]]), True),
+        (frown.within(Fraction(1, 4) + TINY, of=[[0.25]]) & frown.above(0, 0), False),
+    ],
+)
+def test_only_what_violates_a_condition_exactly_is_a_counterexample(
+    condition: frown.Condition, broken: bool
+) -> None:
+    """Constants are rounded for proofs, and not when points are judged."""
+    (row,) = frown.certify(identity(1), np.array([[0.5]]), condition).rows
+    assert row.status == ("misclassified" if broken else "unknown")
+    assert row.broken == 0 if broken else row.broken != 0
+
+
+def test_sums_of_outputs_are_judged_exactly() -> None:
+    """10 ones and a small number: floats lose it, and with it the sign."""
+    small = 2.0**-60
+    for sign, broken in ((1.0, False), (-1.0, True)):
+        wanted = frown.Clauses([[1.0, -1.0, 1.0]]).on(Answers(1, 3, lambda: np.zeros((1, 3))), [0])
+        assert wanted.fails(np.array([[1.0, 1.0, sign * small]])).tolist() == [broken]
+        either = frown.Clauses([[1.0, -1.0, 1.0], [0, 0, -1.0]], clause=[0, 0])
+        both = either.on(Answers(1, 3, lambda: np.zeros((1, 3))), [0])
+        assert not both.fails(np.array([[1.0, 1.0, sign * small]])).any()
+    assert not wanted.fails(np.array([[np.nan, 1.0, 0.0]])).any()
+
+
+def test_numbers_beyond_double_precision_are_refused() -> None:
+    for condition in (frown.threshold("1e400"), frown.within("-1e400"), frown.below(0, "1e999")):
+        with pytest.raises(frown.FrownError, match="at most 1e300 in size"):
+            frown.certify(identity(1), np.zeros((1, 1)), condition)
+
+
+def test_a_box_without_width_is_a_question_about_its_point() -> None:
+    x = np.array([[5.0, 4.0, 3.0]])
+    found = frown.certify(identity(3), frown.Box(x, x))
+    assert found.rows[0].status == "certified" and found.rows[0].level == "rigorous"

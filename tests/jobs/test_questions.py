@@ -108,3 +108,30 @@ def test_models_that_look_like_multi_label_ones_are_told(data: Path, tmp_path: P
     assert "add --multilabel" in " ".join(call("certify", path, data).output.split())
     assert "--multilabel" in call("info", path).output
     assert "--multilabel" not in call("info", net(tmp_path, 2, "Softmax")).output
+
+
+@pytest.mark.parametrize("options", [["--within", "0.25"], ["--multilabel"]])
+def test_what_is_about_no_class_names_none(options: list[str], data: Path, tmp_path: Path) -> None:
+    """No label 0, no answer 0 of what is a number: in tables, files and pages."""
+    out, onnx = tmp_path / "out", net(tmp_path, 3, "Sigmoid")
+    shown = call("certify", onnx, data, *options, "--out", out).output
+    assert "label" not in shown and "prediction" not in shown
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert {(row["label"], row["prediction"]) for row in rows} == {(None, None)}
+    with np.load(out / "counterexamples.npz") as kept:
+        assert "y" not in kept and len(kept["x"])
+    call("report", out, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert ">answer<" not in page and "label None" not in page and "Inputs proved" in page
+    call("certify", onnx, data, *options, "--out", out, "--resume")
+
+
+def test_shares_of_other_questions_are_not_called_accuracy(data: Path, tmp_path: Path) -> None:
+    onnx = net(tmp_path, 3, "Identity")
+    options = ["--eps", "0.5", "--fail-under", "1"]
+    assert (
+        "inputs proved 0% at"
+        in call("certify", onnx, data, "--within", "1e-3", *options, code=8).output
+    )
+    shown = call("certify", onnx, data, "--target", "+1", *options, code=8).output
+    assert "certified accuracy, against the class label + 1 alone" in shown

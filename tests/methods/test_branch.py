@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from math import inf
 
@@ -14,6 +15,7 @@ import asking
 import frown
 import functions
 import zoo
+from frown.api import plan_for
 from frown.bounds.method import Ends, Update
 from frown.bounds.plan import Plan
 from frown.bounds.tree import Branched, Tree
@@ -23,9 +25,10 @@ from frown.errors import InvalidInput
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact, Frown
+from frown.methods.branch import relu
 from frown.methods.branch.ascent import Ascent, Bases, Leaves, ascend
 from frown.methods.branch.passes import Dense, General, Passes, passes
-from frown.methods.branch.pieces import Ball, Piece, empty, nearest
+from frown.methods.branch.pieces import Ball, Piece, Pieces, empty, nearest
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch
@@ -457,3 +460,33 @@ def test_time_for_the_replay_is_kept_back() -> None:
                 pass
         kept.append(search._replay())
     assert kept[0] == 0 < kept[1] < 5
+
+
+def test_programs_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counterexamples are drawn nearer by linear programs, for as long as time is left."""
+    given: list[float] = []
+
+    def slow(piece: object, ball: object, most: float, unit: float, seconds: float) -> None:
+        given.append(seconds)
+        time.sleep(min(seconds, 0.4))
+
+    monkeypatch.setattr(relu, "nearest", slow)
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 3))
+    model, x = frown.load(layers, torch.zeros(1, 4)), torch.randn(8, 4).numpy()
+    frown.certify(model, x, machine=frown.Machine(seconds=0.5), method=Branch())
+    assert given and max(given) <= 0.5 and sum(min(s, 0.4) for s in given) < 1.0
+
+
+def test_programs_that_take_too_much_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a program was made")
+
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(60, 3000), nn.ReLU(), nn.Linear(3000, 3))
+    model, x = frown.load(layers, torch.zeros(1, 60)), torch.randn(1, 60).numpy()
+    assert Pieces(plan_for(model, frown.Machine(), model.graph)).fit(20_000_000)
+    monkeypatch.setattr(relu, "nearest", never)
+    monkeypatch.setattr(relu, "decide", never)
+    machine = frown.Machine(memory=4_000_000, seconds=2)
+    frown.certify(model, x, machine=machine, method=Branch(seconds=0.5))

@@ -113,3 +113,21 @@ def test_norms_get_panels_of_their_own(tmp_path):
     assert done.exit_code == 2 and not (tmp_path / "f.gif").exists()
     with pytest.raises(FrownError, match="unknown kind"):
         RESULT.plot("pie")
+
+
+def test_axes_say_what_is_proved():
+    """Not "accuracy" of a regression, nor of a label that others may overtake."""
+
+    def titles(**said):
+        settings = {"statement": {"norm": "inf", **said}}
+        drawn = (
+            replace(RESULT, settings=settings).plot(kind).axes[0] for kind in ("accuracy", "radii")
+        )
+        accuracy, radii = drawn
+        return accuracy.get_ylabel(), radii.get_xlabel()
+
+    right = "inputs classified correctly, by growing radius"
+    assert titles() == ("certified accuracy", right)
+    assert titles(target="3") == ("certified accuracy, against class 3 alone", right)
+    other = "inputs with the property, by growing radius"
+    assert titles(condition="all is well") == ("inputs proved", other)

@@ -21,7 +21,7 @@ from frown.certification.findings import Begun, Findings, joined
 from frown.certification.results import digits
 from frown.graph.graph import Graph
 from frown.problem.problem import Problem
-from frown.problem.property import violated
+from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.read.model import ROUNDINGS, UNIT, Array, Model
 
@@ -39,7 +39,7 @@ def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
         answers = model.graph.apply(torch.from_numpy(regions.x).double()).flatten(1)
     mismatch = compare_inputs(model, regions.x, outputs, answers.double().cpu().numpy())
     clean = wanted.margins(wanted.literals(ours))
-    wrong = violated(problem.margins(outputs))
+    wrong = problem.violated(outputs)
     admitted = problem.property.admits(torch.from_numpy(prediction)).numpy()
     holds = (clean > 0).all(1).cpu().numpy() & admitted & ~wrong
     holds[list(mismatch)] = False
@@ -49,7 +49,8 @@ def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
     if regions.radius is not None:
         # In double precision: a narrow range has lost its width where the search rounds its ends.
         exact = regions.on(replace(graph, dtype=torch.float64, device=torch.device("cpu"))).limit()
-        far = _rounded_up(exact.numpy()[right], limit)
+        # A range without width is a point, which every radius reaches.
+        far = _rounded_up(np.where(exact > 0, exact, regions.radius)[right], limit)
         limit = torch.minimum(_rounded_up(regions.radius[right], limit), whole.maximum(far))
     return Begun(
         problem,
@@ -366,9 +367,11 @@ def _hold_against_counterexample(
             "its arithmetic is not what docs/soundness.md assumes"
         )
         return {n: otherwise}, {}
+    wins = isinstance(findings.begun.problem.property, LabelWins)
+    errs = "does not let the label win" if wins else "violates the property"
     executed = (
         f"proved up to {digits(radius, 6, -1):.6g} over the real numbers; as executed the "
-        f"model does not let the label win {where[3:]}, by rounding in single precision"
+        f"model {errs} {where[3:]}, by rounding in single precision"
     )
     return {}, {n: executed}
 

@@ -3,7 +3,7 @@
 Each restart walks along the decision boundary: its ball shrinks while the point is
 adversarial and grows while it is not. The nearest adversarial point seen is then pulled
 towards the centre by bisection, and replayed in the original model: only a point of the region on
-which that violates the property (`frown.problem.property.violated`) counts.
+which that violates the property (`Problem.violated`) counts.
 """
 
 from __future__ import annotations
@@ -240,7 +240,8 @@ def _erring(model: Model, begun: Begun, n: int, point: Array) -> tuple[float, Ar
     and the clause that it violates most."""
     regions = begun.problem.regions
     point = np.where(regions.still(n), regions.x[n], regions.clip(n, point))
-    margins = begun.problem.margins(model.run(point[None]), n)
-    if not violated(margins)[0]:
+    outputs = model.run(point[None])
+    if not begun.problem.violated(outputs, n)[0]:
         return None
+    margins = begun.problem.margins(outputs, n)
     return regions.distance(n, point), point, int(np.argmin(margins[0]))

@@ -64,6 +64,11 @@ def percent(share: float, places: int = 0) -> str:
     return f"{held:.0f}" if share in (0, 1) else f"{held:.{places}f}"
 
 
+def class_text(number: int | None) -> str:
+    """A class by its number, or a dash where a question is about none."""
+    return "–" if number is None else str(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The answer for one input.
@@ -72,12 +77,13 @@ class Row:
     radius of the nearest counterexample found (None: none): a point on which the original model
     violates the property, output[label] - output[other] <= 0 for another class (or the target). A
     tie is one, whichever class argmax names. The truth lies in [radius, broken]. `prediction` is
-    the first class with the largest output at the input.
+    the first class with the largest output at the input. Questions that are about no
+    class (`within`, `multilabel`, a file's property) have neither label nor prediction.
     """
 
     index: int
-    label: int
-    prediction: int
+    label: int | None  # None: the question is about no class
+    prediction: int | None  # likewise
     target: int | None  # None: every other class
     norm: float
     method: str
@@ -166,7 +172,7 @@ class Certification:
         columns = [name for name in Row.__dataclass_fields__ if name != "margins"]
         held = [{name: getattr(row, name) for name in columns} for row in self.rows]
         frame = pandas.DataFrame(held, columns=columns)
-        for name in ("target", "broken_as"):  # whole numbers, or none
+        for name in ("label", "prediction", "target", "broken_as"):  # whole numbers, or none
             frame[name] = frame[name].astype("Int64")
         for name in ("failed", "broken", "radius_before", "broken_before"):
             frame[name] = frame[name].astype("float64")
@@ -219,7 +225,8 @@ class Certification:
         """The first rows as a table, for notebooks."""
         most = 10
         cells = "".join(
-            f"<tr><td>{row.index}</td><td>{row.label}</td><td>{row.prediction}</td>"
+            f"<tr><td>{row.index}</td><td>{class_text(row.label)}</td>"
+            f"<td>{class_text(row.prediction)}</td>"
             f"<td>{markup(row.status)}</td><td>{_shown(row.radius, -1)}</td>"
             f"<td>{_shown(row.broken, 1)}</td></tr>"
             for row in self.rows[:most]

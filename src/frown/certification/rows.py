@@ -11,7 +11,7 @@ from frown.certification.findings import Broken, Findings, joined
 from frown.certification.results import Row
 from frown.certification.statement import input_digest
 from frown.methods.branch.method import Branch
-from frown.problem.property import LabelWins, OneSide, Property
+from frown.problem.property import LabelWins, Property
 
 
 def rows_of(
@@ -65,12 +65,12 @@ def rows_of(
             else:
                 remark = "the property does not hold at the input itself"
         before = findings.searched.unbranched if method == Branch.name else None
-        label, target = labels_of(wanted, n, int(begun.prediction[n]))
+        label, prediction, target = classes_of(wanted, n, int(begun.prediction[n]))
         rows.append(
             Row(
                 index=int(regions.index[n]),
                 label=label,
-                prediction=int(begun.prediction[n]),
+                prediction=prediction,
                 target=target,
                 norm=regions.p,
                 method=method,
@@ -102,13 +102,16 @@ def rows_of(
     return rows
 
 
-def labels_of(wanted: Property, n: int, prediction: int) -> tuple[int, int | None]:
-    """Label and target of input n; of a property without labels, the model's answer."""
-    if isinstance(wanted, OneSide):
-        return int(wanted.label[n]), None
-    if not isinstance(wanted, LabelWins):
-        return prediction, None
-    return int(wanted.label[n]), None if wanted.only is None else int(wanted.only[n, 0])
+def classes_of(
+    wanted: Property, n: int, prediction: int
+) -> tuple[int | None, int | None, int | None]:
+    """Label, prediction and target of input n; None where the property is about no class, or the
+    label is to win over all others."""
+    labels = wanted.labels()
+    if labels is None:
+        return None, None, None
+    one = wanted.only if isinstance(wanted, LabelWins) else None
+    return int(labels[n]), prediction, None if one is None else int(one[n, 0])
 
 
 def _broken_as(wanted: Property, broken: Broken, n: int, prediction: int) -> int | None:

@@ -338,6 +338,16 @@ class Statement:
         """The words for inputs at which the property holds before any change."""
         return "with the property" if self.condition else "classified correctly"
 
+    def being(self, one: bool = False) -> str:
+        """The predicate of inputs, or of one, at which the property holds before any change."""
+        if self.condition:
+            return "has the property" if one else "have the property"
+        return "is classified correctly" if one else "are classified correctly"
+
+    def share_title(self) -> str:
+        """The title of a share of inputs by radius, without the target (`against`)."""
+        return "Inputs proved" if self.condition else "Certified accuracy"
+
     def radius_title(self) -> str:
         """The title of an axis of radii."""
         times = ", times the scale of each number" if self.scaled else ""
@@ -431,7 +441,7 @@ def statement_of(
     if regions.scale is not None:
         factors = regions.scale
         free = factors[:, moves][factors[:, moves] > 0]
-        least, largest = float(free.min()), float(free.max())
+        least, largest = (float(free.min()), float(free.max())) if free.size else (0.0, 0.0)
         scale = replace(_spread(factors, shape), least=least, largest=largest)
         fast = moves & (factors == 0).all(0)
         fixed = int(fast.sum())

@@ -150,7 +150,7 @@ class ResultFiles:
     _store: Store | None = None
     _table: IO[str] | None = None
     _journal: IO[bytes] | None = None
-    _labels: dict[int, int] = field(default_factory=dict)
+    _labels: dict[int, int | None] = field(default_factory=dict)
     _examples: dict[Key, NDArray[np.floating]] = field(default_factory=dict)
     _written: float = field(default_factory=time.monotonic)
 
@@ -289,7 +289,7 @@ class ResultFiles:
         for place, point in there.items():
             if place in known and self.keys[known[place]] in self._store:
                 self._examples[known[place]] = point
-        self._labels = {int(row["index"]): int(row["label"]) for row in self.done.values()}
+        self._labels = {int(row["index"]): row["label"] for row in self.done.values()}
 
     def _rewrite_table(self, records: Iterable[Mapping[str, Any]]) -> None:
         text = StringIO(newline="")
@@ -300,20 +300,22 @@ class ResultFiles:
 
     def _write_examples(self) -> None:
         """x, y and index: the file can be given to `frown certify` as data. And frame, where
-        frames moved alone."""
+        frames moved alone; no y where the question is about no labels."""
         order = sorted(
             (key if isinstance(key, tuple) else (key, -1), key) for key in self._examples
         )
         examples = [np.asarray(self._examples[key]) for _, key in order]
         index, frame = np.array([place for place, _ in order], dtype=np.int64).reshape(-1, 2).T
-        apart: dict[str, Any] = {"frame": frame} if (frame >= 0).any() else {}
+        more: dict[str, Any] = {"frame": frame} if (frame >= 0).any() else {}
+        labels = [self._labels[int(i)] for i in index]
+        if None not in labels:
+            more["y"] = np.array(labels, dtype=np.int64)
         file = BytesIO()
         np.savez(
             file,
             x=np.stack(examples) if examples else np.empty((0, 0)),
-            y=np.array([self._labels[int(i)] for i in index], dtype=np.int64),
             index=index,
-            **apart,
+            **more,
         )
         write_whole(self.directory / COUNTEREXAMPLES, file.getbuffer())
         self._written = time.monotonic()

@@ -201,7 +201,7 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     if state == "finished":
         _refuse_lost(lost, len(rows), request)
         _require_level(rows, request)
-        _require_accuracy(rows, request)
+        _require_accuracy(rows, request, said)
     return state == "finished"
 
 
@@ -259,7 +259,7 @@ def _has_certificate(record: dict[str, Any], folder: Path | str | None) -> bool:
     return not name or folder is None or (Path(folder) / name).is_file()
 
 
-def _require_accuracy(rows: list[Row], request: CertifyRequest) -> None:
+def _require_accuracy(rows: list[Row], request: CertifyRequest, said: Statement) -> None:
     """Raise AccuracyTooLow where fewer inputs are proved at --eps than --fail-under asks for."""
     if request.fail_under is None or not isinstance(request.search, At):
         return
@@ -267,7 +267,8 @@ def _require_accuracy(rows: list[Row], request: CertifyRequest) -> None:
     share = good / len(rows) if rows else 0.0
     if share < request.fail_under:
         raise AccuracyTooLow(
-            f"certified accuracy {percent(share, 1)}% at --eps {request.given.get('eps')}, "
+            f"{said.share_title().lower()}{said.against()} {percent(share, 1)}% at --eps "
+            f"{request.given.get('eps')}, "
             f"{good} of {len(rows)} inputs, is below --fail-under {request.fail_under:g}"
         )
 

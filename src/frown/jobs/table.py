@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frown.certification.plain import plain
-from frown.certification.results import LEVELS, Row, digits, percent
+from frown.certification.results import LEVELS, Row, class_text, digits, percent
 from frown.certification.statement import Statement
 
 MOST_ROWS = 40
@@ -33,7 +33,9 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     """One line per input, the first `most` of them (None: all)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     called = any(row.id for row in rows)
-    for name in ("index", *(["id"] if called else []), "label", "prediction", "target"):
+    classes = any(row.label is not None for row in rows)  # else the question is about none
+    own = ["id"] if called else []
+    for name in ("index", *own, *(["label", "prediction", "target"] if classes else [])):
         table.add_column(name, justify="right")
     branched = any(row.radius_before is not None for row in rows)
     table.add_column("status")
@@ -48,9 +50,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
         table.add_row(
             str(row.index),
             *([Text(plain(row.id))] if called else []),
-            str(row.label),
-            str(row.prediction),
-            "all" if row.target is None else str(row.target),
+            *(_classes(row) if classes else ()),
             Text(plain(row.status) + early, style=_STYLES.get(row.status, "")),
             *([Text(bracket_before(row))] if branched else []),
             Text(bracket(row)),
@@ -58,6 +58,12 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
             f"{row.seconds:.3g}",
         )
     return table
+
+
+def _classes(row: Row) -> tuple[str, str, str]:
+    """Label, prediction and target."""
+    target = "all" if row.target is None else str(row.target)
+    return class_text(row.label), class_text(row.prediction), target
 
 
 def bracket(row: Row) -> str:
@@ -124,26 +130,28 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
         lines.append(f"{what}: {text}")
     if any(map(ended_early, rows)):
         lines.append(EARLY)
-    return lines + all_wrong(rows) + remarks(rows)
+    return lines + all_wrong(rows, said) + remarks(rows)
 
 
-def all_wrong(rows: Sequence[Row]) -> list[str]:
+def all_wrong(rows: Sequence[Row], said: Statement) -> list[str]:
     """A warning where no answer is right: the inputs are more likely at fault than the model."""
     if not rows or any(row.status != "misclassified" for row in rows):
-        return doubtful(rows)
+        return doubtful(rows, said)
     return [
-        "no input is classified correctly: if the model is better than that, it may want other "
+        f"no input {said.being(one=True)}: if the model is better than that, it may want other "
         "units (--divide, --mean, --std), or its classes are numbered differently from the labels"
     ]
 
 
-def doubtful(rows: Sequence[Row]) -> list[str]:
+def doubtful(rows: Sequence[Row], said: Statement) -> list[str]:
     """A warning where less than half of many answers are right."""
     right = sum(row.status != "misclassified" for row in rows)
     if len(rows) < _MANY or 2 * right >= len(rows):
         return []
+    part = percent(right / len(rows))
+    share = f"{part}% of the inputs {said.being()}" if said.condition else f"accuracy {part}%"
     return [
-        f"accuracy {percent(right / len(rows))}%: if the model is better than that, it may want "
+        f"{share}: if the model is better than that, it may want "
         "other units (--divide, --mean, --std) or other labels"
     ]
 
@@ -235,7 +243,7 @@ def _table(
             Text(_cell(held[f], checked) if f in held else "", "bold red" if f == worst else "")
             for f in frames
         ]
-        table.add_row(str(index), str(next(iter(held.values())).label), *cells)
+        table.add_row(str(index), class_text(next(iter(held.values())).label), *cells)
     if not checked:
         limited = [
             {f: r for f, r in held.items() if r.status not in UNLIMITED}
@@ -278,7 +286,7 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
         lines.append(f"any: proved for the whole valid range of that {said.part}")
     if any(map(ended_early, rows)):
         lines.append(EARLY)
-    return lines + all_wrong(rows) + remarks(rows)
+    return lines + all_wrong(rows, said) + remarks(rows)
 
 
 def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:

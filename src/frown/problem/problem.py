@@ -306,14 +306,20 @@ class Problem:
         """The problem as a graph's numbers."""
         return Cast(self.regions.on(graph), self.property.to(graph.dtype, graph.device))
 
+    def violated(self, outputs: NDArray[np.floating], n: int | None = None) -> NDArray[np.bool_]:
+        """(rows,) whether outputs violate the property, exactly; rows as for `margins`."""
+        return self._of(n, len(outputs)).fails(outputs)
+
     def margins(self, outputs: NDArray[np.floating], n: int | None = None) -> Array:
         """(rows, clauses) margins at outputs, of the inputs in order or all of input n."""
         values = torch.from_numpy(np.asarray(outputs, np.float64))
-        own = self.property
-        if n is not None:
-            own = own.rows(torch.full((len(values),), n))
+        own = self._of(n, len(values))
         margins: Array = own.margins(own.literals(values)).numpy()
         return margins
+
+    def _of(self, n: int | None, rows: int) -> Property:
+        """The property of the inputs in order, or that of input n for all rows."""
+        return self.property if n is None else self.property.rows(torch.full((rows,), n))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Self, overload
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from frown.errors import InvalidInput
 from frown.problem.inputs import labels_of, numbers_of, targets_of
+
+_UNIT = 2.0**-53
 
 
 class Property(ABC):
@@ -71,6 +74,15 @@ class Property(ABC):
         """(N,) whether the property may hold where a model's largest output is `answer` (N,)."""
         return torch.ones_like(answer, dtype=torch.bool)
 
+    def labels(self) -> Tensor | None:
+        """(N,) the class that each sample's property is about; None: it is about none."""
+        return None
+
+    def fails(self, outputs: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        """(N,) whether the samples' outputs (N, outputs), taken as exact, violate the property."""
+        values = torch.from_numpy(np.asarray(outputs, np.float64))
+        return violated(self.margins(self.literals(values)).numpy())
+
     @property
     def clauses(self) -> int:
         """The number of clauses."""
@@ -99,22 +111,59 @@ class Property(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LinearProperty(Property):
-    """A property of any clauses, with all coefficients written out."""
+    """A property of any clauses, with all coefficients written out.
+
+    Constants that are no doubles are rounded down, so that what is proved implies what was asked;
+    `above` has them rounded up, by which points are judged.
+    """
 
     coef: Tensor  # (N, T, outputs)
     const: Tensor  # (N, T)
     clause: Tensor  # (T,)
+    above: Tensor | None = field(default=None, kw_only=True)  # (N, T) None: const is exact
+    label: Tensor | None = field(default=None, kw_only=True)  # (N,) None: it is about no class
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.coef.shape[0], self.coef.shape[1]
 
-    def rows(self, index: Tensor | slice) -> LinearProperty:
-        return LinearProperty(self.coef[index], self.const[index], self.clause)
+    def rows(self, index: Tensor | slice) -> Self:
+        above = None if self.above is None else self.above[index]
+        label = None if self.label is None else self.label[index]
+        return replace(
+            self, coef=self.coef[index], const=self.const[index], above=above, label=label
+        )
 
-    def to(self, dtype: torch.dtype, device: torch.device) -> LinearProperty:
-        coef, const = self.coef.to(device, dtype), self.const.to(device, dtype)
-        return LinearProperty(coef, const, self.clause.to(device))
+    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
+        return replace(
+            self,
+            coef=self.coef.to(device, dtype),
+            const=self.const.to(device, dtype),
+            clause=self.clause.to(device),
+            above=None if self.above is None else self.above.to(device, dtype),
+            label=None if self.label is None else self.label.to(device),
+        )
+
+    def labels(self) -> Tensor | None:
+        return self.label
+
+    def fails(self, outputs: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        values = np.asarray(outputs, np.float64)
+        coef, top = self.coef.numpy(), (self.const if self.above is None else self.above).numpy()
+        terms = coef * values[:, None]
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = terms.sum(-1) + top
+            off = (np.abs(terms).sum(-1) + np.abs(top)) * (2 * (terms.shape[-1] + 4) * _UNIT)
+            at_most = found <= 0
+            doubtful = np.isfinite(found) & np.isfinite(off) & ~(np.abs(found) > off)
+        for n, t in np.argwhere(doubtful).tolist():
+            products = zip(coef[n, t].tolist(), values[n].tolist(), strict=True)
+            exact = sum((Fraction(c) * Fraction(v) for c, v in products), Fraction(top[n, t]))
+            at_most[n, t] = exact <= 0
+        above = np.zeros((len(values), self.clauses), dtype=np.int64)  # literals that may hold
+        np.add.at(above.T, self.clause.numpy(), ~at_most.T)
+        fails: NDArray[np.bool_] = (above == 0).any(axis=1)
+        return fails
 
     def pick(self, index: Tensor | slice) -> Tensor:
         return self.coef.flatten(0, 1)[index]
@@ -134,18 +183,7 @@ class LinearProperty(Property):
 class OneSide(LinearProperty):
     """One output stays on a side of a limit: above it where the label is 1, below where it is 0."""
 
-    label: Tensor = field(kw_only=True)  # (N,)
     limit: float = field(kw_only=True)
-
-    def rows(self, index: Tensor | slice) -> OneSide:
-        own = LinearProperty.rows(self, index)
-        label = self.label[index]
-        return OneSide(own.coef, own.const, own.clause, label=label, limit=self.limit)
-
-    def to(self, dtype: torch.dtype, device: torch.device) -> OneSide:
-        own = LinearProperty.to(self, dtype, device)
-        label = self.label.to(device)
-        return OneSide(own.coef, own.const, own.clause, label=label, limit=self.limit)
 
     def predicted(self, outputs: NDArray[Any]) -> NDArray[np.int64]:
         return np.asarray(outputs[:, 0] > self.limit, np.int64)
@@ -224,6 +262,9 @@ class LabelWins(Property):
 
     def admits(self, answer: Tensor) -> Tensor:
         return answer == self.label
+
+    def labels(self) -> Tensor:
+        return self.label
 
     def _both(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """The label's entries (N, 1) of one tensor, the targets' (N, T) of another."""
@@ -336,18 +377,41 @@ class _Joined(Condition):
         literal = torch.tensor([t for i, j in chosen for t in (*i, *(shift + k for k in j))])
         clause = torch.tensor([c for c, (i, j) in enumerate(chosen) for _ in (*i, *j)])
         coef = torch.cat([part.coef for part in parts], 1)[:, literal]
+        tops = [part.const if part.above is None else part.above for part in parts]
         return LinearProperty(
-            coef, torch.cat([part.const for part in parts], 1)[:, literal], clause
+            coef,
+            torch.cat([part.const for part in parts], 1)[:, literal],
+            clause,
+            above=torch.cat(tops, 1)[:, literal],
+            label=_one_label(*(part.label for part in parts)),
         )
 
     @property
     def words(self) -> str:
         said = []
         for part in (self.first, self.second):
-            words = part.words or "the label has the largest output"
+            words = part.words or _wins(part.target)
             inner = isinstance(part, _Joined) and part.how != self.how
             said.append(f"({words})" if inner else words)
         return f", {self.how} ".join(said)
+
+
+def _wins(target: str) -> str:
+    """The words for a label that wins over all other classes, or over a target."""
+    if target == "all":
+        return "the label has the largest output"
+    if target.startswith("+"):
+        return f"the label's output exceeds that of the class label {target.replace('+', '+ ')}"
+    if target == GIVEN:
+        return "the label's output exceeds that of its target class"
+    return f"the label's output exceeds that of class {target}"
+
+
+def _one_label(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """The labels that both of two properties are about, or the one that has some."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first if torch.equal(first, second) else None
 
 
 def _places(clause: Tensor) -> list[list[int]]:
@@ -363,7 +427,7 @@ def written_out(property: Property) -> LinearProperty:
     if isinstance(property, LinearProperty):
         return property
     coef = property.pick(slice(None)).view(*property.shape, -1)
-    return LinearProperty(coef, property.const, property.clause)
+    return LinearProperty(coef, property.const, property.clause, label=property.labels())
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from hashlib import sha256
 from itertools import combinations
-from math import comb, inf, isfinite, nextafter
+from math import comb, inf, nextafter
 from numbers import Rational, Real
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from frown.problem.property import MOST_LITERALS, Answers, Condition, LinearProp
 from frown.problem.vnnlib import read_outputs
 
 Number = float | str | Fraction | Decimal
+LARGEST = Fraction(10) ** 300  # constants beyond it leave too little of double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,13 @@ class Sides(Condition):
             side = labels_of(self.y, count, 2, numbers=names)[:, None].astype(np.float64)
         sign = np.where(side > 0, 1.0, -1.0)
         const = np.where(side > 0, _down(-limit), _down(limit))
+        above = torch.from_numpy(np.where(side > 0, _up(-limit), _up(limit)))
         coef = torch.diag_embed(torch.from_numpy(sign))
         every, held = torch.arange(outputs), torch.from_numpy(const)
         if self.several:
-            return LinearProperty(coef, held, every)
+            return LinearProperty(coef, held, every, above=above)
         label = torch.from_numpy(np.asarray(side[:, 0], np.int64))
-        return OneSide(coef, held, every, label=label, limit=float(limit))
+        return OneSide(coef, held, every, above=above, label=label, limit=float(limit))
 
     @property
     def words(self) -> str:
@@ -85,16 +87,18 @@ class Within(Condition):
                 f"{held.shape}"
             )
         far, share = self._size
-        const = np.empty((count, 2 * outputs))
+        const, above = (np.empty((count, 2 * outputs)) for _ in range(2))
         for n, row in enumerate(held.tolist()):
             for k, value in enumerate(map(Fraction, row)):
                 room = far * abs(value) if share else far
-                const[n, 2 * k], const[n, 2 * k + 1] = _down(room - value), _down(room + value)
+                for t, constant in ((2 * k, room - value), (2 * k + 1, room + value)):
+                    const[n, t], above[n, t] = _down(constant), _up(constant)
         coef = torch.zeros(2 * outputs, outputs, dtype=torch.float64)
         every = torch.arange(outputs)
         coef[2 * every, every], coef[2 * every + 1, every] = 1.0, -1.0
         every = torch.arange(2 * outputs)
-        return LinearProperty(coef.expand(count, -1, -1), torch.from_numpy(const), every)
+        low, high = torch.from_numpy(const), torch.from_numpy(above)
+        return LinearProperty(coef.expand(count, -1, -1), low, every, above=high)
 
     @property
     def _size(self) -> tuple[Fraction, bool]:
@@ -129,8 +133,9 @@ class Limit(Condition):
             )
         coef = torch.zeros(answers.count, 1, answers.classes, dtype=torch.float64)
         coef[:, :, self.output] = float(self.sign)
-        const = _down(-self.sign * exact(self.limit, "the limit"))
-        return LinearProperty(coef, coef.new_full((answers.count, 1), const), torch.arange(1))
+        constant = -self.sign * exact(self.limit, "the limit")
+        const, above = (coef.new_full((answers.count, 1), c(constant)) for c in (_down, _up))
+        return LinearProperty(coef, const, torch.arange(1), above=above)
 
     @property
     def words(self) -> str:
@@ -166,7 +171,7 @@ class Top(Condition):
         coef.scatter_(2, label[:, None, None].expand(-1, len(chosen), 1), 1.0)
         coef.scatter_(2, other[:, :, None], -1.0)
         clause = torch.arange(len(chosen)) // k
-        return LinearProperty(coef, coef.new_zeros(other.shape), clause)
+        return LinearProperty(coef, coef.new_zeros(other.shape), clause, label=label)
 
     @property
     def words(self) -> str:
@@ -186,10 +191,7 @@ class Refuted(Condition):
                 f"{self.path} is about {outputs} outputs, and the model has {answers.classes}"
             )
         own = cases.property(outputs)
-        count = answers.count
-        return LinearProperty(
-            own.coef.expand(count, -1, -1), own.const.expand(count, -1), own.clause
-        )
+        return own.rows(torch.zeros(answers.count, dtype=torch.long))
 
     @property
     def words(self) -> str:
@@ -270,17 +272,26 @@ def exact(number: object, what: str) -> Fraction:
         if isinstance(number, str):
             if len(number) > 100 or re.search(r"[eE][+-]?\d{4}", number):
                 raise ValueError
-            return Fraction(number.strip())
-        if isinstance(number, Rational | Decimal):
-            return Fraction(number)
-        if isinstance(number, Real) and isfinite(float(number)):
-            return Fraction(float(number))
+            found = Fraction(number.strip())
+        elif isinstance(number, Rational | Decimal):
+            found = Fraction(number)
+        elif isinstance(number, Real):
+            found = Fraction(float(number))
+        else:
+            raise ValueError
+        if abs(found) <= LARGEST:
+            return found
     except (ValueError, OverflowError, ZeroDivisionError):
         pass
-    raise InvalidInput(f"{what} must be a finite number, not {number!r}")
+    raise InvalidInput(f"{what} must be a finite number of at most 1e300 in size, not {number!r}")
 
 
 def _down(value: Fraction) -> float:
     """The largest double not above a rational."""
     near = float(value)
     return near if Fraction(near) <= value else nextafter(near, -inf)
+
+
+def _up(value: Fraction) -> float:
+    """The least double not below a rational."""
+    return -_down(-value)

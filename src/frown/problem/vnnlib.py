@@ -111,7 +111,7 @@ class Disjunct:
         Raises InvalidInput where constraints mix inputs and outputs, or a coefficient has no
         exact counterpart.
         """
-        coef, const, clause = [], [], []
+        coef, const, above, clause = [], [], [], []
         for k, case in enumerate(self.cases):
             for one in case or (Constraint((), (), Fraction(0)),):
                 if one.mixed:
@@ -131,11 +131,13 @@ class Disjunct:
                     row[i] = float(whole)
                 coef.append(row)
                 const.append(_rounded(one.const * scale, np.float64, -inf))
+                above.append(_rounded(one.const * scale, np.float64, inf))
                 clause.append(k)
         return LinearProperty(
             torch.tensor(coef, dtype=torch.float64)[None],
             torch.tensor(const, dtype=torch.float64)[None],
             torch.tensor(clause),
+            above=torch.tensor(above, dtype=torch.float64)[None],
         )
 
 

@@ -177,7 +177,7 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         ]
         edges = (plane.right * i / _SLICES, plane.right * (i + 1) / _SLICES)
         parts.append(plane.hover(plane.x(edges[0]), plane.x(edges[1]), "\n".join(lines)))
-    return _svg(size, "Certified accuracy against radius", parts)
+    return _svg(size, f"{comparison.statement.share_title()} against radius", parts)
 
 
 def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
@@ -284,7 +284,8 @@ def legend(comparison: Comparison, attack: str) -> str:
 
 
 def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
-    lines = [f"input {entry.index}, label {entry.main.label}: {entry.main.status}"]
+    label = "" if entry.main.label is None else f", label {entry.main.label}"
+    lines = [f"input {entry.index}{label}: {entry.main.status}"]
     if entry.correct and entry.broken is not None:
         lines.append(f"broken at {number(entry.broken, 1)}")
     lines += [

@@ -38,7 +38,7 @@ class Entry:
         """True if the label wins at the input itself, where that could be told."""
         row = self.main
         if row.status == "mismatch":  # whatever was proved, the model's own answer stands
-            return row.prediction == row.label
+            return row.label is not None and row.prediction == row.label
         return row.status != "misclassified"
 
     def radius(self, method: str) -> float | None:

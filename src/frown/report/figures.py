@@ -169,7 +169,8 @@ def _accuracy(place: Axes, comparison: Comparison) -> None:
         colour = _colour(comparison, method)
         _steps(place, radii, count, right, display_name(method), color=colour, lw=1.3)
     place.set(xlim=(0, right), ylim=(0, 1.0), xlabel=comparison.statement.radius_title())
-    place.set_ylabel("certified accuracy")
+    said = comparison.statement
+    place.set_ylabel(f"{said.share_title().lower()}{said.against()}")
     place.legend(fontsize=7)
 
 
@@ -239,7 +240,7 @@ def _radii(place: Axes, comparison: Comparison) -> None:
             color=_colour(comparison, method),
             label=display_name(method),
         )
-    place.set(xlabel="inputs classified right, by growing radius")
+    place.set(xlabel=f"inputs {comparison.statement.held()}, by growing radius")
     place.set_ylabel(f"proved {comparison.statement.radius_title()}")
     place.set_ylim(bottom=0)
     place.legend(fontsize=7)

@@ -209,8 +209,10 @@ def _line(
             f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span>'
             f"{_broken(row)}</td>"
         )
-    wrong = "" if first.status != "misclassified" else f", read as {first.prediction}"
-    head = f'<th scope="row"><b>#{index}</b><small>label {first.label}{wrong}</small></th>'
+    about = "" if first.label is None else f"label {first.label}"
+    if first.status == "misclassified" and about:
+        about += f", read as {first.prediction}"
+    head = f'<th scope="row"><b>#{index}</b><small>{about}</small></th>'
     return f"<tr>{head}{''.join(cells)}</tr>"
 
 

@@ -109,7 +109,7 @@ def _card(
     before = _figure(
         pictures.uri(entry.index),
         f"input {entry.index}",
-        f"read as <b>{row.prediction}</b>",
+        "" if row.prediction is None else f"read as <b>{row.prediction}</b>",
         "" if entry.correct else " wrong",
     )
     found = counterexample(comparison, entry) if entry.correct else None
@@ -120,13 +120,16 @@ def _card(
         said = f"read as <b>{answer}</b>" if answer is not None else f"{row.label} no longer ahead"
         if row.target is not None:
             said = f"{row.label} not above <b>{row.target}</b>"
+        elif comparison.statement.condition:
+            said = "without the property"
         after = _figure(uri, f"counterexample to input {entry.index}", said, " wrong")
     else:
         said = "none found" if entry.correct else "wrong before any change"
         after = f'<p class="verdict">{said}</p>'
     arrow = "to none" if uri is None else "to"
+    label = "" if row.label is None else f"label <b>{row.label}</b>"
     return (
-        f'<article class="card"><header><span>label <b>{row.label}</b></span>'
+        f'<article class="card"><header><span>{label}</span>'
         f"<small>#{entry.index}</small></header>"
         f'<div class="pair">{before}<span class="{arrow}" aria-hidden="true">→</span>{after}</div>'
         f"{_bracket(comparison, entry)}</article>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,14 @@ from numpy.typing import NDArray
 
 from frown.certification.folder import write_whole
 from frown.certification.plain import markup
-from frown.certification.results import STATUSES, Certification, Sensitivity, cut, percent
+from frown.certification.results import (
+    STATUSES,
+    Certification,
+    Sensitivity,
+    class_text,
+    cut,
+    percent,
+)
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.table import doubtful
@@ -165,7 +173,7 @@ def _page(
     facts: Sequence[tuple[str, str]],
 ) -> str:
     left_out = comparison.left_out()
-    doubts = doubtful(comparison.results[comparison.main].rows)
+    doubts = doubtful(comparison.results[comparison.main].rows, comparison.statement)
     sections = [
         banner([*notices, *([left_out[0].upper() + left_out[1:]] if left_out else []), *doubts]),
         _opening(comparison, title),
@@ -293,12 +301,11 @@ def _accuracy(comparison: Comparison) -> str:
     )
     said = comparison.statement
     stay = f"proved not to be overtaken by {said.rival()}" if said.targeted else "proved to stay so"
-    first = "Inputs proved" if said.condition else "Certified accuracy"
-    being = "have the property" if said.condition else "are classified correctly"
+    first = said.share_title()
     stay = "proved to keep it" if said.condition else stay
     return (
         f"<section><h2>{first}{markup(said.against())}</h2><p>How many of the inputs"
-        f" {being} <em>and</em> are {markup(stay)}, as the radius grows; within a radius"
+        f" {said.being()} <em>and</em> are {markup(stay)}, as the radius grows; within a radius"
         f" r, {markup(said.allowed('r'))}. {markup(said.asked())}{between}</p>"
         f'<div class="panel">{legend(comparison, "not broken by the attack")}'
         f"{accuracy_chart(comparison, WIDE)}{accuracy_chart(comparison, NARROW)}</div></section>"
@@ -332,7 +339,7 @@ def _brackets(comparison: Comparison) -> str:
     return (
         "<section><h2>Brackets before and after branching</h2><p>For every input, on the left the"
         " bracket from which branching went on, from proved to broken, and on the right the one"
-        f" that it left: {closed:,} of {len(entries):,} are closed to one per cent. Their proofs"
+        f" that it left: {closed:,} of {len(entries):,} are closed to 1.1 per cent. Their proofs"
         f" distinguish {leaves:,} cases, called leaves.</p>"
         '<div class="panel dots"><ul class="legend"><li><i class="key stem"></i>before branching'
         f'</li><li><i class="key {kind}"></i>after</li></ul>'
@@ -344,7 +351,8 @@ def _by_class(comparison: Comparison) -> str:
     """Mean radius proved and accuracy, class by class; empty where there are too many or one."""
     held: dict[int, list[Entry]] = {}
     for entry in comparison.entries:
-        held.setdefault(entry.main.label, []).append(entry)
+        if entry.main.label is not None:
+            held.setdefault(entry.main.label, []).append(entry)
     if not 2 <= len(held) <= 40 or comparison.statement.eps is not None:
         return ""
     lines = []
@@ -358,12 +366,14 @@ def _by_class(comparison: Comparison) -> str:
             f"<tr><td>{label}</td><td>{len(entries):,}</td><td>{right:,}</td>"
             f"<td>{number(mean, -1)}</td><td>{least}</td></tr>"
         )
-    heads = ("class", "inputs", "classified correctly", "mean radius proved", "least (input)")
+    held_so = comparison.statement.held()
+    heads = ("class", "inputs", held_so, "mean radius proved", "least (input)")
     head = "".join(f'<th scope="col" class="plain">{name}</th>' for name in heads)
     return (
         f"<section><h2>Radii by class{markup(comparison.statement.against())}</h2>"
-        f"<p>As {markup(display_name(comparison.main))} proves them; means are over inputs that are"
-        f' classified correctly.</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<p>As {markup(display_name(comparison.main))} proves them; means are over inputs that"
+        f" {comparison.statement.being()}.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></section>"
     )
 
@@ -379,11 +389,12 @@ def _filter(comparison: Comparison) -> str:
         )
 
     rows = [e.main for e in comparison.entries]
-    labels = sorted({row.label for row in rows})
-    answers = sorted({row.prediction for row in rows})
+    labels = sorted({row.label for row in rows if row.label is not None})
+    answers = sorted({row.prediction for row in rows if row.prediction is not None})
+    classes = choice("label", labels) + choice("answer", answers) if labels else ""
     return (
         '<div class="filter"><label>input <input type="search" name="input" inputmode="numeric"'
-        f' size="7"></label>{choice("label", labels)}{choice("answer", answers)}'
+        f' size="7"></label>{classes}'
         f"{choice('status', sorted({row.status for row in rows}))}"
         f"<output>{len(rows):,} of {len(rows):,}</output></div>"
     )
@@ -395,7 +406,7 @@ def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, i
     count = right if count > MOST and right else count
     shown = (
         f"The {MOST // 2} least and the {MOST // 2} most robust of {count:,} inputs"
-        f"{' that are classified correctly' * (count < len(comparison.entries))}"
+        f"{f' that {comparison.statement.being()}' * (count < len(comparison.entries))}"
         if count > MOST
         else "All inputs, the least robust first"
     )
@@ -420,18 +431,20 @@ def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, i
 def _table(comparison: Comparison) -> str:
     targeted = any(e.main.target is not None for e in comparison.entries)
     span = comparison.span
-    heads = [("input", ""), ("label", ""), ("answer", "")]
+    classed = any(e.main.label is not None for e in comparison.entries)
+    heads = [("input", ""), *([("label", ""), ("answer", "")] if classed else [])]
     heads += [("target", "")] if targeted else []
     heads += [("status", "text"), *((display_name(m), "") for m in comparison.methods)]
-    heads += [("broken", ""), ("taken for", "")]
+    taken = any(broken_as(e) is not None for e in comparison.entries)
+    heads += [("broken", ""), *([("taken for", "")] if taken else [])]
     heads += [("leaves", "")] if branched(comparison) else []
     heads += [("seconds", "")]
     head = "".join(
         f'<th class="{kind}" scope="col"><button type="button">{markup(name)}</button></th>'
         for name, kind in heads
     )
-    cut = bool(branched(comparison))
-    body = "".join(_table_row(comparison, e, targeted, cut, span) for e in comparison.entries)
+    shown = _Shown(classed, targeted, taken, bool(branched(comparison)))
+    body = "".join(_table_row(comparison, e, shown, span) for e in comparison.entries)
     early = any(not r.complete for e in comparison.entries for r in e.rows.values())
     seen = {e.main.status for e in comparison.entries}
     known = _STATUSES | {s: text for s, text in STATUSES.items() if s not in _STATUSES}
@@ -447,14 +460,25 @@ def _table(comparison: Comparison) -> str:
     )
 
 
-def _table_row(comparison: Comparison, entry: Entry, targeted: bool, cut: bool, span: float) -> str:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The columns that a table has besides those of every table."""
+
+    classes: bool  # labels and answers
+    target: bool
+    taken: bool  # the classes that counterexamples are taken for
+    leaves: bool
+
+
+def _table_row(comparison: Comparison, entry: Entry, shown: _Shown, span: float) -> str:
     row = entry.main
     star = "" if row.complete else "*"
     cells = [f"<td>{entry.index}</td>"]
     if row.id:
         cells = [f'<td data-value="{entry.index}">{entry.index} {markup(row.id)}</td>']
-    cells += [f"<td>{row.label}</td><td>{row.prediction}</td>"]
-    if targeted:
+    if shown.classes:
+        cells += [f"<td>{class_text(row.label)}</td><td>{class_text(row.prediction)}</td>"]
+    if shown.target:
         cells.append(f"<td>{'' if row.target is None else row.target}</td>")
     cells.append(f'<td class="text {markup(row.status)}">{markup(row.status)}{star}</td>')
     cells += [
@@ -464,9 +488,10 @@ def _table_row(comparison: Comparison, entry: Entry, targeted: bool, cut: bool, 
     ]
     broken = entry.broken if entry.correct else 0.0
     cells.append(f"<td{_sort_value(broken)}>{aligned(broken, span, 1)}</td>")
-    taken = broken_as(entry)
-    cells.append(f"<td>{'' if taken is None else taken}</td>")
-    if cut:
+    if shown.taken:
+        answer = broken_as(entry)
+        cells.append(f"<td>{'' if answer is None else answer}</td>")
+    if shown.leaves:
         cells.append(f"<td>{row.leaves or ''}</td>")
     cells.append(f"<td>{row.seconds:.3f}</td>")
     return f"<tr>{''.join(cells)}</tr>"

@@ -135,8 +135,8 @@ def row_of(record: Mapping[str, Any]) -> Row:
     endless = inf if record["status"] == "robust" else nan
     return Row(
         index=int(record["index"]),
-        label=int(record["label"]),
-        prediction=int(record["prediction"]),
+        label=_maybe(int, record["label"]),
+        prediction=_maybe(int, record["prediction"]),
         target=None if record["target"] is None else int(record["target"]),
         norm=float(record["norm"]),
         method=str(record["method"]),

@@ -17,10 +17,9 @@ from frown.bounds.work import Clock
 from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates
 from frown.certification.procedure import Procedure
 from frown.certification.results import Row
-from frown.certification.rows import labels_of
+from frown.certification.rows import classes_of
 from frown.certification.statement import input_digest
 from frown.problem.problem import Problem
-from frown.problem.property import violated
 
 UNPROVED = "nothing is proved: "
 
@@ -69,11 +68,11 @@ class Vetting:
         """The row of an input without an answer."""
         regions, wanted = self.problem.regions, self.problem.property
         prediction = int(wanted.predicted(self.procedure.model.run(regions.x[n][None]))[0])
-        label, target = labels_of(wanted, n, prediction)
+        label, answer, target = classes_of(wanted, n, prediction)
         return Row(
             index=int(regions.index[n]),
             label=label,
-            prediction=prediction,
+            prediction=answer,
             target=target,
             norm=regions.p,
             method=self.procedure.method.name,
@@ -128,11 +127,11 @@ class Vetting:
         """The row with what the original model itself says of the input and the counterexample."""
         regions, wanted, model = self.problem.regions, self.problem.property, self.procedure.model
         outputs = model.run(regions.x[n][None])
-        wrong = bool(violated(self.problem.margins(outputs, n))[0])
+        wrong = bool(self.problem.violated(outputs, n)[0])
         prediction = wanted.predicted(outputs)
         wrong |= not bool(wanted.rows(slice(n, n + 1)).admits(torch.from_numpy(prediction))[0])
-        label, target = labels_of(wanted, n, int(prediction[0]))
-        row = replace(row, label=label, target=target, prediction=int(prediction[0]))
+        label, answer, target = classes_of(wanted, n, int(prediction[0]))
+        row = replace(row, label=label, target=target, prediction=answer)
         if row.status == "misclassified" and not wrong:
             row = self._withdrawn(n, row, "its worker called a right answer wrong")
         if row.broken is None or (row.broken == 0 and wrong):
@@ -141,7 +140,7 @@ class Vetting:
             within = np.array_equal(
                 point, np.where(regions.still(n), regions.x[n], regions.clip(n, point))
             )
-            errs = violated(self.problem.margins(model.run(point[None]), n))[0]
+            errs = self.problem.violated(model.run(point[None]), n)[0]
             if within and errs and regions.distance(n, point) <= row.broken:
                 return row
         status = "unknown" if row.status == "falsified" else row.status

@@ -23,6 +23,7 @@ from frown.problem.region import Region
 
 Array = NDArray[np.float64]
 CLOSE = 8  # sides that a program begins with, and those it gets at a time
+MATRICES = 5  # of all slots and features that a program's making holds at once
 NUDGE = 1e-6  # of a row's value at the centre: how far below 0 counterexamples are sought
 
 
@@ -54,6 +55,11 @@ class Pieces:
         self.plan = plan.double()
         self.shape = plan.graph.input_shape
         self.parts, self.slots = self.plan.slots(plan.graph.output)
+
+    def fit(self, memory: int) -> bool:
+        """True if the matrices of one program fit into this many bytes."""
+        features = prod(self.shape)
+        return MATRICES * 8 * features * (self.slots + 2 * features) <= memory
 
     def at(self, side: Array, held: NDArray[np.bool_], coef: Array, const: float) -> Piece:
         """The piece with these sides, and a row coef . outputs + const on it."""

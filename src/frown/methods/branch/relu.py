@@ -106,9 +106,10 @@ class ReluSearch:
         """Close brackets until time is up, from counterexamples `points` (N, *shape)."""
         began = time.process_time()
         deadline = began + self.limits.seconds * self.count
+        self.deadline = deadline
         if self.pieces is not None and not self.limits.single:
             for own in self.inputs:
-                if isfinite(own.high):
+                if isfinite(own.high) and self._left(inf) > 0:
                     yield from self._polished(own, points[own.number])
         for own in self.inputs:
             self._next(own)
@@ -143,6 +144,10 @@ class ReluSearch:
             return 0.0
         leaves = sum(own.seen[-1][1] for own in self.inputs if own.seen)
         return leaves * self.passes.replay * self.spent / self.total
+
+    def _left(self, most: float) -> float:
+        """The seconds that a linear program may take: `most`, or what is left of the time."""
+        return min(most, self.work.clock.left(), self.deadline - time.process_time())
 
     def _choose(self, active: list[Input]) -> list[int]:
         """Leaves of all inputs, an equal number of each as far as they go; deepest first."""
@@ -357,16 +362,18 @@ class ReluSearch:
         coef = self.property.rows(slice(n, n + 1)).pick(slice(None)).double().numpy()
         const = self.property.const[n].double().numpy()
         centre = coef @ self.pieces.outputs(ball.centre) + const
-        if prod(ball.centre.shape) > WIDE:
+        if prod(ball.centre.shape) > WIDE or not self.pieces.fit(self.work.memory):
             return
         every = np.ones(self.passes.slots, bool)
         for _ in range(12):
+            if (seconds := self._left(2.0)) <= 0:
+                break
             values = coef @ self.pieces.outputs(x) + const
             t = int(np.argmin(values / np.maximum(np.abs(centre), 1e-9)))
             if len(self.clause) != self.property.clauses:
                 return  # a clause of several literals: no single row says what violates it
             piece = self.pieces.at(self.pieces.sides(x), every, coef[t], float(const[t]))
-            found = nearest(piece, ball, own.high, float(abs(centre[t])), 2.0)
+            found = nearest(piece, ball, own.high, float(abs(centre[t])), seconds)
             if found is None:
                 break
             y = tensor(found, point)
@@ -384,7 +391,11 @@ class ReluSearch:
         problem = self.problems[number]
         own = self.inputs[problem.sample]
         n, row = own.number, int(self.nodes.row[node])
-        if self.pieces is None or len(problem.literals) > 1:
+        if (
+            self.pieces is None
+            or len(problem.literals) > 1
+            or not self.pieces.fit(self.work.memory)
+        ):
             yield from self._insist(node, number, literal)
             return
         cut = self.nodes.cut[row].double().numpy()
@@ -395,10 +406,10 @@ class ReluSearch:
         const = float(self.property.const[n, literal])
         piece = self.pieces.at(side, cut != 0, coef, const)
         ball = Ball.of(self.region.rows(slice(n, n + 1)))
-        found = decide(piece, ball, own.radius, 5.0)
+        found = decide(piece, ball, own.radius, self._left(5.0))
         price = None
         if found is None:
-            price = empty(piece, ball, own.radius, 5.0)
+            price = empty(piece, ball, own.radius, self._left(5.0))
         elif found.value > 0:
             price = found.price
         if price is not None:
