@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint nightly paper clean
+.PHONY: demo test lint nightly paper barrier clean
 
 demo: $(VENV)/.frown
 	$(BIN)/frown demo --out frown-demo
@@ -36,6 +36,13 @@ nightly: $(VENV)/.fuzz
 ARGS ?= --help
 paper: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.paper $(ARGS)
+
+# Both ends of the adversarial error of the convex relaxation barrier's networks over the MNIST test
+# set; some CPU hours, and it goes on where it was cut short: make barrier SHARED=DIR ARGS="--images 300"
+SHARED ?= $(FROWN_SHARED)
+barrier: ARGS =
+barrier: $(VENV)/.dev
+	OMP_NUM_THREADS=1 FROWN_SHARED="$(SHARED)" $(BIN)/python -m benchmarks.barrier $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
