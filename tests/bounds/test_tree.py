@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from frown.bounds.tree import LEAF, Literals, Multipliers, Tree, preorder
+from frown.bounds.tree import LEAF, Literals, Multipliers, Tree
 from frown.errors import InvalidInput
 
 
@@ -58,30 +57,6 @@ def test_points_that_are_not_finite_and_stray_rows_are_refused():
         replace(good, literals=replace(good.literals, multipliers=stray))
     with pytest.raises(InvalidInput, match="steps that are not there"):
         replace(good, passed=torch.tensor([0, -1, -1]))
-
-
-def test_nodes_in_any_order_become_a_preorder():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        below, above, leaves = [-1], [-1], [0]
-        for _ in range(rng.integers(0, 12)):
-            cut = leaves.pop(rng.integers(len(leaves)))
-            below[cut], above[cut] = len(below), len(below) + 1
-            leaves += [len(below), len(below) + 1]
-            below, above = [*below, -1, -1], [*above, -1, -1]
-        order = preorder(torch.tensor(below), torch.tensor(above))
-        site = torch.where(torch.tensor(below)[order] < 0, LEAF, 0)
-        found = tree(site.tolist())
-        for new, old in enumerate(order.tolist()):
-            up = int(found.parent[new])
-            if up >= 0:
-                children = (below, above)[int(found.side[new])]
-                assert children[int(order[up])] == old
-
-
-def test_a_node_among_its_own_children_is_refused():
-    with pytest.raises(InvalidInput, match="own ancestor"):
-        preorder(torch.tensor([1, 0]), torch.tensor([1, 1]))
 
 
 def test_multipliers_survive_taking_rows():

@@ -66,6 +66,19 @@ CONDITIONS = {
 }
 
 
+def test_labels_beside_one_another_are_those_given() -> None:
+    """An input of which one label is wrong is misclassified; the others are as without labels."""
+    model, x = network(nn.Sigmoid(), 3), np.array([[0.3, -0.2], [0.3, -0.2]])
+    labels = (model.run(x) > 0.45).astype(int)
+    labels[1, 2] = 1 - labels[1, 2]
+    told = frown.certify(model, x, frown.multilabel("0.45", labels))
+    own = frown.certify(model, x[:1], frown.multilabel("0.45"))
+    assert told.rows[0].radius == pytest.approx(own.rows[0].radius, rel=0.02) and own.radius > 0
+    assert told.rows[1].status == "misclassified" and told.rows[1].radius == 0
+    with pytest.raises(frown.FrownError, match="0 or 1 and of shape"):
+        frown.certify(model, x, frown.multilabel("0.45", labels[:, :2]))
+
+
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_conditions_hold_in_the_radius_and_are_broken_beyond(name: str) -> None:
     condition, outputs, truth = CONDITIONS[name]

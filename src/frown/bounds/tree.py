@@ -270,25 +270,6 @@ def _reads(plan: Plan, node: int) -> int:
     return plan.graph.nodes[source].size
 
 
-def preorder(below: Tensor, above: Tensor) -> Tensor:
-    """(nodes,) the old numbers in preorder of nodes whose children have these numbers; -1: a leaf.
-    The root is 0.
-
-    `order[k]` is the old number of the new node k: index what belongs to nodes by it, and with
-    `order.argsort()` turn old numbers into new ones.
-    """
-    left, right = below.tolist(), above.tolist()
-    order, waiting = [], [0]
-    while waiting:
-        here = waiting.pop()
-        order.append(here)
-        if left[here] >= 0:
-            waiting += [right[here], left[here]]
-        if len(order) > len(left):
-            raise InvalidInput("not a tree: a node is its own ancestor, or has two parents")
-    return torch.tensor(order)
-
-
 def source_entry(plan: Plan, site: int, neuron: Tensor) -> tuple[int, Tensor]:
     """The graph's node and its entries that are cut where entries of what a site reads are."""
     if site == INPUT:
