@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from frown.methods.exact.distance import Exact
     from frown.methods.frown.network import Frown
     from frown.methods.lp.bounds import LP
-    from frown.problem.frames import Frames
-    from frown.problem.problem import Ball, Box
+    from frown.problem.problem import Ball, Box, Frames
     from frown.problem.property import Clauses, Condition, label_wins
     from frown.problem.questions import above, below, multilabel, threshold, top, vnnlib, within
     from frown.read.model import Model
@@ -105,7 +104,7 @@ _HOMES = {
     "Exact": "frown.methods.exact.distance",
     "Frown": "frown.methods.frown.network",
     "LP": "frown.methods.lp.bounds",
-    "Frames": "frown.problem.frames",
+    "Frames": "frown.problem.problem",
     "Ball": "frown.problem.problem",
     "Box": "frown.problem.problem",
     "Clauses": "frown.problem.property",

@@ -28,14 +28,13 @@ from frown.certification.statement import KEY, Statement, statement_of
 from frown.certification.verdict import Verdict
 from frown.certification.witness import Group, Posed, Witness
 from frown.errors import InvalidInput
+from frown.graph.affine import Reshape
 from frown.graph.graph import Graph, Node
-from frown.graph.selection import Reshape
 from frown.methods import described, method_of
 from frown.methods.branch.method import Branch
 from frown.methods.frown.network import Frown
-from frown.problem.frames import Moving
 from frown.problem.inputs import numbers_of, radii_of
-from frown.problem.problem import Box, Problem, Regions, Where, frames_of, where_of
+from frown.problem.problem import Box, Moving, Problem, Regions, Where, frames_of, where_of
 from frown.problem.property import Answers, Condition, Labels, LabelWins, condition_of
 from frown.problem.questions import threshold
 from frown.problem.vnnlib import VnnLib, read_vnnlib

@@ -21,9 +21,8 @@ from frown.bounds.forms import descend
 from frown.bounds.plan import Plan
 from frown.bounds.work import Work
 from frown.errors import InvalidInput, UnsupportedModel
-from frown.graph.affine import Linear
+from frown.graph.affine import Gather, Linear, Slice
 from frown.graph.builder import Builder, Value
-from frown.graph.selection import Gather, Slice
 from frown.graph.simplify import simplify
 from frown.methods.crown import crown_layers
 from frown.problem.region import Region

@@ -13,7 +13,7 @@ import numpy as np
 from flint import arb, fmpq
 from torch import Tensor
 
-from frown.graph import affine, selection
+from frown.graph import affine
 from frown.graph.graph import Graph, Input
 from frown.relax import convex, hump, maximum, piecewise, power, s_shaped
 from frown.relax import product as products
@@ -71,21 +71,21 @@ def _value(op: Any, xs: list[Exact], constant: Constant) -> Exact:
             return x.sum(axis=op.axes, keepdims=True)
         case affine.Conv():
             return _convolution(op, x, constant)
-        case selection.Reshape():
+        case affine.Reshape():
             return x.reshape(op.target)
-        case selection.Permute():
+        case affine.Permute():
             return x.transpose(op.axes)
-        case selection.Expand():
+        case affine.Expand():
             return np.broadcast_to(x, op.target)
-        case selection.Slice():
+        case affine.Slice():
             window = [slice(None)] * x.ndim
             window[op.axis] = slice(op.start, op.stop, op.step)
             return x[tuple(window)]
-        case selection.Gather():
+        case affine.Gather():
             return np.take(x, op.index.numpy(), axis=op.axis)
-        case selection.Concat():
+        case affine.Concat():
             return np.concatenate(xs, axis=op.axis)
-        case selection.Pad():
+        case affine.Pad():
             kind = type(x.flat[0])
             return np.pad(x, op.widths, constant_values=kind(rational(op.value)))
         case products.Product():

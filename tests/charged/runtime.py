@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Combine, Linear, Scale
+from frown.graph.affine import Combine, Concat, Linear, Pad, Scale
 from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Selection
-from frown.graph.selection import Concat, Pad
 
 WAYS = ("sequential", "fused", "tree", "double")
 TINY = np.float32(2.0**-126)

@@ -17,8 +17,8 @@ from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Rows
 from frown.bounds.work import Work
+from frown.graph.affine import Pad
 from frown.graph.builder import Builder
-from frown.graph.selection import Pad
 from frown.problem.property import LinearProperty, conjunction
 from frown.problem.region import Region
 from frown.relax import Relu

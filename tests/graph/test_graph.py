@@ -9,10 +9,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
+from frown.graph.affine import (
+    Combine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Expand,
+    Gather,
+    Linear,
+    Pad,
+    Permute,
+    Reshape,
+    Scale,
+    Slice,
+    Sum,
+)
 from frown.graph.builder import Builder, Value
 from frown.graph.op import Affine, Selection, Shape, Unsupported
-from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.relax import Max, Relu
 
 torch.manual_seed(0)

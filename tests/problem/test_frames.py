@@ -13,7 +13,7 @@ from torch import nn
 import asking
 import frown
 from frown.errors import InvalidInput
-from frown.problem.frames import Frames, Moving
+from frown.problem.problem import Frames, Moving
 from frown.read.model import Model
 
 FRAMES, WIDTH = 3, 2

@@ -24,8 +24,7 @@ from frown.bounds.arithmetic.minima import ball_gain, enclosing
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Blocks
-from frown.graph.affine import Linear, Scale
-from frown.graph.selection import Reshape
+from frown.graph.affine import Linear, Reshape, Scale
 from frown.relax.piecewise import Relu
 from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.plan import Plan, RouteNode
-from frown.graph.selection import Gather, Slice
+from frown.graph.affine import Gather, Slice
 from frown.relax.relaxation import Lines
 
 

@@ -11,11 +11,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Scale
+from frown.graph.affine import Concat, Scale
 from frown.graph.box import Box
 from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Nonlinear, Selection
-from frown.graph.selection import Concat
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import SShaped

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from frown.certification.plain import plain
 from frown.certification.results import LEVELS, Certification, Row, Sensitivity
-from frown.problem.frames import Moving
-from frown.problem.problem import Regions
+from frown.problem.problem import Moving, Regions
 from frown.problem.property import GIVEN, Condition
 from frown.read.model import Model
 

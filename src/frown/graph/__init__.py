@@ -1,6 +1,21 @@
 """Networks: operators, graphs of them, and how a graph is built and simplified."""
 
-from frown.graph.affine import Combine, Conv, ConvTranspose, Flat, Linear, Scale, Sum
+from frown.graph.affine import (
+    Combine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Expand,
+    Flat,
+    Gather,
+    Linear,
+    Pad,
+    Permute,
+    Reshape,
+    Scale,
+    Slice,
+    Sum,
+)
 from frown.graph.box import Box, rows_of
 from frown.graph.builder import Builder, Operand, Value, output_size
 from frown.graph.graph import Graph, Input, Node
@@ -21,6 +36,5 @@ from frown.graph.op import (
     require_entries,
     sliced,
 )
-from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.graph.simplify import simplify, without_batch_axis
 from frown.graph.windows import Windows

@@ -13,7 +13,21 @@ from math import prod
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale, Sum
+from frown.graph.affine import (
+    Combine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Expand,
+    Gather,
+    Linear,
+    Pad,
+    Permute,
+    Reshape,
+    Scale,
+    Slice,
+    Sum,
+)
 from frown.graph.graph import Graph, Input, Node
 from frown.graph.op import (
     MOST_IN_ALL,
@@ -27,7 +41,6 @@ from frown.graph.op import (
     lossless,
     require_entries,
 )
-from frown.graph.selection import Concat, Expand, Gather, Pad, Permute, Reshape, Slice
 from frown.graph.windows import Windows, rim
 
 

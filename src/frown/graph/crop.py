@@ -16,10 +16,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Combine, Conv, Linear, Scale, Sum
+from frown.graph.affine import Combine, Concat, Conv, Gather, Linear, Pad, Reshape, Scale, Sum
 from frown.graph.graph import Graph, Input, Node
 from frown.graph.op import Nonlinear, Op, Selection, Shape, Window, sliced
-from frown.graph.selection import Concat, Gather, Pad, Reshape
 
 Key = tuple[object, ...]
 _Add = Callable[..., int]  # (name, op, *inputs) -> the node added

@@ -13,10 +13,19 @@ from math import prod
 import torch
 from torch import Tensor
 
-from frown.graph.affine import Combine, Conv, ConvTranspose, Linear, Scale
+from frown.graph.affine import (
+    Combine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Linear,
+    Permute,
+    Reshape,
+    Scale,
+    Slice,
+)
 from frown.graph.graph import Graph, Input, Node
 from frown.graph.op import Nonlinear, Op, Shape, SharedTensors
-from frown.graph.selection import Concat, Permute, Reshape, Slice
 
 
 def simplify(graph: Graph) -> Graph:

@@ -25,9 +25,8 @@ from frown.certification.search import At, Largest
 from frown.errors import InvalidInput
 from frown.methods import METHODS, kind_of, method_of
 from frown.problem.data import Columns, read_array
-from frown.problem.frames import Frames
 from frown.problem.options import Option, OptionField, options_of
-from frown.problem.problem import DATA, SEARCH, Ball
+from frown.problem.problem import DATA, SEARCH, Ball, Frames
 
 MACHINE, OUTPUT = "Machine", "Output"
 

@@ -31,10 +31,9 @@ from frown.bounds.rows import (
 from frown.bounds.stacks import Stack, stacked_lines
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
-from frown.graph.affine import Combine
+from frown.graph.affine import Combine, Concat, Permute, Reshape, Slice
 from frown.graph.box import Box, rows_of
 from frown.graph.op import Affine, Selection
-from frown.graph.selection import Concat, Permute, Reshape, Slice
 from frown.problem.region import Region
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.lines import Proven, prove

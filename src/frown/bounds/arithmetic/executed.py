@@ -35,9 +35,9 @@ from frown.bounds.arithmetic.minima import extremes
 from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot, pieces
 from frown.bounds.work import Work
+from frown.graph.affine import Concat
 from frown.graph.box import Box
 from frown.graph.op import Affine, Selection
-from frown.graph.selection import Concat
 from frown.problem.region import Region
 from frown.relax.product import Product
 from frown.relax.proven.rounding import LOOSE, TINY, above, below

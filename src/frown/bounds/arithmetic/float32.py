@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from frown.errors import UnsupportedModel
-from frown.graph.affine import Combine, Conv, ConvTranspose, Flat, Linear, Scale, Sum
+from frown.graph.affine import Combine, Concat, Conv, ConvTranspose, Flat, Linear, Pad, Scale, Sum
 from frown.graph.box import Box
 from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Op, Selection
-from frown.graph.selection import Concat, Pad
 from frown.relax.convex import Elu, HardSwish, Softplus
 from frown.relax.hump import Gelu, GeluTanh, Silu
 from frown.relax.maximum import Max

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from frown.bounds.forms import Chosen, Partial, begin, descend, form_of, push_forward
 from frown.bounds.plan import Plan
-from frown.graph.affine import Linear
-from frown.graph.selection import Reshape
+from frown.graph.affine import Linear, Reshape
 from frown.problem.region import Region
 from frown.relax.piecewise import Relu
 
