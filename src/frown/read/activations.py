@@ -26,22 +26,22 @@ from frown.relax import (
     Tanh,
 )
 
-# By ATen's names, which are ONNX's in small letters.
+# By ONNX's names, which are ATen's in small letters.
 PLAIN: dict[str, Op] = {
-    "abs": Abs(),
-    "atan": Arctan(),
-    "cos": Cos(),
-    "erf": Erf(),
-    "exp": Exp(),
-    "hardswish": HardSwish(),
-    "log": Log(),
-    "reciprocal": Power(-1.0),
-    "relu": Relu(),
-    "sigmoid": Sigmoid(),
-    "sin": Sin(),
-    "softplus": Softplus(),
-    "sqrt": Power(0.5),
-    "tanh": Tanh(),
+    "Abs": Abs(),
+    "Atan": Arctan(),
+    "Cos": Cos(),
+    "Erf": Erf(),
+    "Exp": Exp(),
+    "HardSwish": HardSwish(),
+    "Log": Log(),
+    "Reciprocal": Power(-1.0),
+    "Relu": Relu(),
+    "Sigmoid": Sigmoid(),
+    "Sin": Sin(),
+    "Softplus": Softplus(),
+    "Sqrt": Power(0.5),
+    "Tanh": Tanh(),
 }
 
 

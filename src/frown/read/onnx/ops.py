@@ -130,9 +130,7 @@ for _name, _reduction in {
 # -- activations --------------------------------------------------------------------
 
 
-_PLAIN = "Abs Atan Cos Erf Exp HardSwish Log Reciprocal Relu Sigmoid Sin Softplus Sqrt Tanh"
-
-for _name, _function in ((name, activations.PLAIN[name.lower()]) for name in _PLAIN.split()):
+for _name, _function in activations.PLAIN.items():
 
     @handles(_name)
     def _activation(call: Call, _function: Op = _function) -> Value:

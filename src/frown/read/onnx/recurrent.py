@@ -320,7 +320,7 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
 
     match name.lower():
         case "tanh" | "sigmoid" | "relu" | "softplus":
-            return _scaled(PLAIN[name.lower()])
+            return _scaled(PLAIN[name.capitalize()])
         case "leakyrelu":
             return _scaled(LeakyRelu(alpha(0.01)))
         case "elu":

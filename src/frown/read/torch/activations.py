@@ -12,7 +12,7 @@ from frown.read.model import applied
 from frown.read.torch.ops import computed, constant, handles, neg, operand
 from frown.relax import Clip, Elu, Exp, LeakyRelu, Log, Power, Relu, Silu, Softplus, selu
 
-_PLAIN: dict[str, Op] = {name: op for name, op in PLAIN.items() if name != "softplus"}
+_PLAIN: dict[str, Op] = {name.lower(): op for name, op in PLAIN.items() if name != "Softplus"}
 _PLAIN |= {"relu6": Clip(0.0, 6.0), "selu": selu(), "silu": Silu()}
 _PLAIN |= {"rsqrt": Power(-0.5), "square": Power(2.0)}
 
