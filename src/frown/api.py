@@ -42,6 +42,7 @@ from frown.read.model import Model
 from frown.relax import Sigmoid
 
 if TYPE_CHECKING:
+    import onnx
     from torch import nn
 
 __all__ = ["Progress", "Question", "bound", "certify", "load", "plan_for", "sensitivity", "verify"]
@@ -52,12 +53,19 @@ ATTACKS = 0.2  # of a proof's time is for attacks beside it
 
 
 @in_plain_surroundings
-def load(source: str | Path | nn.Module, example: Any = None) -> Model:
+def load(
+    source: str | Path | bytes | nn.Module | onnx.ModelProto,
+    example: Any = None,
+    *,
+    output: str | None = None,
+) -> Model:
     """Load a model from an ONNX file, or from a torch module and an example input.
 
     Args:
-        source: the path of an ONNX file, or a `torch.nn.Module`.
+        source: the path of an ONNX file, its content as bytes or as an `onnx.ModelProto`, or a
+            `torch.nn.Module`.
         example: for a module, a batch of inputs (its first axis counts them) to trace it with.
+        output: of an ONNX model with several outputs, the one that is meant.
 
     The imported graph is compared with the original runtime on random inputs.
 
@@ -70,8 +78,17 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
             raise InvalidInput("the path of a model holds a null character")
         from frown.read.onnx.load import load_onnx
 
-        return load_onnx(source)
+        return load_onnx(source, output)
+    content: Any = source
+    if not isinstance(source, bytes | torch.nn.Module) and hasattr(source, "SerializeToString"):
+        content = source.SerializeToString()  # of a ModelProto
+    if isinstance(content, bytes):
+        from frown.read.onnx.load import load_onnx
+
+        return load_onnx(content, output)
     if isinstance(source, torch.nn.Module):
+        if output is not None:
+            raise InvalidInput("output names one of an ONNX model's: a module has no names of them")
         from frown.read.torch.load import load_torch
 
         if example is None:
@@ -80,7 +97,9 @@ def load(source: str | Path | nn.Module, example: Any = None) -> Model:
                 "frown.load(module, torch.zeros(1, ...))"
             )
         return load_torch(source, example)
-    raise InvalidInput(f"cannot load a {type(source).__name__}; give a path or a torch module")
+    raise InvalidInput(
+        f"cannot load a {type(source).__name__}; give a path, a ModelProto or a torch module"
+    )
 
 
 @in_plain_surroundings

@@ -166,14 +166,20 @@ def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
 
 
 @app.command()
-def info(model: ModelFile, json: Json = False) -> None:
+def info(
+    model: ModelFile,
+    output: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which output, of a model with several.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Show a model's graph, its sizes, and how each operator is bounded."""
     with reported():
         from frown.api import load
         from frown.jobs.files import dumps
         from frown.jobs.table import describe, info_summary, info_table
 
-        about = describe(load(model))
+        about = describe(load(model, output=output))
         if json:
             typer.echo(dumps(about))
             return

@@ -103,6 +103,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     ),
     "bounds": (("--bounds", "0", "1.5"), ("every number stays in its valid range [0, 1.5]",), ()),
     "eps": (("--eps", "0.001"), (), ("Mean radius",)),
+    "output": (("--output", "y"), (), ()),
     "target": (
         ("--target", "TARGETS"),
         ("overtake the label",),

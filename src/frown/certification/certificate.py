@@ -270,6 +270,11 @@ def check_certifiable(model: Model) -> None:
             f"{model.name}: weights in {', '.join(away)} do not lie beside it; certificates know "
             "files of the model's own folder only: save the model with its weights there"
         )
+    if model.output:
+        raise InvalidInput(
+            f"certificates are about models of one output: save {model.name} with its output "
+            f"{model.output} alone (onnx.utils.extract_model)"
+        )
     if len(model.normalisation) > 1:
         raise InvalidInput("certificates know one normalisation; this model has several")
 

@@ -26,7 +26,7 @@ from frown.read.model import Model
 # Options that change the region, the property, their units, or how they are proved.
 SAID = {
     "region": ("norm", "frames", "frame_axis", "sensitivity", "scale", "fix", "bounds", "eps"),
-    "property": ("target", "threshold", "within", "multilabel", "top", "property"),
+    "property": ("output", "target", "threshold", "within", "multilabel", "top", "property"),
     "units": ("divide", "mean", "std"),
     "proof": ("level", "deployed"),
 }
@@ -107,6 +107,7 @@ class Statement:
     eps: str | None = None  # the radius asked about, `EACH` or `BOX`; None: searched for
     deployed: str = ""
     condition: str = ""  # in words, where it is not that labels win
+    output: str = ""  # the one that it is about, of a model with several
 
     # -- to and from settings ----------------------------------------------------------
 
@@ -160,6 +161,7 @@ class Statement:
             eps=None if eps is None else str(eps),
             deployed=str(held.get("deployed", "")),
             condition=str(held.get("condition", "")),
+            output=str(held.get("output", "")),
         )
 
     @classmethod
@@ -355,6 +357,8 @@ class Statement:
     def lines(self) -> list[str]:
         """Lines for a terminal that say what the radii r of a table mean."""
         lines = [f"radius r: {self.allowed('r')}"]
+        if self.output:
+            lines.append(f"output: {self.output}")
         if self.condition:
             lines.append(f"proved: {self.condition}")
         if self.targeted:
@@ -372,6 +376,7 @@ class Statement:
             ("radii in", self.units()),
             ("radius asked about", self.eps or ""),
             ("execution covered", self.deployed),
+            ("output of the model", self.output),
         ]
 
     @property
@@ -420,6 +425,7 @@ class Statement:
             "radii asked about": self.eps or "none",
             "kinds of execution": self.deployed or "real numbers",
             "properties": self.condition or "labels win",
+            "outputs": self.output or "the only one",
         }
 
 
@@ -474,6 +480,7 @@ def statement_of(
         eps=eps,
         deployed=execution or "",
         condition=condition.words,
+        output=plain(model.output),
     )
 
 

@@ -353,7 +353,18 @@ def _tell_interrupted(
 def _settings(request: CertifyRequest, question: api.Question, said: Statement) -> dict[str, Any]:
     """The settings with which the rows were made, for those who want to repeat it."""
     own = question.settings(request.method, request.proof, request.attack, request.machine)
-    names = ["samples", "divide", "mean", "std", "bounds", "scale", "fix", "target", "threads"]
+    names = [
+        "samples",
+        "output",
+        "divide",
+        "mean",
+        "std",
+        "bounds",
+        "scale",
+        "fix",
+        "target",
+        "threads",
+    ]
     names += [*(field.name for field in options_of(Columns)), *QUESTIONS]
     typed = {name: request.given.get(name) for name in (*names, "eps", "frames", "frame_axis")}
     others = {k: v for k, v in own.items() if k not in ("norm", "method")}
@@ -411,7 +422,7 @@ def _condition(request: CertifyRequest, data: Dataset, target: Any) -> Condition
 
 
 def _model(request: CertifyRequest) -> Model:
-    model = api.load(request.model)
+    model = api.load(request.model, output=request.output)
     if request.mean is None and request.std is None:
         return model
     mean = parse_numbers(request.mean or "0", "--mean")

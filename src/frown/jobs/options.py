@@ -43,6 +43,9 @@ class CertifyRequest:
     divide: Annotated[
         float | None, Option("divide the inputs first: 255 for bytes", panel=DATA)
     ] = None
+    output: Annotated[
+        str | None, Option("which output, of a model with several", metavar="NAME", panel=DATA)
+    ] = None
     mean: Annotated[
         str | None,
         Option("the model sees (x - mean) / std", metavar="FILE|NUMBERS", panel=DATA),

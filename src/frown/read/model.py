@@ -64,6 +64,7 @@ class Model:
     files: tuple[tuple[str, str], ...] = ()  # an ONNX model's: names and SHA-256, its own first
     normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
     scores: Graph | None = None  # `graph` before a last function that keeps the outputs' order
+    output: str = ""  # the one chosen, where an ONNX file has several
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what can be worked out again."""

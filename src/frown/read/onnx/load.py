@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from torch import Tensor
 
 import frown.read.onnx.attention
+import frown.read.onnx.learn
 import frown.read.onnx.nn
 import frown.read.onnx.ops
 import frown.read.onnx.recurrent
@@ -34,6 +35,7 @@ from frown.read.onnx.fuse import fuse_activations
 from frown.read.onnx.runtime import OnnxRuntime, Port
 
 OLDEST_OPSET = 8
+CONTENT = "model.onnx"  # what a model without a file is called
 MOST_NUMBERS = 2**26  # in one tensor with the batch that a file fixes
 MOST_NODES = 2**16  # that local functions may come to, each call written out
 _DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", "org.pytorch")  # of runtimes' own operators
@@ -44,22 +46,23 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 
 
-def load_onnx(path: str | Path) -> Model:
-    """The network in an ONNX file, checked against onnxruntime on random inputs.
+def load_onnx(path: str | Path | bytes, output: str | None = None) -> Model:
+    """The network in an ONNX file, or in its content, checked against onnxruntime on random inputs.
 
     Opsets from 8 on. Operators are read as opsets up to 20 define them; a newer file
     may load too, for unknown operators and attributes are refused and the check
     against onnxruntime catches one whose meaning changed.
 
-    The file has one input and one output. The leading axis of the input is the batch
-    and set to 1, be it symbolic, unknown or fixed; an input of one axis is taken whole.
+    The file has one input; of several outputs `output` names the one that is meant. The leading
+    axis of the input is the batch and set to 1, be it symbolic, unknown or fixed; an input of one
+    axis is taken whole.
 
     Raises InvalidModel where the file is missing or damaged or has weights that are
     not finite, UnsupportedModel with every operator that has no bounds, ModelMismatch
     where the imported graph disagrees with onnxruntime.
     """
-    file = Path(path)
-    proto, source, files = _read(file)
+    file = Path(CONTENT) if isinstance(path, bytes) else Path(path)
+    proto, source, files = _read(file, path if isinstance(path, bytes) else None, output)
     port = _input(proto, file.name)
     try:
         graph, scores = import_graph(_task(proto, file.name, port))
@@ -78,9 +81,10 @@ def load_onnx(path: str | Path) -> Model:
             file.name,
             _digest(files),
             "onnx",
-            file,
+            None if isinstance(path, bytes) else file,
             files,
             scores=scores,
+            output=output or "",
         )
         model.check()
     except InvalidModel as error:
@@ -100,10 +104,12 @@ def load_onnx(path: str | Path) -> Model:
 Files = tuple[tuple[str, str], ...]  # names and SHA-256, the model's own first
 
 
-def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
+def _read(
+    file: Path, content: bytes | None, output: str | None
+) -> tuple[onnx.ModelProto, bytes | str, Files]:
     """The model with all its weights, what onnxruntime opens, and the files that it consists of."""
     try:
-        content = file.read_bytes()
+        content = file.read_bytes() if content is None else content
     except FileNotFoundError:
         raise InvalidModel(f"{file}: there is no such file") from None
     except IsADirectoryError:
@@ -146,7 +152,7 @@ def _read(file: Path) -> tuple[onnx.ModelProto, bytes | str, Files]:
     _require_one_maker(proto, file)
     # The original is the file itself, less what nothing reads: its functions are the runtime's to
     # write out, or a mistake in doing so would be in both.
-    changed = _open_batch(proto)
+    changed = _open_batch(proto) | _one_output(proto, output, file)
     if _drop_unread(proto) or changed:
         try:
             source = proto.SerializeToString()
@@ -195,6 +201,21 @@ def _open_batch(proto: onnx.ModelProto) -> bool:
             dims[0].dim_param = "batch"
             changed = True
     return changed
+
+
+def _one_output(proto: onnx.ModelProto, output: str | None, file: Path) -> bool:
+    """Leave out all outputs but one. Returns whether there were others."""
+    names = [str(o.name) for o in proto.graph.output]
+    if output is None or names == [output]:
+        return False
+    if names.count(output) != 1:
+        raise InvalidModel(
+            f"{file.name}: it has no output {output}; its outputs are {', '.join(names) or 'none'}"
+        )
+    for place in reversed(range(len(names))):
+        if names[place] != output:
+            del proto.graph.output[place]
+    return True
 
 
 def _external(proto: onnx.ModelProto) -> set[str]:
@@ -382,7 +403,7 @@ def _output(proto: onnx.ModelProto, model: str) -> str:
     if len(names) != 1:
         raise UnsupportedModel(
             f"{model}: it must have exactly one output, but has {', '.join(names) or 'none'}; "
-            "cut one out with onnx.utils.extract_model"
+            "choose one: --output NAME, frown.load(path, output=NAME)"
         )
     return str(names[0])
 
@@ -591,6 +612,8 @@ class _Importer:
             constants = {i: x for i, x in given.items() if isinstance(x, np.ndarray)}
             return self.task.evaluator.outputs(node, constants)
         handler = HANDLERS.get(node.op)
+        if node.op.startswith("ai.onnx.ml::Tree"):
+            raise Unsupported("a tree ensemble, which is no neural network")
         if handler is None or node.has_body:
             raise Unsupported("")
         foreign = sorted(node.attributes.keys() - handler.attributes)
