@@ -344,7 +344,7 @@ class Replay:
             low, high = _of(box[0], case), _of(box[1], case)
             loss = total(Ball(form.radius * _largest(low, high)), low.shape[1])
             constant = add(constant, Ball(np.zeros(len(chunk)), up(loss.reach, 2)))
-            part_of = None if len(low) == 1 else (low, high)
+            part_of = None if cases is self.root else (low, high)
             constant = add(constant, self.region.minimum(form.mid, part_of))
         self.done += len(chunk)
         self.progress(min(1.0, self.done / self.rows))

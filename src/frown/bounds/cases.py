@@ -17,10 +17,10 @@ from torch import Tensor
 
 from frown.bounds.dense import DenseRows, Held, dense_runs
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Choice, Proof, Request
+from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.rows import Rows
-from frown.bounds.tree import NONE, Literals, Multipliers, Tree, source_entry
+from frown.bounds.tree import INPUT, NONE, Literals, Multipliers, Tree, source_entry
 from frown.bounds.walk import Given
 from frown.errors import InvalidInput
 from frown.graph.box import Box, rows_of
@@ -31,6 +31,8 @@ from frown.relax.piecewise import Relu
 from frown.relax.relaxation import LeastArea, Rule
 
 ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
+FURTHER = 8  # times that leaves are cut on ...
+FEW, FAILED = 32, 0.1  # ... if so many, or such a part of all, failed at the most
 CODES = 129  # places of a ReLU's slope between 0 and 1, which are exact numbers
 
 
@@ -167,7 +169,12 @@ def _replay_anew(
     doubts: Tensor | None,
     record: bool,
 ) -> Replayed:
-    """Bound the network anew in every leaf, over the root's boxes cut."""
+    """Bound the network anew in every leaf, over the root's boxes cut. Leaves that a rule bounds
+    may be cut on: the tree that is returned is the one that was replayed."""
+    if isinstance(anew, ByRule) and not record:
+        return _replay_ruled(root, sample, tree, anew, property, wanted)
+    if isinstance(anew, ByRule):
+        tree = _replay_ruled(root, sample, tree, anew, property, wanted).tree
     plan, clause, leaves = root.plan, property.clause, tree.leaves
     slots = plan.slots(plan.graph.output)[1]
     asked = wanted[clause].nonzero().flatten()  # literals
@@ -177,7 +184,7 @@ def _replay_anew(
     every = torch.arange(len(leaves))
     if doubts is not None and len(doubts):
         every = torch.cat([every[torch.isin(leaves, doubts)], every[~torch.isin(leaves, doubts)]])
-    size = _together(root)
+    size = _together(root, isinstance(anew, ByRule))
     for index in (every[k : k + size] for k in range(0, len(every), size)):
         least[index], steps, rows = _some_anew(
             root, sample, tree, anew, property, asked, index, record
@@ -206,12 +213,53 @@ def _replay_anew(
     )
 
 
-def _together(root: Replay) -> int:
-    """The number of leaves whose boxes and lines go together."""
+def _replay_ruled(
+    root: Replay, sample: int, tree: Tree, anew: ByRule, property: Property, wanted: Tensor
+) -> Replayed:
+    """Bound all leaves by a rule. A few that fail are cut on, in the middle of the feature that
+    the cuts have left widest."""
+    asked = wanted[property.clause].nonzero().flatten()
+    slots = root.plan.slots(root.plan.graph.output)[1]
+    whole = root.values[0].rows(slice(sample, sample + 1))
+    reach = (whole.upper - whole.lower).flatten()
+    least = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+    size, todo = _together(root, True), tree.leaves
+    for left in range(FURTHER, -1, -1):
+        places = torch.searchsorted(tree.leaves, todo)
+        for index in (places[k : k + size] for k in range(0, len(places), size)):
+            found, _, _ = _some_anew(root, sample, tree, anew, property, asked, index, False)
+            least[tree.leaves[index]] = found
+        failing = todo[(~(least[todo] > 0) & wanted).any(1)]
+        few = len(failing) <= max(FEW, FAILED * len(tree.leaves))
+        if not len(failing) or not few or not left:
+            break
+        box = _cut(root, sample, tree, failing)[0].get(0, whole.rows(torch.zeros_like(failing)))
+        low, high = box.lower.flatten(1), box.upper.flatten(1)
+        share = torch.where(reach > 0, (high - low) / torch.where(reach > 0, reach, 1.0), 0.0)
+        feature = share.argmax(1)
+        every = torch.arange(len(failing))
+        middle = (low + (high - low) / 2)[every, feature]
+        tree, place = tree.cut(failing, INPUT, feature, middle)
+        moved = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+        moved[place] = least
+        least, head = moved, place[failing]
+        todo = torch.stack([head + 1, head + 2], 1).flatten()
+    leaves = least[tree.leaves]
+    bound = leaves.amin(0)
+    # Cases that are all empty contradict each other, for every region has a point.
+    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
+    none, blank = torch.zeros(0, dtype=torch.long), torch.zeros(0, slots)
+    return Replayed(tree, bound, failing, none, 0, blank, blank)
+
+
+def _together(root: Replay, ruled: bool) -> int:
+    """The number of leaves whose boxes and lines go together; more where a rule gives slopes, and
+    none are kept."""
     entries = sum(
         root.plan.graph.nodes[i].size for i in root.plan.ancestors(root.plan.graph.output)
     )
-    return int(max(1, min(64, root.work.memory // (800 * entries))))
+    return int(max(1, min(512 if ruled else 64, root.work.memory // (800 * entries))))
 
 
 def _some_anew(
@@ -234,10 +282,14 @@ def _some_anew(
     region = root.region.rows(here)
     if 0 in cut:
         region = replace(region, lower=cut[0].lower, upper=cut[0].upper)
-    sources = set(plan.sources.values())
-    boxes = {i: cut.get(i, root.values[i].rows(here)) for i in sources}
+    boxes = {i: box for i, box in cut.items() if i != 0}
     steps: list[ReplayedRows] = []
-    own = Explicit(anew.take(index), plan)
+    own = anew.take(index)
+    if not isinstance(own, ByRule):
+        # A rule's lines are those of its own boxes: it was not asked about the root's.
+        boxes |= {i: root.values[i].rows(here) for i in set(plan.sources.values()) - set(cut)}
+    if record or not isinstance(own, ByRule):
+        own = Explicit(own, plan, halves=not isinstance(own, ByRule))
     replay = Replay(plan, region, own, root.work, steps.append, given=Given(boxes, cuts=True))
     layers = replay.layers()
     empty = crossed | layers.empty
@@ -293,10 +345,12 @@ def of_sample(step: ReplayedRows, n: int) -> ReplayedRows | None:
 
 @dataclass(frozen=True, eq=False)
 class Explicit(Proof):
-    """A proof with every slope and multiplier said, rounded to what a certificate stores of it."""
+    """A proof with every slope and multiplier said, rounded to what a certificate stores of it:
+    single precision or, with `halves`, half of it where that holds a number."""
 
     inner: Proof
     plan: Plan
+    halves: bool = True
 
     @property
     def rule(self) -> Rule:
@@ -311,15 +365,15 @@ class Explicit(Proof):
         return self.inner.wide
 
     def take(self, index: Tensor) -> Explicit:
-        return Explicit(self.inner.take(index), self.plan)
+        return Explicit(self.inner.take(index), self.plan, self.halves)
 
     @classmethod
     def cat(cls, proofs: Sequence[Explicit]) -> Explicit:
         inner = [proof.inner for proof in proofs]
-        return cls(type(inner[0]).cat(inner), proofs[0].plan)
+        return cls(type(inner[0]).cat(inner), proofs[0].plan, proofs[0].halves)
 
     def blank(self, samples: int) -> Explicit:
-        return Explicit(self.inner.blank(samples), self.plan)
+        return Explicit(self.inner.blank(samples), self.plan, self.halves)
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         if not plan.below(request.target):
@@ -335,19 +389,20 @@ class Explicit(Proof):
             if chosen is not None:
                 given = chosen.slope(i, here).double()
                 own = torch.where(given.isnan(), own, given)
-            return _stored(own)
+            return self._stored(own)
 
         def multiplier(i: int) -> Tensor | None:
             own = None if lifts is None else lifts(i)
-            return None if own is None else _stored(own)
+            return None if own is None else self._stored(own)
 
         return Choice(slope, chosen is not None and chosen.whole, multiplier)
 
-
-def _stored(numbers: Tensor) -> Tensor:
-    """Numbers in double precision, rounded to half precision where that holds them, else single."""
-    short = numbers.half().double()
-    return torch.where(short.isfinite() | numbers.isnan(), short, numbers.float().double())
+    def _stored(self, numbers: Tensor) -> Tensor:
+        """Numbers in double precision, rounded as they are stored."""
+        if not self.halves:
+            return numbers.float().double()
+        short = numbers.half().double()
+        return torch.where(short.isfinite() | numbers.isnan(), short, numbers.float().double())
 
 
 def _batches(root: Replay, items: Tensor) -> Iterator[Tensor]:

@@ -22,7 +22,7 @@ site reads are flat. So a tree found on a simplified graph serves the original o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -193,6 +193,27 @@ class Tree:
             here = self.parent[here]
         a, b, c = zip(*found, strict=True) if found else ([here], [here], [here])
         return torch.cat(list(a)), torch.cat(list(b)), torch.cat(list(c))
+
+    def cut(self, leaves: Tensor, site: int, neuron: Tensor, point: Tensor) -> tuple[Tree, Tensor]:
+        """This tree with some leaves cut in two, and (nodes,) where its nodes are in that one; the
+        two new leaves come after the node that they are cut from. Not for trees with rows, or with
+        leaves that differ in how they are bounded."""
+        if len(self.literals.node) or self.passes:
+            raise InvalidInput("a tree with rows of its own cannot be cut further")
+        grown = torch.zeros(len(self), dtype=torch.long)
+        grown[leaves] = 2
+        place = torch.arange(len(self)) + grown.cumsum(0) - grown
+        count = len(self) + 2 * len(leaves)
+        fields = (
+            (self.site, torch.full((count,), LEAF), torch.full_like(neuron, site)),
+            (self.neuron, torch.zeros(count, dtype=torch.long), neuron),
+            (self.point, torch.zeros(count, dtype=torch.float64), point),
+        )
+        for own, whole, fresh in fields:
+            whole[place] = own
+            whole[place[leaves]] = fresh
+        sites, neurons, points = (whole for _, whole, _ in fields)
+        return replace(self, site=sites, neuron=neurons, point=points), place
 
     def check(self, plan: Plan) -> None:
         """Raise InvalidInput where cuts or rows are not about this network."""

@@ -1,17 +1,20 @@
 """Branch and bound: where no lines suffice, neurons' intervals are cut in two.
 
 On the side of a cut lines are tighter, and the cut itself enters rows with a multiplier. What is
-proved of all leaves of a tree of cuts is proved of the region.
+proved of all leaves of a tree of cuts is proved of the region. Where few features of the input vary
+and one radius is asked about, features are cut as well.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, ClassVar
 
 import torch
+from torch import Tensor
 
 from frown.bounds.method import Bounds, Closing, Ends, Method, Update
 from frown.bounds.plan import Plan
@@ -20,6 +23,7 @@ from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.methods.branch.ascent import Ascent
+from frown.methods.branch.inputs import InputSearch, fits
 from frown.methods.branch.passes import passes
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import ReluSearch
@@ -29,6 +33,10 @@ from frown.methods.lp.solvers import needed
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
+
+TURN = 0.5  # CPU seconds: the first turn of either kind of cuts
+REPLAY = 2.0  # times as long as cutting inputs is what the proof of their leaves takes
+HOPELESS = 10.0  # times as long as there is time
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,65 @@ class Branch(Closing):
     def close(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
     ) -> Iterator[Update]:
+        if ends.single and plan.nonlinear and fits(region.with_radius(ends.limit)):
+            yield from self._turns(plan, region, property, ends, work)
+            return
         search = self._search(plan, region, property, ends, work)
         if search is not None:
             yield from search.run(ends.point)
+
+    def _turns(
+        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+    ) -> Iterator[Update]:
+        """Cut inputs and neurons in turn, until it shows which of them comes to an end."""
+        inputs = InputSearch(plan, region, property, ends, self.inner, work)
+        rest = self.seconds * len(region.radius)
+        turn, most = min(TURN, rest / 8), rest / (1 + REPLAY)
+        while True:
+            before = inputs.seconds
+            yield from inputs.run(min(turn, most - before))
+            if inputs.forecast - inputs.seconds < turn:  # it may as well go on to its end
+                yield from inputs.run(min(turn, most - inputs.seconds))
+            rest -= inputs.seconds - before
+            left = inputs.left
+            if not len(left) or rest <= 0 or work.clock.expired():
+                break
+            hopeless = inputs.forecast > HOPELESS * most or inputs.stuck or inputs.seconds >= most
+            began = time.process_time()
+            seconds = rest if hopeless else min(rest, turn)
+            for update in self._neurons(plan, region, property, ends, work, left, seconds):
+                n = update.sample
+                if update.proof is not None or inputs.broken(n, update.point):
+                    inputs.decided(n)
+                if update.complete:
+                    yield update
+            rest -= time.process_time() - began
+            left = inputs.left
+            if not len(left) or rest <= 0 or work.clock.expired():
+                break
+            turn *= 3
+        for n in left.tolist():
+            yield Update(n, 0.0, complete=False, remark="branching ran out of time")
+
+    def _neurons(
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        ends: Ends,
+        work: Work,
+        which: Tensor,
+        seconds: float,
+    ) -> Iterator[Update]:
+        """Cut neurons for some of the samples, for so many CPU seconds."""
+        part = Ends(
+            ends.proved[which], ends.limit[which], ends.broken[which], ends.point[which], True
+        )
+        own = replace(self, seconds=seconds / len(which))
+        search = own._search(plan, region.rows(which), property.rows(which), part, work)
+        assert search is not None
+        for update in search.run(part.point):
+            yield replace(update, sample=int(which[update.sample]))
 
     def bound(
         self,
