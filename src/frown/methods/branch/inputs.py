@@ -23,7 +23,7 @@ from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof
 from frown.bounds.rows import fixed_pieces
-from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree, preorder
+from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.walk import Layers
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.crown import crown_layers
@@ -65,6 +65,16 @@ class FeatureCuts:
         self.below += [-1, -1]
         self.above += [-1, -1]
         return first, first + 1
+
+    def preorder(self) -> Tensor:
+        """(nodes,) all nodes: each before its lower side, and that before the upper one."""
+        order, waiting = [], [0]
+        while waiting:
+            here = waiting.pop()
+            order.append(here)
+            if self.below[here] >= 0:
+                waiting += [self.above[here], self.below[here]]
+        return torch.tensor(order)
 
 
 @dataclass(eq=False)
@@ -340,7 +350,7 @@ class InputSearch:
         """The tree of an input whose leaves are all proved."""
         assert own.root is not None
         nodes = own.nodes
-        order = preorder(torch.tensor(nodes.below), torch.tensor(nodes.above))
+        order = nodes.preorder()
         feature = torch.tensor(nodes.feature)[order]
         point = torch.tensor(nodes.point, dtype=torch.float64)[order]
         inner = feature >= 0
