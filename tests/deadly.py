@@ -1,14 +1,18 @@
-"""A method on which processes die, for tests of what outlives them; workers import it by name."""
+"""Methods on which processes die and workers that lie, for tests of what becomes of their rows.
+
+Workers import them by name.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from frown.bounds.method import Bounds, Method
+from frown.certification.spread.cluster import Actor
 from frown.methods.crown import Crown
 
 POISON = 0.123  # the first feature of inputs on which it dies
@@ -28,3 +32,13 @@ class Deadly(Method):
                 self.once.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         return Crown().bound(plan, region, *args, **more)
+
+
+class Liar(Actor):
+    """A worker that doubles every radius."""
+
+    def answer(self, order: Any) -> Any:
+        return [
+            replace(outcome, rows=tuple(replace(r, radius=2 * r.radius) for r in outcome.rows))
+            for outcome in super().answer(order)
+        ]

@@ -333,6 +333,7 @@ class Question:
             "time_each": machine.each,
             "batch": machine.batch,
             "workers": machine.workers,
+            "cluster": machine.cluster,
             **described(method),
             KEY: self.statement(execution).facts(),
         }
@@ -359,7 +360,7 @@ class _Verification:
         clock: Clock,
     ) -> None:
         # Attacks go on beside proofs, in this process.
-        machine = replace(machine, workers=machine.workers or 1)
+        machine = replace(machine, workers=machine.workers or 1, cluster=None)
         self.model, self.machine, self.watch, self.clock = model, machine, watch, clock
         self.posed = Posed.of(model, query)
         self.plan = plan_for(model, machine, model.graph)

@@ -165,6 +165,7 @@ class Machine:
         batch: inputs at a time; None: as many as memory allows, 64 at the most.
         workers: processes that share the inputs (or, of one input, the programs of `LP`), with one
             thread each; None: as many as the process may use cores where that pays, else 1.
+        cluster: the address of a Ray cluster whose machines share the inputs, or "auto".
 
     Nothing but `seconds` and `each` changes a radius beyond rounding. Raises InvalidInput for
     values that make no sense.
@@ -196,6 +197,10 @@ class Machine:
             most=MOST,
             panel=PANEL,
         ),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        Option("machines that share the inputs, by Ray", metavar="ADDRESS|auto", panel=PANEL),
     ] = None
 
     def __post_init__(self) -> None:

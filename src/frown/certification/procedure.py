@@ -138,9 +138,10 @@ class Procedure:
         kind = 0 if isinstance(method, Fixed) else 1
         return NODE[kind] * len(plan.nonlinear) + PRODUCT[kind] * products
 
-    def with_memory(self, share: int) -> Procedure:
+    def with_memory(self, share: int | str | None) -> Procedure:
         """A procedure with a memory budget of its own, for one of several workers."""
-        return replace(self, machine=replace(self.machine, memory=share, workers=1))
+        machine = replace(self.machine, memory=share, workers=1, cluster=None)
+        return replace(self, machine=machine)
 
 
 def _mixing(op: object) -> bool:

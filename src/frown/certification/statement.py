@@ -41,7 +41,7 @@ UNSAID = {
         *("inner", "seconds", "gap", "curved"),
     ),
     "machine": (
-        *("threads", "workers", "device", "dtype"),
+        *("threads", "workers", "cluster", "device", "dtype"),
         *("time_limit", "time_each", "memory", "batch"),
     ),
     "output": ("out", "certificates", "force", "resume", "fail_under", "quiet", "json"),

@@ -59,7 +59,7 @@ from frown.read.model import Model
 from frown.report.read import row_of
 
 # Settings that a resumed run need not share: they change no radius beyond rounding.
-FREE = ("workers", "threads", "memory", "batch")
+FREE = ("workers", "cluster", "threads", "memory", "batch")
 SMALL = 300_000  # weights; below this one thread is fastest
 
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -61,7 +62,10 @@ def shared(
     """Answer all inputs, batch by batch, in this process or in several; of batches without a
     `wanted` input (N,) none. An interrupt yields what is proved, and is raised then."""
     machine, method, seconds = procedure.machine, procedure.method, procedure.seconds()
-    count = machine.workers or _paying(procedure, seconds * len(problem), clock)
+    if machine.cluster is None:
+        count = machine.workers or _paying(procedure, seconds * len(problem), clock)
+    else:  # memory is of every worker
+        count = cores() if machine.memory is None else 1
     work = machine.work()
     size = machine.batch
     if size is None:
@@ -78,17 +82,36 @@ def shared(
             return None
         return Certificates.open(procedure.model, problem, procedure.proof, taken)
 
+    if machine.cluster is not None:
+        sent = _travelling(procedure)
+        start = partial(_on_cluster, machine.cluster, sent, machine.workers)
+        return _by(start, procedure, problem, chosen, watch, clock, certificates)
     count = min(count, len(chosen))
-    sent = b"" if count <= 1 else _pickled(procedure, work.memory // count, machine.workers)
+    sent = (
+        b""
+        if count <= 1
+        else _pickled(procedure, work.memory // count, machine.workers is not None)
+    )
     if not sent:
         pool = machine.workers or 1 if method.singly and len(chosen) == 1 else 1
         return procedure.outcomes(problem, chosen, watch, clock, certificates, pool)
-    return _by_processes(sent, count, procedure, problem, chosen, watch, clock, certificates)
+    start = partial(_on_this_machine, sent, count)
+    return _by(start, procedure, problem, chosen, watch, clock, certificates)
 
 
-def _by_processes(
-    sent: bytes,
-    count: int,
+def _on_this_machine(sent: bytes, count: int) -> tuple[Workers, int]:
+    return Processes(sent, count), count
+
+
+def _on_cluster(address: str, sent: bytes, most: int | None) -> tuple[Workers, int]:
+    from frown.certification.spread.cluster import Cluster
+
+    cluster = Cluster(address, sent, most)
+    return cluster, cluster.count
+
+
+def _by(
+    start: Callable[[], tuple[Workers, int]],
     procedure: Procedure,
     problem: Problem,
     parts: Sequence[Places],
@@ -98,7 +121,7 @@ def _by_processes(
 ) -> Iterator[Outcome]:
     with ExitStack() as taken:
         kept = certificates(taken)
-        workers = Processes(sent, count)
+        workers, count = start()
         taken.callback(workers.close)
         vetting = Vetting(procedure, problem, kept, clock, workers.trusted)
         yield from SharedRun(vetting, parts, watch, workers, count).all()
@@ -110,19 +133,32 @@ def _paying(procedure: Procedure, seconds: float, clock: Clock) -> int:
     return cores() if cpu and min(seconds, clock.left()) >= PAYS else 1
 
 
-def _pickled(procedure: Procedure, memory: int, asked: int | None) -> bytes:
+def _travelling(procedure: Procedure) -> bytes:
+    """A procedure for other machines; InvalidInput where it reads files of this one."""
+    run = procedure.model.run
+    while hasattr(run, "run"):  # behind a normalisation
+        run = run.run
+    if isinstance(getattr(run, "source", None), str):
+        raise InvalidInput(
+            f"{procedure.model.name} has weights in other files, which a cluster does not have: "
+            "save it as one file (onnx.save), or leave out cluster"
+        )
+    return _pickled(procedure, procedure.machine.memory, True)
+
+
+def _pickled(procedure: Procedure, memory: int | str | None, asked: bool) -> bytes:
     """A procedure for workers; empty where it cannot travel and nobody asked for workers.
 
     Raises InvalidInput where somebody did.
     """
     try:
-        content = pickle.dumps(procedure.with_memory(max(1, memory)))
+        content = pickle.dumps(procedure.with_memory(memory))
         reason = "a class or function of it is defined in the script itself"
         if b"__main__" not in content:
             return content
     except Exception as error:  # whatever an object's own pickling raises
         reason = f"{type(error).__name__}: {error}"
-    if asked is None:
+    if not asked:
         return b""
     raise InvalidInput(
         f"workers (--workers) cannot be given the model or the method: {reason}; move it to a "
@@ -215,6 +251,10 @@ class SharedRun:
         self._assign()
         for worker, message in self.workers.receive(seconds):
             self._take(worker, message)
+        if self.waiting and self.clock.expired():
+            for task in self.waiting:
+                self._give_up(task.parts, "no worker had time for it")
+            self.waiting.clear()
         for worker, held in self.assigned.items():
             if now() > held.due:
                 held.due = inf
@@ -274,7 +314,7 @@ class SharedRun:
         held = self.assigned.pop(worker, None)
         if worker in self.idle:
             self.idle.remove(worker)
-        if worker not in self.ready:
+        if worker not in self.ready and not lost.blameless:
             self.stillborn += 1
         if self.stillborn >= STILLBORN:
             raise WorkersLost(f"workers end before they have begun: {lost.reason}")
