@@ -458,7 +458,7 @@ def test_time_for_the_replay_is_kept_back() -> None:
         with torch.inference_mode():
             for _ in search.run(region.centre):
                 pass
-        kept.append(search._replay())
+        kept.append(search.replay_seconds())
     assert kept[0] == 0 < kept[1] < 5
 
 

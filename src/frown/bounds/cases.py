@@ -45,8 +45,8 @@ class Replayed:
     failing: Tensor  # the leaves at which some clause that was asked for is not proved
     rows: Tensor  # which of the tree's rows were bounded, in the order of their nodes
     levels: int  # of codes; 0: slopes are numbers
-    slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's
-    multipliers: Tensor  # (rows, slots) float32
+    slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's; if recorded
+    multipliers: Tensor  # (rows, slots) float32; if recorded
     passes: dict[int, tuple[ReplayedRows, ...]] = field(
         default_factory=dict
     )  # by leaf, of leaves anew
@@ -86,7 +86,8 @@ def replay_tree(
         for own in _bounded_rows(root, sample, tree, property, which, dense):
             empty[own.at] |= own.crossed
             found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
-            used.append(own.along)
+            if record:
+                used.append(own.along)
 
     if doubts is not None and len(doubts):
         doubtful = torch.isin(rows.node[useful], doubts)
@@ -535,7 +536,7 @@ class AlongTree(Proof):
     def of(cls, root: Replay, tree: Tree, index: Tensor) -> AlongTree:
         rows, plan = tree.literals.take(index), root.plan
         slots = plan.slots(plan.graph.output)[1]
-        given = rows.slopes.double()
+        given = rows.dense(slots).double()
         if rows.coded:
             if not _coded(plan):
                 raise InvalidInput("codes of slopes are read for ReLU alone")

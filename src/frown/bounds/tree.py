@@ -80,6 +80,7 @@ class Literals:
 
     Slopes are numbers, NaN: the rule's; or codes (uint8), of which 1 to `levels` are even places
     from the least to the greatest derivative over the tree node's box, and NONE is the rule's.
+    With `slots`, columns of slopes are those of these slots alone; everywhere else is the rule's.
     """
 
     node: Tensor  # (R,) of the tree
@@ -87,6 +88,7 @@ class Literals:
     slopes: Tensor  # (R, slots) as in Plan.slots of the output
     multipliers: Multipliers
     levels: int = LEVELS
+    slots: Tensor | None = None  # (columns,) slots of the columns; None: all, in order
 
     @property
     def coded(self) -> bool:
@@ -95,7 +97,22 @@ class Literals:
     def take(self, index: Tensor) -> Literals:
         """Some of the rows."""
         own = self.multipliers.take(index, len(self.node))
-        return Literals(self.node[index], self.literal[index], self.slopes[index], own, self.levels)
+        return replace(
+            self,
+            node=self.node[index],
+            literal=self.literal[index],
+            slopes=self.slopes[index],
+            multipliers=own,
+        )
+
+    def dense(self, slots: int) -> Tensor:
+        """(R, slots) the slopes at all slots."""
+        if self.slots is None:
+            return self.slopes
+        blank = NONE if self.coded else torch.nan
+        found = self.slopes.new_full((len(self.slopes), slots), blank)
+        found[:, self.slots] = self.slopes
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,8 +243,17 @@ class Tree:
         wrong = (self.neuron[inner] < 0) | (self.neuron[inner] >= sizes[site])
         if bool(wrong.any()):
             raise InvalidInput("a tree cuts an entry that its nonlinearity does not read")
-        if self.literals.slopes.shape[1] != plan.slots(graph.output)[1]:
+        rows, slots = self.literals, plan.slots(graph.output)[1]
+        if rows.slots is None:
+            fits = rows.slopes.shape[1] == slots
+        else:
+            fits = (
+                not len(rows.slots) or 0 <= int(rows.slots.min()) <= int(rows.slots.max()) < slots
+            )
+        if not fits:
             raise InvalidInput("rows of a tree have slopes for another network")
+        if len(rows.multipliers.slot) and int(rows.multipliers.slot.max()) >= slots:
+            raise InvalidInput("rows of a tree have multipliers where there is no slot")
         for step in (step for steps in self.passes for step in steps):
             if not 0 <= step.site < len(relaxed):
                 raise InvalidInput("a step bounds a nonlinearity that the network does not have")
@@ -256,7 +282,10 @@ class Tree:
             return "rows differ in number"
         if len(rows.node) and not 0 <= int(rows.node.min()) <= int(rows.node.max()) < count:
             return "a row hangs at no node"
-        if fault := _amiss(rows.multipliers, len(rows.node), rows.slopes.shape[1]):
+        if rows.slots is not None and rows.slots.shape != rows.slopes.shape[1:]:
+            return "columns of slopes differ in number from their slots"
+        every = rows.slopes.shape[1] if rows.slots is None else None
+        if fault := _amiss(rows.multipliers, len(rows.node), every):
             return fault
         passed = self.passed
         if passed is not None and (len(passed) != count or int(passed.max()) >= len(self.passes)):

@@ -22,6 +22,7 @@ from frown.bounds.proof import State
 from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
+from frown.methods.branch.apart import ApartSearch
 from frown.methods.branch.ascent import Ascent
 from frown.methods.branch.inputs import InputSearch, fits
 from frown.methods.branch.passes import passes
@@ -37,6 +38,7 @@ from frown.problem.region import Region
 TURN = 0.5  # CPU seconds: the first turn of either kind of cuts
 REPLAY = 2.0  # times as long as cutting inputs is what the proof of their leaves takes
 HOPELESS = 10.0  # times as long as there is time
+LARGE = 300  # neurons of a network from which every input has matrices of its own
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Branch(Closing):
 
     def _search(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
-    ) -> ReluSearch | SampleSearch | None:
+    ) -> ReluSearch | ApartSearch | SampleSearch | None:
         """A search over all samples; None where there is nothing to cut."""
         if not plan.nonlinear:
             return None
@@ -178,4 +180,5 @@ class Branch(Closing):
         own = passes(plan)
         if own is None:
             return SampleSearch(plan, region, property, ends, self.inner, limits, work)
-        return ReluSearch(plan, own, region, property, ends, self.inner, limits, work, self.ascent)
+        kind = ApartSearch if ends.single and own.slots >= LARGE else ReluSearch
+        return kind(plan, own, region, property, ends, self.inner, limits, work, self.ascent)

@@ -42,6 +42,7 @@ class Passes(ABC):
     heads: int  # how many numbers a row starts from
     parts: list[slice]  # the slots of every nonlinear node
     replay: float = 1.0  # what a leaf's replay takes, as a part of what bounding it took
+    kept: Tensor | None = None  # (slots,) their places among the plan's; None: all, in order
 
     @abstractmethod
     def head(self, coef: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, prod
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Proof
+from frown.bounds.proof import Proof, State
 from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Ascent, Bases, Leaves, Risen, ascend
@@ -31,6 +31,8 @@ from frown.problem.property import Property
 from frown.problem.region import Region
 
 WIDE = 4096  # features beyond which programs in the input take too long
+ON_SURFACE = 1e-5  # of a radius: how far beyond it rounding may move a point
+MANY = 8 << 20  # numbers of a linear piece beyond which they do, too
 
 
 @dataclass
@@ -57,6 +59,14 @@ class Input(Stage):
         return sum(len(p.closed) + len(p.open) for p in self.problems.values())
 
 
+@dataclass(frozen=True)
+class Known:
+    """The inner method's bounds at the first radii, and the state that it left."""
+
+    bounds: Bounds
+    state: State
+
+
 class ReluSearch:
     """The search over all inputs of a batch."""
 
@@ -71,13 +81,14 @@ class ReluSearch:
         limits: Limits,
         work: Work,
         ascent: Ascent,
+        known: Known | None = None,
         batch: int = 512,
     ) -> None:
         self.plan, self.passes, self.region, self.property = plan, passes, region, property
         self.inner, self.limits, self.work, self.ascent = inner, limits, work, ascent
         self.count, self.literals = property.shape
         self.places = passes.places(region)
-        self.state = inner.start(self.count)
+        self.state = inner.start(self.count) if known is None else known.state
         coef = property.pick(slice(None))
         self.head, const = passes.head(coef)
         self.const = const + property.const.flatten()
@@ -94,7 +105,12 @@ class ReluSearch:
         self.total, self.spent = 0, 0.0  # leaves bounded, and seconds that took
         self.replayed = ends.replayed
         self.turn = 0
-        self.pieces = Pieces(plan) if region.p in (1, inf) and region.split is None else None
+        self.pieces = None
+        size = plan.graph.nodes[0].size * plan.slots(plan.graph.output)[1]
+        if region.p in (1, inf) and region.split is None and size <= MANY:
+            self.pieces = Pieces(plan)
+        self.known, self.full = known, False
+        self.deadline = inf  # of all work and its replay, in seconds of CPU time of this process
         self.points: dict[int, Tensor] = {}
         if limits.single:
             for own in self.inputs:
@@ -104,18 +120,25 @@ class ReluSearch:
 
     def run(self, points: Tensor) -> Iterator[Update]:
         """Close brackets until time is up, from counterexamples `points` (N, *shape)."""
-        began = time.process_time()
-        deadline = began + self.limits.seconds * self.count
-        self.deadline = deadline
+        self.deadline = time.process_time() + self.limits.seconds * self.count
+        yield from self.begin(points)
+        yield from self.advance()
+        yield from self.unfinished()
+
+    def begin(self, points: Tensor) -> Iterator[Update]:
+        """Set the first radii."""
         if self.pieces is not None and not self.limits.single:
             for own in self.inputs:
                 if isfinite(own.high) and self._left(inf) > 0:
                     yield from self._polished(own, points[own.number])
         for own in self.inputs:
             self._next(own)
+
+    def advance(self, until: float = inf) -> Iterator[Update]:
+        """Bound and cut leaves until then, in seconds of CPU time of this process."""
         try:
-            while time.process_time() + self._replay() < deadline:
-                if self.work.clock.expired():
+            while time.process_time() + self.replay_seconds() < self.deadline:
+                if time.process_time() > until or self.work.clock.expired():
                     break
                 active = [own for own in self.inputs if not own.done]
                 if not active:
@@ -129,20 +152,27 @@ class ReluSearch:
                 yield from self._step(chosen)
                 self.spent += time.process_time() - before
                 if self.nodes.bytes > self.work.memory // 2:
+                    self.full = True
                     break
         except OutOfTime:
             pass
+
+    def unfinished(self) -> Iterator[Update]:
+        """Say of which inputs more might be found."""
         for own in self.inputs:
             if not own.done:
                 yield Update(
                     own.number, own.low, complete=False, remark="branching ran out of time"
                 )
 
-    def _replay(self) -> float:
-        """The seconds that replaying the trees of what is proved should take."""
+    def replay_seconds(self) -> float:
+        """The seconds that replaying the trees of what is proved should take; where one radius is
+        asked about, the trees as they are."""
         if not self.replayed or not self.total:
             return 0.0
         leaves = sum(own.seen[-1][1] for own in self.inputs if own.seen)
+        if self.limits.single:
+            leaves = sum(own.leaves() for own in self.inputs)
         return leaves * self.passes.replay * self.spent / self.total
 
     def _left(self, most: float) -> float:
@@ -173,8 +203,15 @@ class ReluSearch:
         index = torch.tensor([own.number for own in waiting])
         radius = torch.tensor([own.radius for own in waiting], dtype=self.region.radius.dtype)
         ball, wanted = self.region.rows(index).with_radius(radius), self.property.rows(index)
-        found = self.inner.bound(self.plan, ball, wanted, self.state.at(index), None, self.work)
-        lower, upper = self._flat(found)
+        if self.known is None:
+            found = self.inner.bound(self.plan, ball, wanted, self.state.at(index), None, self.work)
+        else:
+            found, self.known = self.known.bounds, None
+        lower, upper = flat(self.plan, found)
+        kept = self.passes.kept
+        if kept is not None:
+            self.active = lower >= 0
+            lower, upper = lower[kept], upper[kept]
         self.bases.put(index, Bases.of(lower, upper))
         start = self._start(found, index)
         margins = wanted.margins(found.literals)
@@ -205,14 +242,6 @@ class ReluSearch:
             own.at_root = margins[k] > 0
             yield from self._settle(own)
 
-    def _flat(self, found: Bounds) -> tuple[Tensor, Tensor]:
-        boxes = [
-            self.plan.carry(i, found.layers.values[self.plan.sources[i]])
-            for i in self.plan.nonlinear
-        ]
-        lower = torch.cat([box.lower.flatten(1) for box in boxes], 1).T
-        return lower, torch.cat([box.upper.flatten(1) for box in boxes], 1).T
-
     def _start(self, found: Bounds, index: Tensor) -> Tensor:
         """(N * literals, slots) slopes below from which leaves start."""
         slopes = [
@@ -225,8 +254,9 @@ class ReluSearch:
             if table is not None:
                 rows = index[:, None] * self.literals + torch.arange(self.literals)
                 own = table[rows.flatten(), 0]
-                return torch.where(torch.isnan(own), rule, own).clamp(0, 1)
-        return rule.clamp(0, 1)
+                rule = torch.where(torch.isnan(own), rule, own)
+        kept = self.passes.kept
+        return (rule if kept is None else rule[:, kept]).clamp(0, 1)
 
     def _step(self, chosen: list[int]) -> Iterator[Update]:
         """Bound leaves; those that are not proved are cut."""
@@ -344,8 +374,11 @@ class ReluSearch:
     # -- both ends ----------------------------------------------------------------
 
     def _distance(self, n: int, point: Tensor) -> float:
-        one = self.region.rows(slice(n, n + 1))
-        return float(one.distance(point[None]))
+        """The distance of a point of an input's region from its centre."""
+        one, own = self.region.rows(slice(n, n + 1)), self.inputs[n]
+        far = float(one.distance(point[None]))
+        # Corners of the ball that is asked about lie on its surface, whatever rounding makes of it.
+        return own.radius if own.radius < far <= own.radius * (1 + ON_SURFACE) else far
 
     def _polished(self, own: Input, point: Tensor) -> Iterator[Update]:
         """A counterexample drawn nearer: along its linear piece, again and again."""
@@ -354,7 +387,7 @@ class ReluSearch:
         if far < own.high:
             own.high = far
             yield Update(n, own.low, point=point)
-        if self.pieces is None:
+        if self.pieces is None or self.limits.single:
             return
         ball = Ball.of(self.region.rows(slice(n, n + 1)))
         x = point.double().flatten().numpy()
@@ -364,7 +397,7 @@ class ReluSearch:
         centre = coef @ self.pieces.outputs(ball.centre) + const
         if prod(ball.centre.shape) > WIDE or not self.pieces.fit(self.work.memory):
             return
-        every = np.ones(self.passes.slots, bool)
+        every = np.ones(self.pieces.slots, bool)
         for _ in range(12):
             if (seconds := self._left(2.0)) <= 0:
                 break
@@ -401,10 +434,16 @@ class ReluSearch:
         cut = self.nodes.cut[row].double().numpy()
         still = self.bases.still[:, n].double().numpy()
         side = np.where(cut != 0, cut, np.where(still > 0, 1.0, -1.0))
+        held, kept = cut != 0, self.passes.kept
+        if kept is not None:
+            others = np.where(self.active[:, n].numpy(), 1.0, -1.0)
+            none = np.zeros(len(others), bool)
+            others[kept.numpy()], none[kept.numpy()] = side, held
+            side, held = others, none
         key = n * self.literals + literal
         coef = self.property.pick(torch.tensor([key]))[0].double().numpy()
         const = float(self.property.const[n, literal])
-        piece = self.pieces.at(side, cut != 0, coef, const)
+        piece = self.pieces.at(side, held, coef, const)
         ball = Ball.of(self.region.rows(slice(n, n + 1)))
         found = decide(piece, ball, own.radius, self._left(5.0))
         price = None
@@ -413,6 +452,7 @@ class ReluSearch:
         elif found.value > 0:
             price = found.price
         if price is not None:
+            price = price if kept is None else price[kept.numpy()]
             self.nodes.theta[row] = torch.from_numpy(price).to(self.nodes.theta)
         elif found is not None:
             value = coef @ self.pieces.outputs(found.point) + const
@@ -485,9 +525,12 @@ class ReluSearch:
             if left[here] >= 0:
                 waiting += [right[here], left[here]]
         index = torch.tensor(order)
-        slot = nodes.slot[index]
+        slot, kept = nodes.slot[index], self.passes.kept
         inner = slot >= 0
-        starts = torch.tensor([part.start for part in self.passes.parts])
+        places, _ = self.plan.slots(self.plan.graph.output)
+        if kept is not None:
+            slot = torch.where(inner, kept[slot], slot)
+        starts = torch.tensor([part.start for part in places.values()])
         site = torch.where(
             inner, torch.searchsorted(starts, slot.clamp(min=0), right=True) - 1, LEAF
         )
@@ -497,10 +540,19 @@ class ReluSearch:
         cut = nodes.cut[row].to(nodes.theta)
         theta = nodes.theta[row]
         free = self.bases.open[:, problem.sample].bool()[None] & (cut == 0)
-        slopes = torch.where(free, theta, torch.nan)
-        rows = Literals(ends, nodes.literal[index[ends]], slopes, Multipliers.of(-cut * theta))
+        slopes, lifts = torch.where(free, theta, torch.nan), Multipliers.of(-cut * theta)
+        if kept is not None:
+            lifts = replace(lifts, slot=kept[lifts.slot])
+        rows = Literals(ends, nodes.literal[index[ends]], slopes, lifts, slots=kept)
         point = torch.zeros(len(index), dtype=torch.float64)
         return Tree(site, neuron, point, rows)
+
+
+def flat(plan: Plan, found: Bounds) -> tuple[Tensor, Tensor]:
+    """(slots, N) the ends of all neurons' boxes."""
+    boxes = [plan.carry(i, found.layers.values[plan.sources[i]]) for i in plan.nonlinear]
+    lower = torch.cat([box.lower.flatten(1) for box in boxes], 1).T
+    return lower, torch.cat([box.upper.flatten(1) for box in boxes], 1).T
 
 
 def _best(bound: Tensor, column: Tensor, count: int) -> Tensor:

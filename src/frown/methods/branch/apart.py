@@ -1,0 +1,134 @@
+"""Branch and bound at one radius on larger ReLU networks: every input has a search of its own.
+
+Over one input's boxes the network is rewritten with its unstable neurons alone, which no other
+input shares. Inputs take turns that become longer and longer, so that those which are closed
+cheaply are closed first, and the time that they leave goes to the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from frown.bounds.method import Ends, Method, Update
+from frown.bounds.plan import Plan
+from frown.bounds.work import OutOfTime, Work
+from frown.methods.branch.ascent import Ascent
+from frown.methods.branch.passes import Passes
+from frown.methods.branch.radii import Limits
+from frown.methods.branch.relu import Input, Known, ReluSearch, flat
+from frown.methods.branch.unstable import unstable
+from frown.problem.property import Property
+from frown.problem.region import Region
+
+TURN = 0.5  # CPU seconds of the first turn; each is twice as long as the one before
+BATCH = 256  # leaves at once
+MATRICES = 8  # the part of the memory, 1 / this, that an input's matrices may take
+
+
+@dataclass
+class ApartSearch:
+    """The searches of all inputs of a batch, one radius each."""
+
+    plan: Plan
+    passes: Passes  # where an input's own are not cheaper
+    region: Region
+    property: Property
+    ends: Ends
+    inner: Method
+    limits: Limits
+    work: Work
+    ascent: Ascent
+
+    def __post_init__(self) -> None:
+        count = self.property.shape[0]
+        self.inputs = [
+            Input(n, float(self.ends.proved[n]), float(self.ends.broken[n]), float(limit))
+            for n, limit in enumerate(self.ends.limit)
+        ]
+        self.bounds: list[dict[int, float]] = [{} for _ in range(count)]
+        self.total = 0  # leaves bounded
+        for own in self.inputs:
+            own.done = own.high <= own.limit
+
+    def run(self, points: Tensor) -> Iterator[Update]:
+        """Decide inputs until time is up."""
+        deadline = time.process_time() + self.limits.seconds * len(self.inputs)
+        searches: dict[int, ReluSearch] = {}
+        turn, left = TURN, [own.number for own in self.inputs if not own.done]
+        try:
+            while left and time.process_time() < deadline and not self.work.clock.expired():
+                for n in left:
+                    if n not in searches:
+                        searches[n] = self._search(n)
+                        yield from self._news(n, searches[n].begin(points[n : n + 1]))
+                    own, before = searches[n], searches[n].total
+                    others = sum(s.nodes.bytes for k, s in searches.items() if k != n)
+                    own.work = replace(self.work, memory=max(0, self.work.memory - 2 * others))
+                    own.full = False
+                    own.deadline = deadline
+                    yield from self._news(n, own.advance(time.process_time() + turn))
+                    self.total += own.total - before
+                    if own.inputs[0].done:
+                        if own.inputs[0].low >= own.inputs[0].limit:
+                            deadline -= own.replay_seconds()
+                        self._finish(n, searches.pop(n))
+                if all(own.full for own in searches.values()):
+                    break
+                left, turn = [n for n in left if n in searches], 2 * turn
+        except OutOfTime:
+            pass
+        for mine in self.inputs:
+            if not mine.done:
+                yield Update(
+                    mine.number, mine.low, complete=False, remark="branching ran out of time"
+                )
+
+    def _search(self, n: int) -> ReluSearch:
+        """The search of one input, over the inner method's boxes."""
+        one = slice(n, n + 1)
+        region, wanted = self.region.rows(one), self.property.rows(one)
+        region = region.with_radius(self.ends.limit[one].to(region.radius))
+        state = self.inner.start(1)
+        known = self.inner.bound(self.plan, region, wanted, state, None, self.work)
+        lower, upper = flat(self.plan, known)
+        room = self.work.memory // MATRICES
+        own = unstable(self.plan, lower[:, 0], upper[:, 0], room) or self.passes
+        mine = self.ends
+        ends = replace(
+            mine,
+            proved=mine.proved[one],
+            limit=mine.limit[one],
+            broken=mine.broken[one],
+            point=mine.point[one],
+        )
+        return ReluSearch(
+            self.plan,
+            own,
+            region,
+            wanted,
+            ends,
+            self.inner,
+            self.limits,
+            self.work,
+            self.ascent,
+            Known(known, state),
+            BATCH,
+        )
+
+    def _news(self, n: int, updates: Iterator[Update]) -> Iterator[Update]:
+        for update in updates:
+            yield replace(update, sample=n)
+
+    def _finish(self, n: int, search: ReluSearch) -> None:
+        """Keep what is known of an input, and let go of its leaves."""
+        mine, found = self.inputs[n], search.inputs[0]
+        mine.low, mine.high, mine.done = found.low, found.high, True
+        self.bounds[n] = search.margins(0)
+
+    def margins(self, sample: int) -> dict[int, float]:
+        """Lower bounds of the literals that alone prove all leaves of a clause."""
+        return self.bounds[sample]
