@@ -29,7 +29,9 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name == "certify":
-            command = typer.main.get_command(_certify())
+            every = "--help-all" in rest
+            rest = ["--help" if word == "--help-all" else word for word in rest]
+            command = typer.main.get_command(_certify(every))
             command.name = name
         return name, command, rest
 
@@ -40,10 +42,15 @@ app = typer.Typer(
     help="Prove how far an input can move before a neural network may change its answer.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# The options of certify that its help shows; --help-all shows the others, too.
+COMMON = (
+    *("samples", "divide", "mean", "std", "bounds", "label_column"),
+    *("norm", "method", "eps", "target", "threshold", "within", "seconds", "level"),
+    *("workers", "time_limit", "out", "certificates", "resume"),
+)
 INTERRUPTED = 130
 UNEXPECTED = 70
 
@@ -115,20 +122,30 @@ def certify(
     # `_Commands` puts the command of `_certify` in this one's place.
 
 
-def _certify() -> typer.Typer:
+def _certify(every: bool = False) -> typer.Typer:
     """The command `certify` with all options: they are fields of objects that take torch to load,
-    so it is made when it is called or its help is asked for."""
+    so it is made when it is called or its help is asked for. Help shows those in COMMON, or
+    `every` one."""
     from frown.jobs.options import flags
 
     def run(model: Path, data: Path, **options: Any) -> None:
         with reported():
             from frown.jobs.job import certify_files
-            from frown.jobs.options import request_of
+            from frown.jobs.options import CONFIG, read_config, request_of
             from frown.jobs.screen import JsonScreen, Screen, TableScreen
 
-            quiet, json = options.pop("quiet"), options.pop("json")
-            given = {k: v for k, v in options.items() if v is not None and v is not False}
-            given["attack"] = options["attack"]
+            quiet, json, _ = (options.pop(name) for name in ("quiet", "json", "help_all"))
+            typed = {k: v for k, v in options.items() if v is not None and v is not False}
+            config = typed.pop("config", None)
+            kept = read_config(config)
+            if not options["attack"]:
+                typed["attack"] = False
+            else:
+                typed.pop("attack")
+            given = {"attack": True, **kept, **typed}
+            if kept and not quiet:
+                told = ", ".join(f"{k} = {v}" for k, v in kept.items() if k not in typed)
+                typer.echo(f"note: from {plain(config or CONFIG)}: {plain(told)}", err=True)
             request = request_of(model, data, given, ("frown", *sys.argv[1:]))
             screen = JsonScreen() if json else Screen() if quiet else TableScreen()
             if not certify_files(request, screen):
@@ -144,15 +161,23 @@ def _certify() -> typer.Typer:
         elif flag.default is not None and flag.default is not MISSING:
             told += f" (default: {flag.default})"
         option = typer.Option(
-            *switches, help=f"{told}.", metavar=flag.metavar, rich_help_panel=flag.panel
+            *switches,
+            help=f"{told}.",
+            metavar=flag.metavar,
+            rich_help_panel=flag.panel,
+            hidden=not every and flag.name not in COMMON,
         )
         parameters.append(_keyword(flag.name, Annotated[kind, option], default))
     for name, switch, told in (
         ("quiet", ("--quiet", "-q"), "No table, no progress."),
         ("json", ("--json",), "Rows as JSON lines on stdout."),
+        ("help_all", ("--help-all",), "Show all options."),
     ):
         option = typer.Option(*switch, help=told, rich_help_panel="Output")
         parameters.append(_keyword(name, Annotated[bool, option], False))
+    told = "A TOML file of options (default: frown.toml, if there is one)."
+    option = typer.Option("--config", help=told, metavar="FILE", rich_help_panel="Output")
+    parameters.append(_keyword("config", Annotated[Path | None, option], None))
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     run.__doc__ = certify.__doc__

@@ -9,6 +9,7 @@ interface, because it is about files, is a field of `CertifyRequest`.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from frown.problem.options import Option, OptionField, options_of
 from frown.problem.problem import DATA, SEARCH, Ball, Frames
 
 MACHINE, OUTPUT = "Machine", "Output"
+CONFIG = "frown.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +274,52 @@ def _type(field: OptionField) -> Any:
         if kind in kinds:
             return kind
     return str
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """The options in the table [certify] of a TOML file, by name, as if they had been typed;
+    `CONFIG` in this folder where no file is given, and none where there is none.
+
+    Raises InvalidInput for what is no such file, and for options that do not exist.
+    """
+    if path is None and not Path(CONFIG).is_file():
+        return {}
+    path = path or Path(CONFIG)
+    try:
+        with path.open("rb") as file:
+            held = tomllib.load(file).get("certify", {})
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    if not isinstance(held, dict):
+        raise InvalidInput(f"{path}: [certify] must be a table of options")
+    known, found = {flag.name: flag for flag in flags()}, {}
+    for name, value in held.items():
+        flag = known.get(name.replace("-", "_"))
+        if flag is None:
+            raise InvalidInput(f"{path}: certify has no option {name}")
+        try:
+            found[flag.name] = _typed(flag, value)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"{path}: {name} = {value!r} is no value of it") from None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _typed(flag: Flag, value: Any) -> Any:
+    """A value of a TOML file as the command line would have it; ValueError where it is none."""
+    if flag.type is bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value if value != flag.default else None
+    if isinstance(value, bool | dict):
+        raise ValueError
+    if flag.metavar == "LO HI":
+        low, high = value
+        return str(low), str(high)
+    if isinstance(value, list):  # numbers or names between commas
+        value = ",".join(map(str, value))
+    return flag.type(value)
 
 
 def parse_numbers(text: str, option: str) -> NDArray[np.float64]:
