@@ -145,3 +145,51 @@ def test_what_does_not_belong_together_is_not_packed(run: Path, tmp_path: Path) 
         packed.writestr("../evil.txt", "x")
     assert "is called" in command("check", tmp_path / "evil.zip", code=2).output
     assert not (tmp_path.parent / "evil.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "other"),
+    [
+        ((), ("--target", "+1"), "property"),
+        (("--within", "1"), ("--within", "2"), "property"),
+        ((), ("--within", "2"), "property"),
+        ((), ("--norm", "1"), "norm"),
+        ((), ("--bounds", "-9", "9"), "region"),
+        ((), ("--scale", "1,1,0.5"), "region"),
+        ((), ("--mean", "0.5"), "region"),
+        (("--tol", "0.001"), ("--tol", "0.2"), "radius"),
+    ],
+)
+def test_certificates_of_a_later_run_are_not_packed(
+    tmp_path: Path, first: tuple[str, ...], later: tuple[str, ...], other: str
+) -> None:
+    """They are about the same inputs, in the same folder, and the page would say something else."""
+    constants = {"a": weights(3, 6), "b": weights(6, seed=1), "c": weights(6, 3, seed=2)}
+    nodes = [node("Gemm", "x a b", "h"), node("Relu", "h", "r"), node("MatMul", "r c")]
+    onnx = saved(model(nodes, ("N", 3), constants), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.array([[0.3, 0.7, 0.2], [0.9, 0.1, 0.4]]))
+    given = ("certify", onnx, tmp_path / "data.npz", "--method", "crown", "--no-attack", "--force")
+    given += ("--certificates", tmp_path / "proofs")
+    pack = ("bundle", tmp_path / "first", "--model", onnx, "--data", tmp_path / "data.npz")
+    command(*given, *first, "--out", tmp_path / "first")
+    command(*pack, "--out", tmp_path / "good.zip")
+    command("check", tmp_path / "good.zip")
+    command(*given, *later, "--out", tmp_path / "later")
+    shown = " ".join(command(*pack, "--out", tmp_path / "bad.zip", code=2).output.split())
+    assert f"it is about another {other}" in shown and not (tmp_path / "bad.zip").exists()
+
+
+def test_what_the_checker_refuses_is_not_packed(run: Path, tmp_path: Path) -> None:
+    """A radius that nobody proved, in a certificate that fits its row otherwise."""
+    proofs = tmp_path / "proofs"
+    shutil.copytree(run / "proofs", proofs)
+    file = sorted(proofs.glob("*.frown"))[0]
+    content = file.read_bytes()
+    size = int.from_bytes(content[8:12], "little")
+    header = json.loads(content[12 : 12 + size])
+    header["region"]["radius"] = (100.0).hex()
+    text = json.dumps(header).encode()
+    file.write_bytes(content[:8] + len(text).to_bytes(4, "little") + text + content[12 + size :])
+    files = ("--model", run / "model.onnx", "--data", run / "data.csv", "--certificates", proofs)
+    shown = command("bundle", run / "results", *files, "--out", tmp_path / "b", code=2)
+    assert "refused by the checker" in " ".join(shown.output.split())

@@ -14,22 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frown import __version__
 from frown.certification.folder import write_whole
 from frown.certification.plain import markup
-from frown.certification.results import Row, digits
-from frown.certification.statement import Statement, exact
+from frown.certification.results import Row, class_text, digits
+from frown.certification.statement import Spread, Statement, exact
 from frown.errors import InvalidInput, OutputError
-from frown.jobs.files import RUN
+from frown.jobs.files import ROWS_JSON, RUN, row_key
 from frown.problem.data import Columns, Dataset, read_data
 from frown.problem.options import options_of
 from frown.report.parts import document
 from frown.report.read import read_any
 from frown_check.bundle import FORMAT, MANIFEST
-from frown_check.checker import Claim
+from frown_check.checker import Claim, check
 from frown_check.container import read as read_certificate
 from frown_check.errors import Refused
 
@@ -59,8 +61,9 @@ def make_bundle(
 ) -> int:
     """Write a bundle, a zip file if `out` ends so; returns how many certificates it holds.
 
-    Raises InvalidInput where results, model and data do not belong together, or where no row has a
-    certificate, and OutputError where `out` is there already or cannot be written.
+    Raises InvalidInput where results, model, data and certificates do not belong together, where
+    the checker refuses one, and where no row has any; OutputError where `out` is there already or
+    cannot be written.
     """
     if out.exists():
         raise OutputError(f"{out} is there already; choose another --out")
@@ -75,13 +78,27 @@ def make_bundle(
     named = {f.name: settings[f.name] for f in options_of(Columns) if f.name in settings}
     whole = read_data(data, Columns(**named), labels=False)
     chosen, kept = _chosen(rows, folder, whole.divided(settings.get("divide") or 1.0), data)
+    said, own = Statement.of(found), _Run.of(results, about)
     files: dict[str, bytes] = {}
     claim = kept[0].claim
+    for one in kept:
+        source = folder / one.row.certificate
+        other = "model" if _model_of(one.claim) != _model_of(claim) else own.differs(one, said)
+        if other:
+            raise InvalidInput(
+                f"{source} is not the certificate of input {one.row.index} in {results}: it is "
+                f"about another {other}, as of a later run; certify again, one folder for each run"
+            )
     for name, digest in ((model.name, claim.digest), *claim.external):
         files[f"{MODEL}/{name}"] = _held(model.parent / name, digest)
     files[DATA] = _packed(chosen, [one.row for one in kept])
     files |= {one.name: one.content for one in kept}
-    said = Statement.of(found)
+    for one in kept:
+        verdict = check(one.content, model)
+        if not verdict.accepted:
+            raise InvalidInput(
+                f"{folder / one.row.certificate} is refused by the checker: {verdict.reason}"
+            )
     files[PAGE] = _page(model.name, kept, said, chosen, out).encode()
     manifest = {
         "format": FORMAT,
@@ -98,6 +115,67 @@ def make_bundle(
     files[MANIFEST] = json.dumps(manifest, indent=1).encode()
     _write(out, files)
     return len(kept)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that certificates may be of."""
+
+    keys: Mapping[tuple[int, int], str]  # of rows, by index and the frame alone, or -1
+    classes: int
+    sensitivity: bool
+
+    @classmethod
+    def of(cls, results: Path, about: Mapping[str, Any]) -> _Run:
+        lines = (results / ROWS_JSON).read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines if line.strip()]
+        model, settings = about.get("model") or {}, about.get("settings") or {}
+        alone = bool(settings.get("sensitivity"))
+        keys = {
+            (int(r["index"]), int(r["frames"]) if alone else -1): str(r["key"]) for r in records
+        }
+        if "classes" not in model:
+            raise InvalidInput(
+                f"{results} was saved from Python, and its rows do not say what their certificates "
+                "are about: bundle what frown certify --out wrote"
+            )
+        return cls(keys, int(model["classes"]), alone)
+
+    def differs(self, one: _Certified, said: Statement) -> str:
+        """The part of the claim that is not the row's; empty where all is the same."""
+        row, claim, shape = one.row, one.claim, one.claim.centre.shape
+        if claim.norm != row.norm or claim.box:
+            return "norm"
+        spreads = [(claim.lower, said.lower), (claim.upper, said.upper)]
+        spreads += [(claim.mean, said.mean), (claim.std, said.std)]
+        if not self.sensitivity:  # where every row has scales of its own
+            spreads.append((claim.scale, said.scale or Spread.of(np.ones(1), shape)))
+        for held, told in spreads:
+            mine = None if held is None else Spread.of(held, shape).sha256
+            if mine != (None if told is None else told.sha256):
+                return "region"
+        place = row.index, int(row.frames) if self.sensitivity else -1
+        literals = self._literals(claim)
+        same = literals and row_key(claim.centre, place, literals) == self.keys[place]
+        if not same:
+            return "property"
+        return "" if claim.radius >= row.radius else "radius"
+
+    def _literals(self, claim: Claim) -> list[NDArray[Any]]:
+        """Coefficients, constants and clauses of a claim; none where it is of another model."""
+        if claim.coef is not None and claim.const is not None and claim.clause is not None:
+            return [claim.coef, claim.const, claim.clause]
+        count = len(claim.others)
+        if max(claim.label or 0, *claim.others) >= self.classes:
+            return []
+        coef = np.zeros((count, self.classes))
+        coef[:, claim.label] = 1.0
+        coef[np.arange(count), list(claim.others)] = -1.0
+        return [coef, np.zeros(count), np.arange(count)]
+
+
+def _model_of(claim: Claim) -> tuple[object, ...]:
+    return claim.digest, claim.external
 
 
 def _chosen(
@@ -144,8 +222,10 @@ def _held(path: Path, digest: str) -> bytes:
 def _packed(data: Dataset, rows: Sequence[Row]) -> bytes:
     labels = {row.index: row.label for row in rows}
     held = BytesIO()
-    arrays = {"x": data.x, "y": np.array([labels[i] for i in data.indices.tolist()])}
-    arrays["index"] = data.indices
+    arrays = {"x": data.x, "index": data.indices}
+    own = [labels[i] for i in data.indices.tolist()]
+    if None not in own:  # else the question is about no class
+        arrays["y"] = np.array(own)
     if data.ids:
         arrays["id"] = np.array(data.ids)
     if data.features:
@@ -216,14 +296,17 @@ def _property(claim: Claim, said: Statement) -> str:
 
 def _rows(kept: Sequence[_Certified]) -> str:
     ids = any(one.row.id for one in kept)
-    names = ["row", "number in the data file", *(["name"] if ids else []), "label", "norm"]
+    classes = any(one.row.label is not None for one in kept)
+    names = ["row", "number in the data file", *(["name"] if ids else [])]
+    names += [*(["label"] if classes else []), "norm"]
     head = "".join(f"<th>{name}</th>" for name in (*names, "radius proved", "certificate"))
     lines = []
     for one in kept:
         row, claim = one.row, one.claim
         radius = "the whole box" if claim.box else f"{digits(claim.radius, 6, -1):.6g}"
         cells = [str(one.place), str(row.index), *([row.id] if ids else [])]
-        cells += [str(row.label if claim.label is None else claim.label), exact(claim.norm), radius]
+        cells += [class_text(row.label)] if classes else []
+        cells += [exact(claim.norm), radius]
         cells.append(Path(one.name).name)
         lines.append(f"<tr>{''.join(f'<td>{markup(c)}</td>' for c in cells)}</tr>")
     return (

@@ -30,8 +30,9 @@ from frown.certification.folder import (
 )
 from frown.certification.plain import cell
 from frown.certification.results import Certification, Row
+from frown.certification.statement import input_digest
 from frown.errors import InvalidInput, OutputError
-from frown.jobs.store import Names, Store
+from frown.jobs.store import Names, Store, key_of
 
 ROWS_JSON = "results.jsonl"
 ROWS_CSV = "results.csv"
@@ -339,6 +340,23 @@ def save_results(result: Certification, folder: Path, *, force: bool = False) ->
     finally:
         files.release()
     return folder
+
+
+def row_key(
+    x: NDArray[np.float64], place: tuple[int, int], literals: Sequence[NDArray[Any]]
+) -> str:
+    """The key of a row in its store: its input, the input's index and the frame that moves alone
+    (or -1), and coefficients, constants and clauses of what must hold."""
+    numbers = np.concatenate([np.asarray(part, np.float64).ravel() for part in literals])
+    index, frame = place
+    return key_of(
+        {
+            "input": input_digest(x),
+            "index": index,
+            "frame": frame,
+            "property": input_digest(numbers),
+        }
+    )
 
 
 def key_of_row(row: Row, known: Mapping[Key, str]) -> Key:

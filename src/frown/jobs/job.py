@@ -31,7 +31,7 @@ from frown.certification.prove import Rigorous
 from frown.certification.results import LEVELS, Row, percent
 from frown.certification.run import Outcome, each
 from frown.certification.search import At
-from frown.certification.statement import KEY, Statement, input_digest
+from frown.certification.statement import KEY, Statement
 from frown.errors import (
     AccuracyTooLow,
     InvalidInput,
@@ -40,7 +40,7 @@ from frown.errors import (
     OutputError,
     WorkersLost,
 )
-from frown.jobs.files import Origin, ResultFiles, writing
+from frown.jobs.files import Origin, ResultFiles, row_key, writing
 from frown.jobs.options import (
     CertifyRequest,
     parse_numbers,
@@ -49,7 +49,6 @@ from frown.jobs.options import (
     per_feature,
 )
 from frown.jobs.screen import Screen
-from frown.jobs.store import key_of
 from frown.problem.data import Columns, Dataset, digest, read_classes, read_data
 from frown.problem.options import options_of
 from frown.problem.problem import Ball, Problem
@@ -227,20 +226,9 @@ def _digests(problem: Problem) -> list[str]:
     regions, wanted, digests = problem.regions, problem.property, list[str]()
     for n in range(len(problem)):
         held = wanted.rows(torch.tensor([n]))
-        parts = {
-            "input": input_digest(regions.x[n]),
-            "index": int(regions.index[n]),
-            "frame": int(regions.frame[n]),
-            "property": input_digest(
-                np.concatenate(
-                    [
-                        part.double().numpy().ravel()
-                        for part in (held.pick(slice(None)), held.const, held.clause)
-                    ]
-                )
-            ),
-        }
-        digests.append(key_of(parts))
+        literals = (held.pick(slice(None)), held.const, held.clause)
+        place = int(regions.index[n]), int(regions.frame[n])
+        digests.append(row_key(regions.x[n], place, [part.numpy() for part in literals]))
     return digests
 
 
