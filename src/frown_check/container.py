@@ -66,6 +66,7 @@ class Rows:
     slopes: NDArray[Any] | None  # (tables, lanes, slots)
     levels: int = 0  # slopes are codes from 1 to this, 0: none; or 0: they are numbers
     multipliers: Multipliers | None = None
+    factors: Array | None = None  # (rows,) >= 0, of what is assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,11 @@ class Tree:
     site: Index  # (nodes,) LEAF, INPUT, or the site that reads z
     neuron: Index  # (nodes,)
     point: Array  # (nodes,)
-    passes: tuple[tuple[Rows, ...], ...]  # lists of steps
+    passes: tuple[tuple[Rows, ...], ...]  # lists of steps; a first one of a literal is assumed
     own: Index  # (nodes,) which of them a node has, -1: none
     node: Index  # (rows,) in rising order, at which nodes `rows` hang
     rows: Rows
+    level: float | None = None  # the most that assumed literals are; None: nothing is assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ class _Reader:
             literals,
             places,
             tuple(self._shared(ref, site) for ref, site in zip(shared, places, strict=True)),
-            self._steps(steps, places),
+            self._pass(steps, places, 0),
             self._final(final, places, count),
             self._trees(more[0] if more else [], places, features, count),
         )
@@ -346,8 +348,32 @@ class _Reader:
         refuse_if(order != sorted(order), "steps are not in the order of their sites")
         return found
 
+    def _pass(self, given: Any, sites: tuple[Site, ...], literals: int) -> tuple[Rows, ...]:
+        """The steps of a pass; those of an assumption follow it."""
+        steps = _list(given, "a pass")
+        if not steps or type(steps[0]) is not dict or "literal" not in steps[0]:
+            found = self._steps(steps, sites)
+            refuse_if(any(s.factors is not None for s in found), "factors of nothing")
+            return found
+        names = "literal over table slopes multipliers"
+        literal, over, table, slopes, lifts = _fields(steps[0], names, "an assumption")
+        which = np.array([_whole(literal, 0, literals - 1, "an assumption's literal")])
+        side = np.zeros_like(which)
+        assumed = self._rows(None, over, which, side, table, slopes, sites, lifts)
+        return assumed, *self._steps(steps[1:], sites)
+
+    def _factors(self, given: Any, rows: int) -> Array | None:
+        if given is None:
+            return None
+        found = self.array(given, SLOPES, "factors")
+        if found.shape != (rows,) or not (np.isfinite(found) & (found >= 0)).all():
+            raise Refused("factors are not one finite number per row, from 0")
+        return found.astype(np.float64)
+
     def _step(self, step: Any, sites: tuple[Site, ...]) -> Rows:
         names = "site over neuron side table slopes" + " multipliers" * (self.version > 1)
+        if self.version > 1 and type(step) is dict and "factors" in step:
+            names += " factors"
         site, over, neuron, side, table, slopes, *more = _fields(step, names, "a step")
         at = _whole(site, 0, len(sites) - 1, "a step's site")
         given, given_sides = (
@@ -381,22 +407,24 @@ class _Reader:
         slopes: Any,
         earlier: tuple[Site, ...],
         multipliers: Any = None,
+        factors: Any = None,
     ) -> Rows:
         places, width = self._over(over, earlier)
         given = self.array(table, ("u4",), "table")
         refuse_if(given.shape != neurons.shape, "table must have one number per row")
         tables = given.astype(np.int64)
         lifts = self._multipliers(multipliers, len(neurons), width)
+        shares = self._factors(factors, len(neurons))
         if slopes is None:
             if (tables != NO_TABLE).any():
                 raise Refused("a row names a table of slopes, but there are none")
-            return Rows(at, places, neurons, sides, tables, None, 0, lifts)
+            return Rows(at, places, neurons, sides, tables, None, 0, lifts, shares)
         found = self.array(slopes, SLOPES, "slopes")
         if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
             raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
         if ((tables >= found.shape[0]) & (tables != NO_TABLE)).any():
             raise Refused("a row names a table of slopes that is not there")
-        return Rows(at, places, neurons, sides, tables, found, 0, lifts)
+        return Rows(at, places, neurons, sides, tables, found, 0, lifts, shares)
 
     def _over(self, over: Any, earlier: tuple[Site, ...]) -> tuple[tuple[int, ...], int]:
         """Sites at which rows bring slopes, and the number of their entries."""
@@ -416,9 +444,12 @@ class _Reader:
 
     def _tree(self, tree: Any, sites: tuple[Site, ...], features: int, literals: int) -> Tree:
         names = "site neuron point passes pass rows literal over levels slopes multipliers"
-        site, neuron, point, passes, own, rows, literal, over, levels, slopes, lifts = _fields(
-            tree, names, "the tree"
+        assumes = type(tree) is dict and "level" in tree
+        site, neuron, point, passes, own, rows, literal, over, levels, slopes, lifts, *more = (
+            _fields(tree, f"{names} level factors" if assumes else names, "the tree")
         )
+        level = _number(more[0], "the level") if assumes else None
+        refuse_if(level is not None and not level > 0, "the level is not positive")
         kinds = self.array(site, WHOLE, "the tree's sites")
         nodes = _whole(kinds.size, 1, MOST_NODES, "the number of a tree's nodes")
         refuse_if(kinds.shape != (nodes,), "the tree's sites are no list")
@@ -437,7 +468,9 @@ class _Reader:
         entry[inner], numbers[inner] = given, cuts
         sizes = np.array([*(s.size for s in sites), features])
         refuse_if((entry[inner] >= sizes[places[inner]]).any(), "a cut is at an entry out of range")
-        lists = tuple(self._steps(steps, sites) for steps in _list(passes, "passes"))
+        lists = tuple(self._pass(steps, sites, literals) for steps in _list(passes, "passes"))
+        assumed = any(steps and steps[0].site is None for steps in lists)
+        refuse_if(assumed and not assumes, "a pass assumes what has no level")
         which = np.full(nodes, -1)
         if own is not None:
             named = self.array(own, ("u4",), "the tree's passes").astype(np.int64)
@@ -473,7 +506,9 @@ class _Reader:
                 found[:, None],
                 most,
                 self._multipliers(lifts, total, width),
+                self._factors(more[1], total) if assumes else None,
             ),
+            level,
         )
 
     def _multipliers(self, given: Any, rows: int, width: int) -> Multipliers | None:

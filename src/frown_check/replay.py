@@ -16,6 +16,13 @@ any multiplier m
 
 with the intercept t of `lines` and the box [l, u] of z, and (a s + m) rounded is taken for a s + m,
 at the price of the rounding times the largest |z|. At the input the region's minimum ends it.
+
+A tree with a level e is about one clause, and proves it by contradiction: in its cases with an
+assumption, and in those below them, only such x count at which no literal of the clause exceeds e.
+What is said above then holds of these x. A row below one of the literals, c . x + d, is at most e
+at them: so c . x + d - e <= 0 is the case's *plane*, which any row may add with a factor f >= 0.
+Where a literal's bound is b, or no x is left, the clause's greatest literal exceeds e or is at
+least b: the margin is the lesser of both.
 """
 
 from __future__ import annotations
@@ -25,7 +32,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from frown_check.balls import Array, Ball, Index, U, add, between, down, rounding, total, up
+from frown_check.balls import (
+    Array,
+    Ball,
+    Index,
+    U,
+    add,
+    between,
+    down,
+    multiply,
+    rounding,
+    total,
+    up,
+)
 from frown_check.container import INPUT, NO_TABLE, Certificate, Floats, Rows, Tree
 from frown_check.errors import Refused, refuse_if
 from frown_check.graph import Affine, Apply, Edge, Network
@@ -49,6 +68,7 @@ class Cases:
     frames: dict[int, Frame] = field(default_factory=dict)
     rule: dict[int, tuple[Array, ...]] = field(default_factory=dict)  # slopes and intercepts
     reach: dict[int, tuple[Array, Array]] = field(default_factory=dict)  # largest |f|, |z|
+    plane: tuple[Array, Array] | None = None  # c, d of c . x + d <= 0: (cases, features), (cases,)
 
 
 class Replay:
@@ -141,6 +161,12 @@ class Replay:
         Groups of cases with one pass go together, and those below them before the next."""
         shape, wanted = Shape(tree), np.flatnonzero(~(margins > 0))
         self.leaves += len(shape.leaves)
+        if tree.level is not None:
+            # Nothing here is about x at which another clause fails.
+            about = {int(clause[k]) for k in tree.rows.neuron}
+            about |= {int(clause[s[0].neuron[0]]) for s in tree.passes if s and s[0].site is None}
+            refuse_if(len(about) != 1, "a tree with a level is not about one clause")
+            wanted = wanted[np.isin(wanted, list(about))]
         if not len(wanted):
             return margins
         nodes, column = len(tree.site), np.full(len(margins), -1)
@@ -161,9 +187,10 @@ class Replay:
         while waiting:
             above, case, bases = waiting.pop()  # the cases of those above, and the nodes
             here = above
-            if bases[0] > 0:
-                here = self._narrowed(above, case, shape.cuts(bases, shape.above(bases)), tree)
-                self._forward(here, tree.passes[tree.own[bases[0]]])
+            if bases[0] > 0 or tree.own[0] >= 0:
+                ends = np.where(bases > 0, shape.above(bases), bases)
+                here = self._narrowed(above, case, shape.cuts(bases, ends), tree)
+                self._forward(here, tree.passes[tree.own[bases[0]]], level=tree.level)
                 empty[bases] = here.empty
             alive = np.flatnonzero(~here.empty)
             for rows, place in rows_of.below(bases, alive, size):
@@ -182,15 +209,27 @@ class Replay:
                 for own in np.unique(tree.own[group]):
                     same = tree.own[group] == own
                     waiting.append((here, place[same], group[same]))
-        refuse_if(bool(empty[shape.leaves].all()), "the cases of the tree contradict each other")
-        margins[wanted] = np.maximum(margins[wanted], shape.least(found, empty))
+        if tree.level is None and empty[shape.leaves].all():
+            raise Refused("the cases of the tree contradict each other")
+        most = np.inf if tree.level is None else tree.level
+        margins[wanted] = np.maximum(margins[wanted], np.minimum(shape.least(found, empty), most))
         return margins
 
     # -- forward ----------------------------------------------------------------------------
 
-    def _forward(self, cases: Cases, steps: tuple[Rows, ...], at_root: bool = False) -> None:
+    def _forward(
+        self,
+        cases: Cases,
+        steps: tuple[Rows, ...],
+        at_root: bool = False,
+        level: float | None = None,
+    ) -> None:
         """Bound all nodes in order; boxes that are known already stay where they are tighter."""
         waiting = list(steps)
+        if waiting and waiting[0].site is None:
+            assert level is not None  # the reader has made sure
+            self._forward(cases, ())  # what cuts do to later boxes
+            cases.plane = self._plane(cases, waiting.pop(0), level)
         for i in self.order:
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
@@ -209,6 +248,15 @@ class Replay:
                 for e in node.edges
             ]
             self._meet(cases, i, *node.op.forward(xs).ends())
+
+    def _plane(self, cases: Cases, rows: Rows, level: float) -> tuple[Array, Array]:
+        """The plane of each case: a row below the literal that is assumed to be at most `level`."""
+        case = np.arange(len(cases.empty))
+        coef, const = self._claimed(rows.neuron[case * 0])
+        start = self.output.send_back(Ball(coef))
+        form, least = self._form(self.output.node, start, rows, case * 0, cases, case)
+        self.done += len(case)
+        return form.mid, down(down(down(least.mid - least.radius) + const) - level)
 
     def _meet(self, cases: Cases, i: int, low: Array, high: Array) -> None:
         """Cut the box of a node with another that holds as well."""
@@ -273,7 +321,8 @@ class Replay:
             i: (low, high) if len(low) == 1 else (low[case], high[case])
             for i, (low, high) in cases.boxes.items()
         }
-        found = Cases(np.zeros(len(case), dtype=bool), boxes)
+        plane = cases.plane and (_of(cases.plane[0], case), _of(cases.plane[1], case))
+        found = Cases(np.zeros(len(case), dtype=bool), boxes, plane=plane)
         changed = set()
         site = tree.site[cuts.node]
         for k in np.unique(site).tolist():
@@ -315,8 +364,34 @@ class Replay:
     def _bound(
         self, start: int, coef: Ball, rows: Rows, chunk: Index, cases: Cases, case: Index | None
     ) -> Array:
-        """Lower bounds of coef . (vector of node `start`), with the slopes and multipliers of the
-        rows in `chunk`, each in its `case` (None: a case for each row, or one for all)."""
+        """Lower bounds of coef . (vector of node `start`), with the slopes, multipliers and factors
+        of the rows in `chunk`, each in its `case` (None: a case for each row, or one for all)."""
+        form, constant = self._form(start, coef, rows, chunk, cases, case)
+        if cases.plane is not None and rows.factors is not None:
+            c, d = (_of(part, case) for part in cases.plane)
+            factor = rows.factors[chunk]
+            tilted = add(form, multiply(Ball(factor[:, None]), Ball(c)))
+            constant = add(constant, multiply(Ball(factor), Ball(d)))
+            form = Ball(tilted.mid)
+            constant = add(constant, self._loss(tilted, cases, case))
+        box = cases.boxes[0]
+        low, high = _of(box[0], case), _of(box[1], case)
+        part_of = None if cases is self.root else (low, high)
+        constant = add(constant, self.region.minimum(form.mid, part_of))
+        self.done += len(chunk)
+        self.progress(min(1.0, self.done / self.rows))
+        return down(constant.mid - constant.radius)
+
+    def _loss(self, form: Ball, cases: Cases, case: Index | None) -> Ball:
+        """The most by which a form at the input changes if its midpoint is taken for it."""
+        low, high = (_of(end, case) for end in cases.boxes[0])
+        loss = total(Ball(form.radius * _largest(low, high)), low.shape[1])
+        return Ball(np.zeros(len(form.mid)), up(loss.reach, 2))
+
+    def _form(
+        self, start: int, coef: Ball, rows: Rows, chunk: Index, cases: Cases, case: Index | None
+    ) -> tuple[Ball, Ball]:
+        """A form of the input, exactly its midpoint, and a constant, whose sum is a lower bound."""
         slots = self._slots(rows)
         pending = {start: coef}
         constant = Ball(np.zeros(len(chunk)))
@@ -339,16 +414,9 @@ class Replay:
                 back = edge.send_back(part)
                 earlier = pending.get(edge.node)
                 pending[edge.node] = back if earlier is None else add(earlier, back)
-        if 0 in pending:
-            form, box = pending[0], cases.boxes[0]
-            low, high = _of(box[0], case), _of(box[1], case)
-            loss = total(Ball(form.radius * _largest(low, high)), low.shape[1])
-            constant = add(constant, Ball(np.zeros(len(chunk)), up(loss.reach, 2)))
-            part_of = None if cases is self.root else (low, high)
-            constant = add(constant, self.region.minimum(form.mid, part_of))
-        self.done += len(chunk)
-        self.progress(min(1.0, self.done / self.rows))
-        return down(constant.mid - constant.radius)
+        if 0 not in pending:
+            return Ball(np.zeros((len(chunk), cases.boxes[0][0].shape[1]))), constant
+        return Ball(pending[0].mid), add(constant, self._loss(pending[0], cases, case))
 
     def _slots(self, rows: Rows) -> dict[int, slice]:
         """Where the slopes of each site stand in a table."""

@@ -19,7 +19,7 @@ from check.test_claims import exact_minimum, sampled
 from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
-from frown.bounds.proof import ByRule
+from frown.bounds.proof import ByRule, Proof
 from frown.bounds.replay import Replay
 from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import Work
@@ -46,6 +46,8 @@ class Case:
     radius: float
     p: float
     tree: Tree
+    more: tuple[Tree, ...] = ()  # of other clauses
+    root: Proof | None = None  # None: CROWN's lines
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,15 @@ class Found:
     recorder: Recorder
     margins: Tensor  # (clauses,) by the root or, where that proves nothing, by the tree
     tree: Replayed
+    more: tuple[Replayed, ...]
+
+    @property
+    def leaves(self) -> int:
+        return sum(len(done.tree.leaves) for done in (self.tree, *self.more))
 
     def file(self) -> bytes:
         about = (self.case.model, self.problem, self.replay, 0, self.case.radius)
-        return self.recorder.file(*about, [self.tree])
+        return self.recorder.file(*about, [self.tree, *self.more])
 
 
 def random_tree(
@@ -187,7 +194,7 @@ def line_case(seed: int, folder: Path) -> tuple[Case, Fraction]:
 
 
 def grown_case(name: str, seed: int, folder: Path) -> Case | None:
-    """A network with a tree that branching has grown, whose leaves bound the network anew; None
+    """A network with trees that branching has grown, whose nodes bound the network anew; None
     where nothing was proved beyond FROWN's own radius."""
     case = drawn_case(name, seed, folder, radius=0.0)
     region, wanted = _asked(case)[1:]
@@ -208,15 +215,19 @@ def grown_case(name: str, seed: int, folder: Path) -> Case | None:
             wanted,
             Ends(ends, 8 * ends, most, region.centre, False),
             inner,
-            Limits(0.15, 0.01, False),
+            Limits(0.5, 0.01, False),
             Work(),
         )
         found = [update for update in search.run(region.centre) if update.proof is not None]
-    last = [u for u in found if isinstance(u.proof, Branched) and len(u.proof.trees[0][0]) > 1]
-    if not last:
+    proofs = [(u.proved, u.proof) for u in found if isinstance(u.proof, Branched)]
+    grown = [own for own in proofs if own[1].trees[0]]
+    if not grown:
         return None
-    assert isinstance(last[-1].proof, Branched)
-    return replace(case, radius=last[-1].proved * (1 - 1e-4), tree=last[-1].proof.trees[0][0])
+    # The latest that is cut somewhere, if there is one: to assume may suffice.
+    radius, proof = max(grown, key=lambda own: any(len(tree) > 1 for tree in own[1].trees[0]))
+    first, *more = proof.trees[0]
+    own = replace(case, radius=radius * (1 - 1e-4), tree=first, more=tuple(more))
+    return replace(own, root=proof.root)
 
 
 def _asked(case: Case) -> tuple[Problem, Region, Property]:
@@ -231,17 +242,22 @@ def _asked(case: Case) -> tuple[Problem, Region, Property]:
 
 
 def replayed(case: Case, doubts: Tensor | None = None) -> Found:
-    """The root by CROWN's lines, then the tree for what that leaves open."""
+    """The root by its own lines or CROWN's, then trees for what that leaves open."""
     problem, region, wanted = _asked(case)
     recorder = Recorder(case.plan)
     with torch.inference_mode():
-        replay = Replay(case.plan, region, ByRule(LeastArea()), Work(), record=recorder)
+        root = case.root or ByRule(LeastArea())
+        replay = Replay(case.plan, region, root, Work(), record=recorder)
         replay.layers()
         margins = wanted.margins(replay.literals(wanted))[0]
         left = ~(margins > 0)
-        done = replay_tree(replay, 0, case.tree, wanted, left, doubts, record=True)
-        margins = torch.where(left, margins.maximum(done.margins), margins)
-    return Found(case, problem, replay, recorder, margins, done)
+        trees = [
+            replay_tree(replay, 0, tree, wanted, left, doubts, record=True)
+            for tree in (case.tree, *case.more)
+        ]
+        for done in trees:
+            margins = torch.where(left, margins.maximum(done.margins), margins)
+    return Found(case, problem, replay, recorder, margins, trees[0], tuple(trees[1:]))
 
 
 def at_points(case: Case, count: int) -> list[float]:

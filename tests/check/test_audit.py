@@ -100,9 +100,9 @@ def test_the_page_counts_the_lines_as_they_are() -> None:
 def test_what_decides_is_little_more_than_a_thousand_lines() -> None:
     free = {"guesses.py", "curves.py", "functions.py"}  # choices, and tables of enclosures
     core = {f"{name}.py" for name in [*PROOF, *VERDICT]} - free
-    assert sum(lines(files()[name]) for name in core) <= 1350
+    assert sum(lines(files()[name]) for name in core) <= 1400
     printed = {"data.py", "shown.py", "bundle.py", "__main__.py"}  # before and after the verdict
-    assert sum(lines(p) for name, p in files().items() if name not in printed) <= 3700
+    assert sum(lines(p) for name, p in files().items() if name not in printed) <= 3750
 
 
 def test_the_page_names_tests_that_exist() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -31,7 +30,7 @@ from frown.methods.branch.passes import Dense, General, Passes, passes
 from frown.methods.branch.pieces import Ball, Piece, Pieces, empty, nearest
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import ReluSearch
-from frown.methods.branch.samples import SampleSearch
+from frown.methods.branch.samples import SampleSearch, TreeNode
 from frown.methods.exact.distance import exact
 from frown.problem.property import LabelWins, LinearProperty, Property, other_classes
 from frown.problem.region import Region
@@ -286,17 +285,19 @@ def search_of(graph: Graph, region: Region, wanted: Property, radius: float) -> 
     return search
 
 
+@pytest.mark.parametrize("assume", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_true_points_on_random_paths_of_any_network_violate_nothing(name: str) -> None:
+def test_true_points_on_random_paths_of_any_network_violate_nothing(
+    name: str, assume: bool
+) -> None:
+    """Where a literal is assumed to be at most a level, the points at which it is."""
     graph = NETWORKS[name]()
     plan = Plan(graph)
     radius = 0.3 if name in functions.ELEMENTWISE else 0.05
     region, wanted = question(graph, 0, inf, radius)
     with torch.inference_mode():
         search = search_of(graph, region, wanted, radius)
-        (leaf,) = search.inputs[0].closed
-        root = search._bound([leaf], Frown())
-        assert bool(root.margin.isfinite())
+        search.assume = assume
         points = zoo.samples(region, 300)[:, 0]
         values = {0: points}
         for step in reversed(plan.route(graph.output)):
@@ -306,10 +307,20 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(name: str) -
         every = torch.cat([values[i].flatten(1) for i in search.sources], 1)
         many = wanted.rows(torch.zeros(len(points), dtype=torch.long))
         literals = many.literals(values[graph.output].flatten(1))
+        kept = torch.ones(len(points), dtype=torch.bool)
+        if assume:
+            search.slack = literals[:, 0].quantile(0.3)[None]
+            kept = literals[:, 0] <= search.slack
+        free = search.free
+        root = TreeNode(0, int(wanted.clause[0]), -free, free, -free, free)
+        found = search._bound([root], Frown())
+        assert found.half is None and bool(found.margins.isfinite().all())
+        search._take(root, found, 0)
+        root.before, root.literal = root.slopes, 0
         generator = torch.Generator().manual_seed(1)
-        own = replace(leaf, lower=root.lower[0], upper=root.upper[0], tables=root.tables, place=0)
-        for follow in range(6):
-            here, inside = own, torch.ones(len(points), dtype=torch.bool)
+        followed = kept.nonzero().flatten()[:6].tolist()
+        for follow in followed:
+            here, inside = root, kept
             for _ in range(4):
                 slot = int(torch.randint(len(search.entry), (1,), generator=generator))
                 point = search._point(slot, here)
@@ -318,15 +329,51 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(name: str) -
                 entry = int(search.entry[slot])
                 side = bool(every[follow, entry] >= point)
                 here = search._children(here, slot, point)[side]
-                inside &= (every[:, entry] >= point) == side
+                here.literal = 0
+                inside = inside & ((every[:, entry] >= point) == side)
                 found = search._bound([here], search.fine)
+                assert (found.half is not None) == assume
                 slack = 1e-9 * (1 + every.abs())
                 low, high = found.lower[0], found.upper[0]
                 assert bool((every[inside] >= low - slack[inside]).all())
                 assert bool((every[inside] <= high + slack[inside]).all())
                 assert bool((literals[inside] >= found.literals[0] - 1e-9).all())
-                here = replace(here, lower=low, upper=high, tables=found.tables, place=0)
+                search._take(here, found, 0)
             assert inside[follow]
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, inf])
+@pytest.mark.parametrize("form", ["plain", "clipped", "scaled"])
+def test_what_is_assumed_tightens_boxes_of_all_layers(p: float, form: str) -> None:
+    """Over every kind of region, and never past a point at which the literal is as assumed."""
+    graph = zoo.mlp(Tanh(), (4, 6, 6, 3), 1)
+    region, wanted = question(graph, 1, p, 0.2)
+    if form == "clipped":
+        region = Region(
+            region.centre, region.radius, p, None, region.centre - 0.1, region.centre + 0.15
+        )
+    elif form == "scaled":
+        scale = torch.linspace(0.2, 1.5, region.centre.numel(), dtype=graph.dtype)
+        region = Region(region.centre, region.radius, p, scale.view_as(region.centre))
+    with torch.inference_mode():
+        search = search_of(graph, region, wanted, 0.2)
+        points = zoo.samples(region, 2000)[:, 0]
+        many = wanted.rows(torch.zeros(len(points), dtype=torch.long))
+        literal = many.literals(graph.apply(points).flatten(1))[:, 0]
+        search.slack = literal.quantile(0.05)[None]
+        free = search.free
+        root = TreeNode(0, int(wanted.clause[0]), -free, free, -free, free)
+        whole = search._bound([root], Frown())
+        search._take(root, whole, 0)
+        root.before, root.literal = root.slopes, 0
+        part = search._bound([root], search.fine)
+    width, before = (b.upper - b.lower for b in (part, whole))
+    for i in search.sources:
+        own = search.parts[i]
+        assert bool((width[0, own] <= before[0, own] + 1e-9).all())
+    assert float(width.sum()) < 0.97 * float(before.sum())
+    assert float(part.literals[0, 0]) > float(whole.literals[0, 0])
+    assert float(part.literals[0, 0]) <= float(literal.min()) + 1e-9
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "leaky_relu", "silu", "abs", "product"])

@@ -9,24 +9,26 @@ that what is proved here is what the certificate proves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from frown.bounds.dense import DenseRows, Held, dense_runs
+from frown.bounds.halfspace import Halfspace
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.rows import Rows
 from frown.bounds.tree import INPUT, NONE, Literals, Multipliers, Tree, source_entry
-from frown.bounds.walk import Given
+from frown.bounds.walk import Given, walk
 from frown.errors import InvalidInput
 from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
 from frown.graph.op import Affine
 from frown.problem.property import Property
+from frown.problem.region import Region
 from frown.relax.piecewise import Relu
 from frown.relax.relaxation import LeastArea, Rule
 
@@ -34,6 +36,14 @@ ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
 FURTHER = 8  # times that leaves are cut on ...
 FEW, FAILED = 32, 0.1  # ... if so many, or such a part of all, failed at the most
 CODES = 129  # places of a ReLU's slope between 0 and 1, which are exact numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """The rows along which a node was bounded anew."""
+
+    assumed: ReplayedRows | None  # of a literal that is at most the tree's level
+    steps: tuple[ReplayedRows, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +57,8 @@ class Replayed:
     levels: int  # of codes; 0: slopes are numbers
     slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's; if recorded
     multipliers: Tensor  # (rows, slots) float32; if recorded
-    passes: dict[int, tuple[ReplayedRows, ...]] = field(
-        default_factory=dict
-    )  # by leaf, of leaves anew
+    passes: dict[int, Pass] = field(default_factory=dict)  # by node, of those bounded anew
+    factors: Tensor | None = None  # (rows,) of what is assumed
 
 
 def replay_tree(
@@ -70,8 +79,12 @@ def replay_tree(
     that bound the network anew are kept for a certificate.
     """
     tree.check(root.plan)
+    if tree.clause is not None:
+        wanted = wanted & (torch.arange(len(wanted)) == tree.clause)
     if tree.anew is not None:
-        return _replay_anew(root, sample, tree, tree.anew, property, wanted, doubts, record)
+        if isinstance(tree.anew, ByRule):
+            return _replay_leaves(root, sample, tree, tree.anew, property, wanted, doubts, record)
+        return _replay_anew(root, sample, tree, property, wanted, doubts, record)
     if tree.passed is not None and bool((tree.passed >= 0).any()):
         raise InvalidInput("trees whose subtrees have steps of their own are not replayed")
     rows, clause, count = tree.literals, property.clause, property.clauses
@@ -160,11 +173,235 @@ def _bounded_rows(
         yield _BoundedRows(at, literal, bound, crossed, along)
 
 
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Tree nodes that are bounded together, and what they begin with."""
+
+    nodes: Tensor
+    boxes: dict[int, Box]  # of what nonlinearities read, and of the input where it is cut
+    crossed: Tensor  # (nodes,) whether a cut has left nothing
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounded:
+    """Tree nodes after their passes."""
+
+    nodes: Tensor
+    boxes: dict[int, Box]
+    margins: Tensor  # (nodes, clauses) inf where nothing is left
+    passes: dict[int, Pass]
+    rows: list[tuple[Tensor, ...]]  # node, literal, slopes, multipliers, factors
+
+
+class _Anew:
+    """The replay of a tree whose nodes bound the network anew, each over its parent's boxes, cut.
+
+    Where a node proves the clauses, those below it are left alone.
+    """
+
+    def __init__(
+        self, root: Replay, sample: int, tree: Tree, property: Property, wanted: Tensor
+    ) -> None:
+        assert tree.anew is not None
+        self.root, self.sample, self.tree, self.property = root, sample, tree, property
+        self.anew, self.assumed = tree.anew, tree.assumed
+        self.wanted = wanted
+        self.asked = wanted[property.clause].nonzero().flatten()  # literals
+        if self.assumed is not None:
+            about = property.clause[self.assumed.literal]
+            if set(about.tolist()) != {tree.clause}:
+                raise InvalidInput("a tree assumes that another clause fails than it is about")
+
+    def run(self, only: Tensor | None, record: bool) -> Iterator[_Bounded]:
+        """Bound all nodes (of the mask `only`, (nodes,)), parents first."""
+        size, start = _together(self.root, False), self._start()
+        waiting = [start] if only is None or bool(only[0]) else []
+        while waiting:
+            level = waiting.pop()
+            done = self._bound(level, record)
+            yield done
+            open_ = (~(done.margins > 0) & self.wanted).any(1) & self.tree.inner[done.nodes]
+            below = self._children(done, open_.nonzero().flatten(), only)
+            every = torch.arange(len(below.nodes))
+            waiting += [_rows_of(below, every[k : k + size]) for k in range(0, len(every), size)]
+
+    def _start(self) -> _Level:
+        here = slice(self.sample, self.sample + 1)
+        sources = set(self.root.plan.sources.values())
+        if bool((self.tree.site == INPUT).any()):
+            sources.add(0)
+        boxes = {i: self.root.values[i].rows(here) for i in sources}
+        return _Level(torch.zeros(1, dtype=torch.long), boxes, torch.zeros(1, dtype=torch.bool))
+
+    def _children(self, done: _Bounded, places: Tensor, only: Tensor | None) -> _Level:
+        """Both children of the nodes at these places, over their boxes, cut."""
+        tree, plan = self.tree, self.root.plan
+        nodes = tree.children[done.nodes[places]].flatten()
+        place, side = places.repeat_interleave(2), torch.arange(len(nodes)) % 2
+        if only is not None:
+            place, side, nodes = (t[only[nodes]] for t in (place, side, nodes))
+        boxes = {i: box.rows(place) for i, box in done.boxes.items()}
+        crossed = torch.zeros(len(nodes), dtype=torch.bool)
+        parent = done.nodes[place]
+        for k in set(tree.site[parent].tolist()):
+            row = (tree.site[parent] == k).nonzero().flatten()
+            source, entry = source_entry(plan, k, tree.neuron[parent[row]])
+            box, point = boxes[source], tree.point[parent[row]]
+            low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
+            upper = side[row] == 1
+            at = row[upper], entry[upper]
+            low[at] = low[at].maximum(point[upper])
+            at = row[~upper], entry[~upper]
+            high[at] = high[at].minimum(point[~upper])
+            wrong = low > high
+            crossed |= wrong.any(1)
+            low = torch.where(wrong, box.lower.flatten(1), low)
+            high = torch.where(wrong, box.upper.flatten(1), high)
+            boxes[source] = Box(low.view_as(box.lower), high.view_as(box.upper))
+        return _Level(nodes, boxes, crossed)
+
+    def _bound(self, level: _Level, record: bool) -> _Bounded:
+        """Bound the network over the boxes of these nodes."""
+        root, plan, property, nodes = self.root, self.root.plan, self.property, level.nodes
+        here = torch.full((len(nodes),), self.sample)
+        region = root.region.rows(here)
+        if 0 in level.boxes:
+            region = replace(region, lower=level.boxes[0].lower, upper=level.boxes[0].upper)
+        given = Given({i: box for i, box in level.boxes.items() if i > 0}, cuts=True)
+        steps: list[ReplayedRows] = []
+        if self.assumed is not None:
+            half = self._half(level, region, given, steps.append)
+            given = replace(given, half=half)
+        first = len(steps)
+        own = Explicit(self.anew.take(nodes), plan)
+        replay = Replay(plan, region, own, root.work, steps.append, given=given)
+        layers = replay.layers()
+        empty = level.crossed | layers.empty
+        count, total = len(nodes), len(self.asked)
+        sample_of = torch.arange(count).repeat_interleave(total)
+        literal = self.asked.repeat(count)
+        rows = Rows(sample_of, literal, torch.zeros_like(literal))
+        coef = property.pick(self.sample * property.shape[1] + literal)
+        inner = len(steps)
+        const = property.const[self.sample, literal].expand(len(literal))
+        bound = replay.outputs(coef, rows, const)
+        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+        least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
+        place = sample_of * property.clauses + property.clause[literal]
+        least.scatter_reduce_(0, place, bound, "amax")
+        least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
+        boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
+        if not record:
+            return _Bounded(nodes, boxes, least, {}, [])
+        passes = dict[int, Pass]()
+        kept: list[tuple[Tensor, ...]] = []
+        for k in (~level.crossed).nonzero().flatten().tolist():
+            mine = [of_sample(step, k) for step in steps[:inner]]
+            assumed = next((step for step in mine[:first] if step is not None), None)
+            passes[int(nodes[k])] = Pass(
+                assumed, tuple(step for step in mine[first:] if step is not None)
+            )
+        for step in steps[inner:]:
+            good = (~empty[step.rows.sample]).nonzero().flatten()
+            slopes, lifts = tables(plan, step)
+            factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
+            rows = step.rows.take(good)
+            kept.append((nodes[rows.sample], rows.neuron, slopes[good], lifts[good], factors))
+        return _Bounded(nodes, boxes, least, passes, kept)
+
+    def _half(
+        self, level: _Level, region: Region, given: Given, record: Callable[[ReplayedRows], None]
+    ) -> Halfspace:
+        """The halfspaces in which literals are at most the level."""
+        assert self.assumed is not None
+        own = Explicit(self.assumed.row.take(level.nodes), self.root.plan)
+        replay = Replay(self.root.plan, region, own, self.root.work, record, given=given)
+        walk(replay.arithmetic, lambda _, box: box, given)
+        literal, every = self.assumed.literal[level.nodes], torch.arange(len(level.nodes))
+        coef = self.property.pick(self.sample * self.property.shape[1] + literal)
+        rows = Rows(every, literal, torch.zeros_like(every))
+        const = self.property.const[self.sample, literal].expand(len(every))
+        return replay.halfspace(coef, rows, const, self.assumed.level)
+
+
+def _rows_of(level: _Level, index: Tensor) -> _Level:
+    boxes = {i: box.rows(index) for i, box in level.boxes.items()}
+    return _Level(level.nodes[index], boxes, level.crossed[index])
+
+
 def _replay_anew(
     root: Replay,
     sample: int,
     tree: Tree,
-    anew: Proof,
+    property: Property,
+    wanted: Tensor,
+    doubts: Tensor | None,
+    record: bool,
+) -> Replayed:
+    """Bound the network anew in every node, over its parent's boxes, cut."""
+    slots = root.plan.slots(root.plan.graph.output)[1]
+    found = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+    passes: dict[int, Pass] = {}
+    kept: list[tuple[Tensor, ...]] = []
+    own = _Anew(root, sample, tree, property, wanted)
+    doubtful = None
+    if doubts is not None and len(doubts):
+        doubtful = torch.zeros(len(tree), dtype=torch.bool)
+        doubtful[doubts] = doubtful[tree.cuts(doubts)[1]] = True
+        failed = _doubted(own, doubtful, doubts, property)
+        if len(failed):
+            nothing = torch.zeros(0, slots)
+            least = torch.full((property.clauses,), -torch.inf, dtype=torch.float64)
+            return Replayed(tree, least, failed, torch.zeros(0).long(), 0, nothing, nothing)
+    for done in own.run(None, record):
+        found[done.nodes] = done.margins
+        passes |= done.passes
+        kept += done.rows
+        unproved = (~(done.margins > 0) & wanted).any(1) & ~tree.inner[done.nodes]
+        if bool(unproved.any()):
+            break  # nothing is proved here, whatever the others give
+    by_depth = tree.depth.argsort(stable=True)
+    for here in by_depth.split_with_sizes(torch.bincount(tree.depth).tolist())[1:]:
+        found[here] = found[here].maximum(found[tree.parent[here]])
+    least = found[tree.leaves]
+    failing = tree.leaves[(~(least > 0) & wanted).any(1)]
+    bound = least.amin(0)
+    if tree.assumed is not None:
+        bound = bound.clamp(max=tree.assumed.level)
+    # Cases that are all empty contradict each other, for every region has a point.
+    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
+    every = zip((*none, torch.zeros(0)), *kept, strict=True)
+    node, literal, slopes, lifts, factors = (torch.cat(part) for part in every)
+    order = node.argsort(stable=True)
+    rows = Literals(node[order], literal[order], slopes[order], Multipliers.none())
+    return Replayed(
+        replace(tree, literals=rows),
+        bound,
+        failing,
+        torch.arange(len(node)),
+        0,
+        slopes[order],
+        lifts[order],
+        passes,
+        factors[order],
+    )
+
+
+def _doubted(own: _Anew, doubtful: Tensor, doubts: Tensor, property: Property) -> Tensor:
+    """Those leaves among the doubts that fail still, until the first does."""
+    for done in own.run(doubtful, record=False):
+        bad = (~(done.margins > 0) & own.wanted).any(1) & torch.isin(done.nodes, doubts)
+        if bool(bad.any()):
+            return done.nodes[bad]
+    return doubts[:0]
+
+
+def _replay_leaves(
+    root: Replay,
+    sample: int,
+    tree: Tree,
+    anew: ByRule,
     property: Property,
     wanted: Tensor,
     doubts: Tensor | None,
@@ -172,20 +409,19 @@ def _replay_anew(
 ) -> Replayed:
     """Bound the network anew in every leaf, over the root's boxes cut. Leaves that a rule bounds
     may be cut on: the tree that is returned is the one that was replayed."""
-    if isinstance(anew, ByRule) and not record:
+    if not record:
         return _replay_ruled(root, sample, tree, anew, property, wanted)
-    if isinstance(anew, ByRule):
-        tree = _replay_ruled(root, sample, tree, anew, property, wanted).tree
+    tree = _replay_ruled(root, sample, tree, anew, property, wanted).tree
     plan, clause, leaves = root.plan, property.clause, tree.leaves
     slots = plan.slots(plan.graph.output)[1]
     asked = wanted[clause].nonzero().flatten()  # literals
     least = torch.full((len(leaves), property.clauses), -torch.inf, dtype=torch.float64)
-    passes: dict[int, tuple[ReplayedRows, ...]] = {}
+    passes: dict[int, Pass] = {}
     kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # node, literal, slopes, multipliers
     every = torch.arange(len(leaves))
     if doubts is not None and len(doubts):
         every = torch.cat([every[torch.isin(leaves, doubts)], every[~torch.isin(leaves, doubts)]])
-    size = _together(root, isinstance(anew, ByRule))
+    size = _together(root, True)
     for index in (every[k : k + size] for k in range(0, len(every), size)):
         least[index], steps, rows = _some_anew(
             root, sample, tree, anew, property, asked, index, record
@@ -267,14 +503,12 @@ def _some_anew(
     root: Replay,
     sample: int,
     tree: Tree,
-    anew: Proof,
+    anew: ByRule,
     property: Property,
     asked: Tensor,
     index: Tensor,
     record: bool,
-) -> tuple[
-    Tensor, dict[int, tuple[ReplayedRows, ...]], list[tuple[Tensor, Tensor, Tensor, Tensor]]
-]:
+) -> tuple[Tensor, dict[int, Pass], list[tuple[Tensor, Tensor, Tensor, Tensor]]]:
     """(leaves, clauses) proven bounds of these leaves, inf where one is empty; by leaf the steps,
     and the rows of literals, along which they were found."""
     plan, nodes, clause = root.plan, tree.leaves[index], property.clause
@@ -285,12 +519,8 @@ def _some_anew(
         region = replace(region, lower=cut[0].lower, upper=cut[0].upper)
     boxes = {i: box for i, box in cut.items() if i != 0}
     steps: list[ReplayedRows] = []
-    own = anew.take(index)
-    if not isinstance(own, ByRule):
-        # A rule's lines are those of its own boxes: it was not asked about the root's.
-        boxes |= {i: root.values[i].rows(here) for i in set(plan.sources.values()) - set(cut)}
-    if record or not isinstance(own, ByRule):
-        own = Explicit(own, plan, halves=not isinstance(own, ByRule))
+    # A rule's lines are those of its own boxes: it was not asked about the root's.
+    own = Explicit(anew, plan, halves=False) if record else anew
     replay = Replay(plan, region, own, root.work, steps.append, given=Given(boxes, cuts=True))
     layers = replay.layers()
     empty = crossed | layers.empty
@@ -311,7 +541,7 @@ def _some_anew(
     for k in range(count):
         if not bool(crossed[k]):
             mine = (of_sample(step, k) for step in steps[:inner])
-            passes[int(nodes[k])] = tuple(step for step in mine if step is not None)
+            passes[int(nodes[k])] = Pass(None, tuple(s for s in mine if s is not None))
     for step in steps[inner:]:
         good = (~empty[step.rows.sample]).nonzero().flatten()
         slopes, lifts = tables(plan, step)
@@ -341,7 +571,8 @@ def of_sample(step: ReplayedRows, n: int) -> ReplayedRows | None:
     if step.slopes is not None:
         slopes = {i: (t[mine] if len(t) > 1 else t).float() for i, t in step.slopes.items()}
     lifts = {i: t[mine].float() for i, t in step.multipliers.items()}
-    return ReplayedRows(step.target, step.rows.take(mine), slopes, lifts)
+    factors = None if step.factors is None else step.factors[mine]
+    return ReplayedRows(step.target, step.rows.take(mine), slopes, lifts, factors)
 
 
 @dataclass(frozen=True, eq=False)

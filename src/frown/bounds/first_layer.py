@@ -39,6 +39,10 @@ class Start(ABC):
     def lowest(self, coef: Tensor) -> Tensor:
         """The node's values where coef . d is least."""
 
+    @abstractmethod
+    def minimiser(self, coef: Tensor) -> Tensor:
+        """(rows, ...) the d where coef . d is least."""
+
 
 @dataclass(frozen=True, slots=True)
 class AtInput(Start):
@@ -54,6 +58,9 @@ class AtInput(Start):
         return self.region.least(coef)
 
     def lowest(self, coef: Tensor) -> Tensor:
+        return self.region.lowest(coef)
+
+    def minimiser(self, coef: Tensor) -> Tensor:
         return self.region.lowest(coef)
 
 
@@ -88,11 +95,16 @@ class AtFirstLayer(Start):
             step = (self.weight @ self.ball.lowest(coef).T).T
         return self.bias + step.reshape(-1, *self.bias.shape[1:])
 
+    def minimiser(self, coef: Tensor) -> Tensor:
+        if self.ball.p == inf:
+            return coef.sign() * -self.ball.radius[:, None]
+        return self.ball.lowest(coef)
+
 
 def first_layer(
-    plan: Plan, target: int, region: Region, index: Tensor | slice
+    plan: Plan, target: int, region: Region, index: Tensor | slice, narrow: bool = True
 ) -> AtFirstLayer | None:
-    """The start for rows of these samples.
+    """The start for rows of these samples. Unless `narrow`, d has the input's own coordinates.
 
     None where the input is not read by one dense layer alone, or where the balls are cut or
     stretched.
@@ -106,7 +118,7 @@ def first_layer(
     source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
     centre, weight = region.centre, op.weight
     bias = plan.latest(("bias", node), centre, lambda: op.apply(centre.reshape(-1, *source)))
-    if region.p == 2 and weight.shape[0] < weight.shape[1]:
+    if narrow and region.p == 2 and weight.shape[0] < weight.shape[1]:
         weight = _narrowed(plan, node)
     ball = Region(weight.new_zeros(1, weight.shape[1]), rows_of(region.radius, index), region.p)
     return AtFirstLayer(node, weight, rows_of(bias, index), ball)

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from frown.bounds.first_layer import AtInput, Start, first_layer
+from frown.bounds.halfspace import Halfspace
 from frown.bounds.plan import Plan, per_plan
 from frown.bounds.stacks import line_rows, stacked
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.graph.affine import Conv, ConvTranspose, Flat
-from frown.graph.box import Box
+from frown.graph.box import Box, rows_of
 from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
 from frown.graph.op import Window
@@ -70,6 +71,13 @@ class Part(ABC):
     def start(self, region: Region, sample: Tensor, place: Tensor) -> Start:
         """The node at which every row's form ends, and its values."""
         return AtInput(self.region(region, sample, place))
+
+    def halved(
+        self, region: Region, half: Halfspace, sample: Tensor, place: Tensor
+    ) -> tuple[Start, Halfspace] | None:
+        """Every row's start, and the halfspace of its d that holds what is left of the region;
+        None: rows here know nothing of it."""
+        return None
 
     @abstractmethod
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
@@ -137,6 +145,15 @@ class Whole(Part):
         index = shared(sample)
         found = first_layer(self.plan, self.target, region, index)
         return AtInput(region.rows(index)) if found is None else found
+
+    def halved(
+        self, region: Region, half: Halfspace, sample: Tensor, place: Tensor
+    ) -> tuple[Start, Halfspace] | None:
+        index, own = shared(sample), half.rows(sample)
+        found = first_layer(self.plan, self.target, region, index, narrow=False)
+        if found is None:
+            return AtInput(region.rows(index)), own
+        return found, Halfspace(own.coef.flatten(1), own.at(rows_of(region.centre, index)))
 
     def spread(self, alpha: Tensor, place: Tensor, slots: int) -> Tensor:
         return alpha

@@ -14,22 +14,30 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.charged import Charged, Charges, FixedLines, bounded, charged_form
+from frown.bounds.arithmetic.charged import (
+    Charged,
+    ChargedForm,
+    Charges,
+    FixedLines,
+    bounded,
+    charged_form,
+)
 from frown.bounds.arithmetic.curved import Deviations
 from frown.bounds.arithmetic.executed import Executed, Execution
 from frown.bounds.arithmetic.passing import Guided, Ruled
 from frown.bounds.arithmetic.patches import patched_rows
 from frown.bounds.ellipsoid import may_bend
+from frown.bounds.halfspace import Halfspace, best_factor
 from frown.bounds.patches import Parts, Patch, of_convolution, parts_of, shared
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Request
-from frown.bounds.rows import Rows, charged_pieces, one_hot, sample_index, tightened
+from frown.bounds.rows import Rows, charged_pieces, inner, one_hot, sample_index, tightened
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.problem.property import Property
 from frown.problem.region import Region
-from frown.relax.proven.rounding import UNIT, below, gamma
+from frown.relax.proven.rounding import LOOSE, TINY, UNIT, below, gamma
 from frown.relax.relaxation import LeastArea, Relaxed
 
 
@@ -41,6 +49,7 @@ class ReplayedRows:
     rows: Rows
     slopes: dict[int, Tensor] | None
     multipliers: dict[int, Tensor] = field(default_factory=dict)  # of nodes that have some
+    factors: Tensor | None = None  # (rows,) of a halfspace that holds what is left of the region
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,16 @@ class Replay:
             return found
         return below(found + const, (found.abs() + const.abs()) * (4 * UNIT))
 
+    def halfspace(self, coef: Tensor, rows: Rows, const: Tensor, level: float) -> Halfspace:
+        """Halfspaces (rows,) that hold all points of each row's region at which
+        coef (rows, outputs) . outputs + const (rows,) is at most the level."""
+        target = self.plan.graph.output
+        shape = self.plan.graph.nodes[target].shape
+        form = self._form(target, coef.view(-1, *shape), rows, self.proof)
+        size = form.const.abs() + const.abs() + level
+        value = form.const + const - level
+        return Halfspace(form.coef, below(value, form.charge * (1 + 4 * UNIT) + size * (8 * UNIT)))
+
     def _plain(self, property: Property) -> Tensor:
         """(N, T) the literals' bounds by intervals alone."""
         box = self.values[self.plan.graph.output]
@@ -134,6 +153,11 @@ class Replay:
         """A node's box, made tighter by rows."""
         if not self.proof.inside:
             return box
+        if self.given is not None and self.given.half is not None:
+            if of_convolution(self.plan, source) and not self.plan.below(source):
+                return box
+            proof = self.proof
+            return tightened(self.plan, source, box, lambda rows: self._sides(source, rows, proof))
         if self.region.p == torch.inf and self.plan.interval_exact(source):
             return box
         if self.proof.alone:
@@ -198,6 +222,12 @@ class Replay:
         self.work.clock.check()
         if not len(coef):
             return coef.new_zeros(0)
+        form = self._form(target, coef, rows, proof)
+        return bounded(self.region, form, sample_index(rows.sample))
+
+    def _form(self, target: int, coef: Tensor, rows: Rows, proof: Proof | None) -> ChargedForm:
+        """Forms at the input that bound coef . target below, over what a halfspace leaves of the
+        region where one is given."""
         nodes, sample = self.arithmetic, sample_index(rows.sample)
         charges = Charges(self.plan, nodes.weights, sample, nodes.errors)
         choice = None
@@ -220,10 +250,34 @@ class Replay:
             guided = Guided(nodes, target, choice, index, charges, least, bent)
             form = charged_form(charges, target, coef, guided.through, guided.rest)
             slopes, multipliers = guided.slopes, guided.multipliers
+        factors = None
+        if self.given is not None and self.given.half is not None:
+            form, factors = self._tilted(form, rows.sample, self.given.half.rows(rows.sample))
         if self.record is not None:
             if slopes is not None:
                 for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
                     shape = self.fixed[i].lines.slopes.lower.shape
                     slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
-            self.record(ReplayedRows(target, rows, slopes, multipliers))
-        return bounded(self.region, form, sample)
+            self.record(ReplayedRows(target, rows, slopes, multipliers, factors))
+        return form
+
+    def _tilted(
+        self, form: ChargedForm, sample: Tensor, half: Halfspace
+    ) -> tuple[ChargedForm, Tensor]:
+        """Forms with those of halfspaces added, and with which factors (rows,): any that are not
+        negative are valid."""
+        region = self.region.rows(sample)
+        factor = best_factor(form.coef, half, region.lowest)[0]
+        factor = torch.where(factor.isfinite(), factor, 0.0).clamp(min=0).float().double()
+        wide = factor.view(-1, *([1] * (form.coef.dim() - 1)))
+        added = wide * half.coef
+        # The product rounds, then the sum; each by half a unit in its last place, or it underflows.
+        size = form.coef.abs() + added.abs()
+        index, reach = sample_index(sample), self.arithmetic.weights.value[0]
+        lost = inner(size, reach, index) * (4 * UNIT) + inner(
+            torch.ones_like(size), reach, index
+        ) * (2 * TINY)
+        gain = factor * half.const
+        const = form.const + gain
+        lost = lost + (form.const.abs() + gain.abs()) * (4 * UNIT) + TINY
+        return ChargedForm(form.coef + added, const, (form.charge + lost) * LOOSE), factor

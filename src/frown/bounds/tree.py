@@ -129,6 +129,20 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
+class Assumed:
+    """A contradiction that every node of a tree looks for: points where a literal exceeds the
+    level need no proof, so at the others it is at most the level, and so is a row below it.
+
+    What leaves prove is then that each literal of the clause they are about, or another, exceeds
+    the lesser of its bound and the level.
+    """
+
+    level: float  # > 0
+    literal: Tensor  # (nodes,) all of the tree's clause
+    row: Proof  # of all nodes: slopes of a literal's row over boxes of the parent, cut
+
+
+@dataclass(frozen=True, eq=False)
 class Tree:
     """The proof of one input's property by cases, nodes in preorder: a node, the subtree where
     z <= point, the subtree where z >= point.
@@ -144,7 +158,9 @@ class Tree:
     literals: Literals
     passes: tuple[tuple[Step, ...], ...] = ()
     passed: Tensor | None = None  # (nodes,) which of `passes` a node has, -1: none
-    anew: Proof | None = None  # of the leaves in order: each bounds the network anew, literals too
+    anew: Proof | None = None  # of all nodes: each bounds the network anew, leaves literals too
+    assumed: Assumed | None = None  # with `anew` and a clause
+    clause: int | None = None  # that it is about alone; None: whatever its rows prove
 
     def __post_init__(self) -> None:
         fault = self._fault()
@@ -187,6 +203,13 @@ class Tree:
     @property
     def side(self) -> Tensor:
         return self._parents[1]
+
+    @cached_property
+    def children(self) -> Tensor:
+        """(nodes, 2) the children of each node, below and above its point; -1: it is a leaf."""
+        found = torch.full((len(self), 2), -1)
+        found[self.parent[1:], self.side[1:]] = torch.arange(1, len(self))
+        return found
 
     @cached_property
     def depth(self) -> Tensor:
@@ -277,6 +300,10 @@ class Tree:
             return "its nodes are no tree in preorder"
         if not bool(self.point[self.inner].isfinite().all()):
             return "a point is not finite"
+        if self.assumed is not None and (self.anew is None or self.clause is None):
+            return "a clause is assumed to fail, and nothing follows from it"
+        if self.assumed is not None and not 0 < self.assumed.level < torch.inf:
+            return "the level of an assumption is not positive"
         rows = self.literals
         if rows.literal.shape != rows.node.shape or len(rows.slopes) != len(rows.node):
             return "rows differ in number"

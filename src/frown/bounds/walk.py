@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from frown.bounds.halfspace import Halfspace
 from frown.bounds.plan import Plan
 from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
@@ -40,18 +41,20 @@ class Given:
     With `cuts` they narrow the region itself, as the sides of a branch do: where they contradict
     what follows from it, nothing of it is left. Without, a contradiction is rounding alone.
     `marked` entries, as a rule those that were cut, are worth a multiplier: rows may then use
-    l <= z <= u itself, besides the lines over [l, u].
+    l <= z <= u itself, besides the lines over [l, u]. What is left of the region lies in `half`.
     """
 
     boxes: Boxes
     cuts: bool = False
     marked: dict[int, Tensor] | None = None  # (N, *shape) masks, by source
+    half: Halfspace | None = None
 
     def rows(self, index: Tensor | slice) -> Given:
         """The boxes of these samples."""
         boxes = {i: box.rows(index) for i, box in self.boxes.items()}
         marked = self.marked and {i: rows_of(mask, index) for i, mask in self.marked.items()}
-        return Given(boxes, self.cuts, marked)
+        half = None if self.half is None else self.half.rows(index)
+        return Given(boxes, self.cuts, marked, half)
 
     def marks(self, plan: Plan, target: int) -> Tensor | None:
         """(N, slots) masks of the neurons below a target that are marked; None: there are none."""

@@ -110,12 +110,28 @@ class Recorder:
         found = _tree(done, over, payload)
         if done.passes:
             own = np.full(len(done.tree), NO_PASS)
-            for k, (leaf, parts) in enumerate(done.passes.items()):
-                own[leaf] = k
+            for k, (node, each) in enumerate(done.passes.items()):
+                own[node] = k
+                parts = each.steps
                 steps = [step for part in parts for step in self._step(part, payload, lifted=True)]
-                found["passes"].append(sorted(steps, key=lambda s: int(s["site"])))
+                steps = sorted(steps, key=lambda s: int(s["site"]))
+                first = [] if each.assumed is None else [self._assumption(each.assumed, payload)]
+                found["passes"].append(first + steps)
             found["pass"] = payload.put(own, "u4")
+        if done.tree.assumed is not None and done.factors is not None:
+            found["level"] = float(done.tree.assumed.level).hex()
+            found["factors"] = payload.put(done.factors.numpy(), "f4")
         return found
+
+    def _assumption(self, step: ReplayedRows, payload: Payload) -> dict[str, Any]:
+        """The row of a literal that is assumed to fail."""
+        return {
+            "literal": int(step.rows.neuron[0]),
+            "over": self._over(step.target),
+            "table": payload.put(np.zeros(1), "u4"),
+            "slopes": payload.put(*_stored(self._table([step]))),
+            "multipliers": self._lifts(step, torch.arange(1), payload),
+        }
 
     def _sites(self) -> list[dict[str, Any]]:
         nodes = self.plan.graph.nodes
@@ -159,6 +175,8 @@ class Recorder:
             )
             if lifted:
                 found[-1]["multipliers"] = self._lifts(step, row, payload)
+                if step.factors is not None:
+                    found[-1]["factors"] = payload.put(step.factors[row].numpy(), "f4")
         return found
 
     def _lifts(

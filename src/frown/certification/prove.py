@@ -463,6 +463,8 @@ class _Replays:
             left = ~(margins > 0)
             if not bool(left.any()):
                 break
+            if tree.clause is not None and not bool(left[tree.clause]):
+                continue
             doubts, record = self._failing.get(id(tree)), self.prover.certificates
             done = replay_tree(replay, n, tree, wanted, left, doubts, record)
             self._failing[id(tree)] = done.failing

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from frown.bounds.forms import form_along
-from frown.bounds.patches import parts
+from frown.bounds.halfspace import Halfspace, best_factor
+from frown.bounds.patches import of_convolution, parts
 from frown.bounds.plan import Plan, spread_box
 from frown.bounds.rows import one_hot, pieces
 from frown.bounds.walk import Arithmetic, Boxes
@@ -58,6 +59,29 @@ def without_rows(plan: Plan, region: Region, source: int, box: Box, work: Work) 
     if region.p == torch.inf and plan.interval_exact(source):
         return box
     return None if plan.below(source) else affine_box(plan, region, source, work)
+
+
+def halved_box(
+    plan: Plan, region: Region, half: Halfspace, source: int, box: Box, work: Work
+) -> Box:
+    """The box of an affine function of the input over what a halfspace leaves of the region; the
+    one that is known where its rows are many. May be crossed: nothing is left then."""
+    if of_convolution(plan, source):
+        return box
+    node, size = plan.graph.nodes[source], plan.graph.nodes[source].size
+    sign = torch.ones(size, dtype=plan.graph.dtype, device=plan.graph.device)
+    form = form_along(plan, source, one_hot(torch.arange(size), sign, size, node.shape), {})
+    every = torch.arange(len(region.radius)).repeat_interleave(size)
+    low, high = (torch.empty(len(every), dtype=sign.dtype) for _ in range(2))
+    for piece in pieces(plan, source, len(every), work):
+        work.clock.check()
+        sample, neuron = every[piece], torch.arange(len(every))[piece] % size
+        own, plane = region.rows(sample), half.rows(sample)
+        for sides, end in ((1, low), (-1, high)):
+            factor, coef = best_factor(sides * form.coef[neuron], plane, own.lowest)
+            end[piece] = sides * (own.least(coef) + factor * plane.const) + form.const[neuron]
+    shape = (-1, *node.shape)
+    return Box(low.view(shape), high.view(shape))
 
 
 def affine_box(plan: Plan, region: Region, source: int, work: Work) -> Box:

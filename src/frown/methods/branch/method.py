@@ -157,7 +157,7 @@ class Branch(Closing):
         infinite = torch.full_like(part.radius, inf)
         zero = torch.zeros_like(part.radius)
         ends = Ends(zero, part.radius, infinite, part.centre, True)
-        search = self._search(plan, part, property.rows(left), ends, work)
+        search = self._search(plan, part, property.rows(left), ends, work, property.single)
         if search is None:
             return base
         for _ in search.run(part.centre):
@@ -171,14 +171,23 @@ class Branch(Closing):
         return replace(base, literals=literals)
 
     def _search(
-        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+        self,
+        plan: Plan,
+        region: Region,
+        property: Property,
+        ends: Ends,
+        work: Work,
+        assume: bool = True,
     ) -> ReluSearch | ApartSearch | SampleSearch | None:
-        """A search over all samples; None where there is nothing to cut."""
+        """A search over all samples; None where there is nothing to cut. Literals of their own are
+        bounded by contradiction only if they may `assume` that theirs is the one that fails."""
         if not plan.nonlinear:
             return None
         limits = Limits(self.seconds, self.gap, ends.single)
         own = passes(plan)
         if own is None:
-            return SampleSearch(plan, region, property, ends, self.inner, limits, work)
+            return SampleSearch(
+                plan, region, property, ends, self.inner, limits, work, assume=assume
+            )
         kind = ApartSearch if ends.single and own.slots >= LARGE else ReluSearch
         return kind(plan, own, region, property, ends, self.inner, limits, work, self.ascent)

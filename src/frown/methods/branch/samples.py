@@ -1,9 +1,14 @@
-"""Branch and bound for any network: every leaf is a sample of its own, with its own boxes.
+"""Branch and bound for any network: each node of a tree is a sample of its own, with its own boxes.
 
-Where functions are curved, a cut pays by what it does to the boxes of later layers. So a leaf is
-bounded throughout by the inner method, over boxes that are cut, from slopes and multipliers of
-its parent. Which neuron to cut is found by trying: a few candidates, both sides of each bounded
+Where functions are curved, a cut pays by what it does to the boxes of later layers. So a node is
+bounded throughout by the inner method, over its parent's boxes, cut, from its parent's slopes and
+multipliers. Which neuron to cut is found by trying: a few candidates, both sides of each bounded
 along the parent's slopes, the best of them taken.
+
+Points that matter are those alone where the property fails. There the literal that is to be proved
+is at most 0, and with it the form below it that the parent's slopes give: a halfspace of the input,
+which every row of the node may use. The nearer a node is to being proved, the less it leaves.
+A tree is about one clause, for the same reason.
 """
 
 from __future__ import annotations
@@ -11,19 +16,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from functools import cached_property
+from math import inf, isfinite, log
 
 import torch
 from torch import Tensor
 
+from frown.bounds.arithmetic.float import Float
 from frown.bounds.first_layer import AtInput
-from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
+from frown.bounds.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
+from frown.bounds.halfspace import Halfspace, best_factor
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Proof
-from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
-from frown.bounds.walk import Given
+from frown.bounds.proof import Choice, Proof, Request
+from frown.bounds.tree import LEAF, Assumed, Branched, Literals, Multipliers, Tree
+from frown.bounds.walk import Given, walk
 from frown.bounds.work import OutOfTime, Work
 from frown.graph.box import Box
 from frown.methods.branch.radii import Limits, Stage
@@ -32,63 +40,108 @@ from frown.methods.frown.network import Frown, FrownProof, FrownState, Tables, j
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Relaxed
+from frown.relax.relaxation import Relaxed, Rule
 
-BATCH = 48  # leaves that are bounded together
-STEPS = 6  # of every ascent in a leaf
-FEW, FIRST = 6, 0.06  # leaves that are next to nothing; how far the first radius goes
+BATCH = 48  # nodes that are bounded together
+STEPS = 6  # of every ascent in a node
+FIRST = 0.02  # of a radius: the first step beyond what is proved
+FEW, GROWTH = 4, 2.0  # leaves that are next to nothing; times as many should be next
+HOPELESS = 4  # times as many nodes as a radius took before, and it is given up for a smaller one
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 
 
+@dataclass(frozen=True, slots=True)
+class NodeSlopes:
+    """The slopes of one node: a place in the tables of all that were bounded together."""
+
+    tables: Tables
+    place: int
+
+
 @dataclass(eq=False, slots=True)
-class Cut:
-    """A node of a tree that is cut, at an entry that some nonlinearity reads."""
-
-    slot: int  # of the output's rows
-    point: float
-    above: tuple[Cut, int] | None  # the cut that led here, and its side
-
-
-@dataclass(slots=True)
-class Leaf:
-    """A part of an input's region: boxes of what nonlinearities read, one after the other."""
+class TreeNode:
+    """A part of an input's region, in the tree of one clause: boxes of what nonlinearities read,
+    one after the other."""
 
     sample: int
-    lower: Tensor  # (entries,) of its boxes at the present radius
-    upper: Tensor
+    clause: int
     least: Tensor  # (entries,) its cuts, which hold at every radius
     most: Tensor
-    tables: Tables | None  # with slopes to start from ...
-    place: int = 0  # ... which of the samples there
+    lower: Tensor  # (entries,) of its boxes at the present radius
+    upper: Tensor
+    slopes: NodeSlopes | None = None  # to start from, then those that it was bounded along
+    before: NodeSlopes | None = None  # of the row below a literal that is assumed to fail ...
+    literal: int = -1  # ... which that is
     literals: Tensor | None = None  # (T,) their bounds
-    above: tuple[Cut, int] | None = None  # the last cut that led here, and its side
+    cut: tuple[int, float] | None = None  # a slot of the output's rows, and a point
+    children: tuple[TreeNode, TreeNode] | None = None
 
 
 @dataclass
 class Input(Stage):
-    """An input with its leaves."""
+    """An input with its trees."""
 
-    open: list[Leaf] = field(default_factory=list)
-    closed: list[Leaf] = field(default_factory=list)
-    root: Proof | None = None  # of the whole region, by the inner method
+    root: NodeSlopes | None = None  # of the whole region, without a tree
+    whole: Proof | None = None  # the same as a proof
+    literals: Tensor | None = None  # (T,) their bounds there
+    trees: dict[int, TreeNode] = field(default_factory=dict)  # by clause
+    needed: list[int] = field(default_factory=list)  # clauses that the root leaves open
+    open: list[TreeNode] = field(default_factory=list)
+    closed: int = 0  # leaves
+    visited: int = 0  # nodes, at the present radius
+
+    def raised(self, limits: Limits) -> None:
+        """Set the radius to try next; `done` where there is none. What a radius takes depends on
+        the network, so steps are small at first, and grow while leaves stay few."""
+        self.waiting, self.visited = True, 0
+        if limits.single:
+            self.radius = self.limit
+            return
+        top, low = self.top(limits.gap), self.low
+        if low * (1 + limits.gap) >= min(self.high, self.failed, self.limit) or top <= low:
+            self.done = True
+            return
+        before = self.seen[-2][0] if len(self.seen) > 1 else low / (1 + FIRST)
+        step = max(low - before, low * FIRST / 2) if self.seen else FIRST * low
+        if self.seen and self.seen[-1][1] <= FEW:
+            step *= 2
+        elif len(self.seen) > 1:
+            (r0, n0), (r1, n1) = self.seen[-2:]
+            rate = max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
+            step = min(max(log(GROWTH) / rate, step / 2), 2 * step)
+        self.radius = low + step if low > 0 else 0.01 * min(top, 1.0)
+        if isfinite(self.high):
+            self.radius = min(self.radius, low + 0.5 * (top - low))
+        if self.radius > top or top <= low * (1 + 2 * limits.gap):
+            self.radius = top
+
+    @property
+    def hopeless(self) -> bool:
+        """True if the radius takes far more than the one before."""
+        before = self.seen[-1][1] if self.seen else 1
+        return self.visited > HOPELESS * max(2 * before, FEW * FEW)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The bounds of a batch of leaves."""
+    """The bounds of a batch of nodes."""
 
     sample: Tensor  # (B,)
     bounds: Bounds
     tables: Tables | None
+    half: Halfspace | None
     lower: Tensor  # (B, entries) boxes
     upper: Tensor
     literals: Tensor  # (B, T); inf where nothing is left of the region
-    margin: Tensor  # (B,) the least margin, beyond what is kept for rounding
+    margins: Tensor  # (B, clauses) beyond what is kept for rounding
 
 
 class SampleSearch:
-    """The search over all inputs of a batch."""
+    """The search over all inputs of a batch.
+
+    Unless it may `assume` that a property fails, bounds of literals hold everywhere.
+    """
 
     def __init__(
         self,
@@ -100,6 +153,7 @@ class SampleSearch:
         limits: Limits,
         work: Work,
         candidates: int = 3,
+        assume: bool = True,
     ) -> None:
         self.plan, self.region, self.property = plan, region, property
         self.inner, self.limits, self.work, self.candidates = inner, limits, work, candidates
@@ -113,6 +167,7 @@ class SampleSearch:
             start += size
         self.entry = self._entries()
         self.fine, self.quick = inner, inner
+        self.assume = assume and isinstance(inner, Frown) and not inner.wide
         if isinstance(inner, Frown):
             short = replace(inner.ascent, steps=STEPS, more=STEPS)
             self.fine = replace(inner, steps=None, ascent=short)
@@ -123,10 +178,10 @@ class SampleSearch:
         ]
         self.total = 0
         clean = property.margins(property.literals(plan.graph.apply(region.centre).flatten(1)))
-        self.slack = SLACK * clean.amin(1).clamp(min=0)  # (N,)
-        free = region.centre.new_full((self.count,), inf)
+        tiny = torch.finfo(clean.dtype).tiny
+        self.slack = (SLACK * clean.amin(1)).clamp(min=tiny)  # (N,)
+        self.free = region.centre.new_full((self.count,), inf)
         for own in self.inputs:
-            own.closed = [Leaf(own.number, -free, free, -free, free, None)]
             if limits.single:
                 own.done = own.high <= own.limit
 
@@ -164,26 +219,29 @@ class SampleSearch:
                 yield Update(own.number, own.low, complete=False, remark=remark)
 
     def _bytes(self) -> int:
-        """Roughly what leaves and their slopes take in memory."""
-        leaves = [leaf for own in self.inputs for leaf in own.open + own.closed]
-        tables = {id(leaf.tables): leaf.tables for leaf in leaves if leaf.tables is not None}
-        slopes = sum(t.numel() for own in tables.values() for t in own.alpha.values())
-        return (slopes + 4 * self.count * len(leaves)) * self.region.radius.element_size()
+        """Roughly what nodes and their slopes take in memory."""
+        nodes = [node for own in self.inputs for node in self._nodes(own)]
+        known = {id(s.tables): s.tables for n in nodes for s in (n.slopes, n.before) if s}
+        slopes = sum(t.numel() for own in known.values() for t in own.alpha.values())
+        return (slopes + 4 * self.count * len(nodes)) * self.region.radius.element_size()
+
+    def _nodes(self, own: Input) -> list[TreeNode]:
+        """All nodes of an input's trees."""
+        return [node for root in own.trees.values() for node in _preorder(root)]
 
     def _next(self, own: Input) -> None:
-        """Set the radius to try next; all leaves are to be bounded there, by their cuts alone."""
-        own.advance(self.limits, FEW, FIRST)
-        own.waiting = False
-        if own.done:
-            return
-        own.open = [replace(leaf, lower=leaf.least, upper=leaf.most) for leaf in own.closed] + [
-            replace(leaf, lower=leaf.least, upper=leaf.most) for leaf in own.open
-        ]
-        own.closed = []
+        """Set the radius to try next; the whole region is to be bounded there first."""
+        own.raised(self.limits)
+        own.open = []
 
     def _step(self, active: list[Input]) -> Iterator[Update]:
-        """Bound a batch of leaves of all inputs, and cut what is not proved."""
-        batch: list[Leaf] = []
+        """Bound a batch of nodes of all inputs, and cut what is not proved."""
+        fresh = [own for own in active if own.waiting]
+        for method in (self.inner, self.fine):
+            these = [own for own in fresh if (own.root is None) == (method is self.inner)]
+            for a in range(0, len(these), BATCH):
+                self._begin(these[a : a + BATCH], method)
+        batch: list[TreeNode] = []
         order = sorted(active, key=lambda own: len(own.open))
         for k, own in enumerate(order):
             share = max(1, (BATCH - len(batch)) // (len(order) - k))
@@ -191,35 +249,75 @@ class SampleSearch:
             del own.open[-share:]
             if len(batch) >= BATCH:
                 break
-        fresh = [leaf for leaf in batch if leaf.tables is None]
-        known = [leaf for leaf in batch if leaf.tables is not None]
-        for leaves, method in ((fresh, self.inner), (known, self.fine)):
-            if not leaves:
-                continue
-            found = self._bound(leaves, method)
-            self.total += len(leaves)
+        if batch:
+            found = self._bound(batch, self.fine)
+            self.total += len(batch)
             open_ = []
-            for k, leaf in enumerate(leaves):
-                own = self.inputs[leaf.sample]
-                kept = replace(
-                    leaf, lower=found.lower[k], upper=found.upper[k], tables=found.tables, place=k
-                )
-                kept.literals = found.literals[k]
-                if leaf.above is None:
-                    own.root = found.bounds.proof.take(torch.tensor([k]))
-                if bool(found.margin[k] > 0):
-                    own.closed.append(kept)
-                elif own.high > own.radius:
-                    open_.append((k, kept))
+            for k, node in enumerate(batch):
+                own = self.inputs[node.sample]
+                own.visited += 1
+                self._take(node, found, k)
+                if bool(found.margins[k, node.clause] > 0):
+                    node.cut = node.children = None
+                    own.closed += 1
+                elif own.high <= own.radius:
+                    own.open.append(node)
+                elif node.children is not None:
+                    own.open += self._inherited(node, node.children)
                 else:
-                    own.open.append(kept)
+                    open_.append((k, node))
             if open_:
                 yield from self._cut(found, open_)
         for own in active:
             yield from self._settle(own)
 
+    def _begin(self, inputs: list[Input], method: Method) -> None:
+        """Bound whole regions, and plant or take up the trees of clauses that stay open."""
+        roots = [
+            TreeNode(own.number, -1, -self.free, self.free, -self.free, self.free, own.root)
+            for own in inputs
+        ]
+        found = self._bound(roots, method)
+        clause = self.property.clause
+        for k, (own, root) in enumerate(zip(inputs, roots, strict=True)):
+            self._take(root, found, k)
+            own.waiting, own.root, own.literals = False, root.slopes, root.literals
+            own.whole = found.bounds.proof.take(torch.tensor([k]))
+            own.closed = 0
+            own.needed = (~(found.margins[k] > 0)).nonzero().flatten().tolist()
+            for c in own.needed:
+                literals = torch.where(clause == c, found.literals[k], -inf)
+                tree = own.trees.get(c)
+                if tree is None:
+                    tree = own.trees[c] = replace(root, clause=c)
+                tree.lower, tree.upper = root.lower, root.upper
+                tree.before, tree.literal = root.slopes, int(literals.argmax())
+                own.open.append(tree)
+
+    def _take(self, node: TreeNode, found: Outcome, k: int) -> None:
+        """Take in what was found of a node."""
+        node.lower, node.upper = found.lower[k], found.upper[k]
+        node.literals = found.literals[k]
+        if found.tables is not None:
+            node.slopes = NodeSlopes(found.tables, k)
+
+    def _inherited(self, node: TreeNode, children: tuple[TreeNode, TreeNode]) -> list[TreeNode]:
+        """The children of a node over its boxes."""
+        for child in children:
+            child.lower, child.upper = (
+                node.lower.maximum(child.least),
+                node.upper.minimum(child.most),
+            )
+            child.before, child.literal = node.slopes, self._likely(node)
+        return list(children)
+
+    def _likely(self, node: TreeNode) -> int:
+        """The literal of a node's clause that is nearest to being proved."""
+        assert node.literals is not None
+        return int(torch.where(self.property.clause == node.clause, node.literals, -inf).argmax())
+
     def _settle(self, own: Input) -> Iterator[Update]:
-        if own.done:
+        if own.done or own.waiting:
             return
         if own.high <= own.radius or own.failed <= own.radius:
             own.done = self.limits.single
@@ -227,9 +325,12 @@ class SampleSearch:
                 self._next(own)
             return
         if own.open:
+            if own.hopeless and not self.limits.single and own.radius > own.low * (1 + FIRST / 8):
+                own.radius = own.low + (own.radius - own.low) / 2
+                own.waiting, own.visited, own.open = True, 0, []
             return
         own.low = max(own.low, own.radius)
-        own.seen.append((own.radius, max(1, len(own.closed))))
+        own.seen.append((own.radius, max(1, own.closed)))
         yield Update(own.number, own.radius, self._proof(own))
         own.done = self.limits.single
         if not own.done:
@@ -237,66 +338,73 @@ class SampleSearch:
 
     def margins(self, sample: int) -> dict[int, float]:
         """Lower bounds at the present radius of the literals that hold on all leaves."""
-        found: dict[int, float] = {}
         own = self.inputs[sample]
-        if own.open or any(leaf.literals is None for leaf in own.closed):
-            return found
-        every = torch.stack([leaf.literals for leaf in own.closed if leaf.literals is not None])
-        least = every.amin(0)
+        if own.open or own.waiting or own.literals is None:
+            return {}
+        least = own.literals.clone()
+        for c in own.needed:
+            leaves = [n.literals for n in _preorder(own.trees[c]) if n.children is None]
+            every = torch.stack([found for found in leaves if found is not None])
+            mine = self.property.clause == c
+            level = inf if not self.assume else float(self.slack[sample])
+            least[mine] = every.amin(0)[mine].clamp(max=level)
         return {t: float(least[t]) for t in (least > 0).nonzero().flatten().tolist()}
 
     # -- proofs -------------------------------------------------------------------
 
     def _proof(self, own: Input) -> Proof | None:
-        """The tree of an input whose leaves are all proved, each bounded anew along its slopes."""
-        if own.root is None or not own.closed:
+        """The trees of an input whose leaves are all proved, each node bounded along its slopes."""
+        if own.whole is None:
             return None
-        places = {leaf.above: k for k, leaf in enumerate(own.closed)}
-        children: dict[tuple[Cut, int] | None, Cut] = {}
-        for leaf in own.closed:
-            above = leaf.above
-            while above is not None and children.get(above[0].above) is not above[0]:
-                children[above[0].above] = above[0]
-                above = above[0].above
-        site, neuron, point, order = [], [], [], []
-        starts = self.plan.slots(self.plan.graph.output)[0]
+        return Branched(own.whole, (tuple(self._tree(own, c) for c in own.needed),))
+
+    def _tree(self, own: Input, clause: int) -> Tree:
+        nodes = _preorder(own.trees[clause])
+        starts, slots = self.plan.slots(self.plan.graph.output)
         numbers = {i: k for k, i in enumerate(self.plan.nonlinear)}
-        waiting: list[tuple[Cut, int] | None] = [None]
-        while waiting:
-            here = waiting.pop()
-            cut = children.get(here)
-            if cut is None:
-                order.append(places[here])
+        site, neuron, point = [], [], []
+        for node in nodes:
+            if node.cut is None:
                 site.append(LEAF)
                 neuron.append(0)
                 point.append(0.0)
                 continue
-            node = next(i for i, part in starts.items() if part.start <= cut.slot < part.stop)
-            site.append(numbers[node])
-            neuron.append(cut.slot - starts[node].start)
-            point.append(cut.point)
-            waiting += [(cut, 1), (cut, 0)]
-        leaves = [own.closed[k] for k in order]
-        anew: Proof = own.root.blank(len(leaves))
+            slot, where = node.cut
+            cut = next(i for i, part in starts.items() if part.start <= slot < part.stop)
+            site.append(numbers[cut])
+            neuron.append(slot - starts[cut].start)
+            point.append(where)
+        assert own.whole is not None
+        anew: Proof = own.whole.blank(len(nodes))
         if isinstance(self.fine, Frown):
-            anew = FrownProof(self.plan, self.fine, self._tables(leaves))
-        slots = self.plan.slots(self.plan.graph.output)[1]
+            anew = NodeProof(self.plan, self.fine, tuple(n.slopes for n in nodes if n.slopes))
         none = torch.zeros(0, dtype=torch.long)
         rows = Literals(none, none, torch.zeros(0, slots), Multipliers.none())
+        assumed = None
+        if self.assume and isinstance(self.fine, Frown):
+            before = NodeProof(self.plan, self.fine, tuple(n.before for n in nodes if n.before))
+            literal = torch.tensor([node.literal for node in nodes])
+            assumed = Assumed(float(self.slack[own.number]), literal, before)
         points = torch.tensor(point, dtype=torch.float64)
-        tree = Tree(torch.tensor(site), torch.tensor(neuron), points, rows, anew=anew)
-        return Branched(own.root, ((tree,),))
+        return Tree(
+            torch.tensor(site),
+            torch.tensor(neuron),
+            points,
+            rows,
+            anew=anew,
+            assumed=assumed,
+            clause=clause,
+        )
 
     # -- bounds -------------------------------------------------------------------
 
-    def _bound(self, leaves: Sequence[Leaf], method: Method) -> Outcome:
-        """The inner method over the boxes of leaves."""
-        sample = torch.tensor([leaf.sample for leaf in leaves])
-        radius = torch.tensor([self.inputs[leaf.sample].radius for leaf in leaves])
-        ball = self.region.rows(sample).with_radius(radius.to(self.region.radius))
+    def _bound(self, nodes: Sequence[TreeNode], method: Method) -> Outcome:
+        """The inner method over the boxes of nodes."""
+        sample = torch.tensor([node.sample for node in nodes])
+        ball = self.region.rows(sample).with_radius(self._radii(sample))
         wanted = self.property.rows(sample)
-        lower, upper = (torch.stack([getattr(f, n) for f in leaves]) for n in ("lower", "upper"))
-        least, most = (torch.stack([getattr(f, n) for f in leaves]) for n in ("least", "most"))
+        lower, upper = (torch.stack([getattr(f, n) for f in nodes]) for n in ("lower", "upper"))
+        least, most = (torch.stack([getattr(f, n) for f in nodes]) for n in ("least", "most"))
         marked = (least > -inf) | (most < inf)
         boxes, marks = {}, {}
         for i, part in self.parts.items():
@@ -305,35 +413,70 @@ class SampleSearch:
             marks[i] = marked[:, part].view(shape)
         state = None
         if isinstance(method, Frown):
-            state = FrownState(self._tables(leaves))
+            state = FrownState(_tables([node.slopes for node in nodes]))
         given = Given(boxes, cuts=True, marked=marks)
+        half = None
+        if self.assume and all(node.before is not None for node in nodes):
+            half = self._half(nodes, ball, given)
+            given = replace(given, half=half)
         found = method.bound(self.plan, ball, wanted, state, given, self.work)
         values = [found.layers.values[i] for i in self.sources]
         low = torch.cat([box.lower.flatten(1) for box in values], 1)
         high = torch.cat([box.upper.flatten(1) for box in values], 1)
         literals = found.literals.nan_to_num(nan=-inf, posinf=-inf)
         literals = torch.where(found.empty[:, None], inf, literals)
-        margin = wanted.margins(literals).amin(1) - self.slack[sample]
+        margins = wanted.margins(literals) - self.slack[sample, None]
         tables = None if state is None else state.tables
-        return Outcome(sample, found, tables, low, high, literals, margin)
+        return Outcome(sample, found, tables, half, low, high, literals, margins)
 
-    def _tables(self, leaves: Sequence[Leaf]) -> Tables:
-        """The slopes that leaves start from, in order; those of a batch stand together."""
-        runs: list[tuple[Tables | None, list[int]]] = []
-        for leaf in leaves:
-            if runs and runs[-1][0] is leaf.tables:
-                runs[-1][1].append(leaf.place)
-            else:
-                runs.append((leaf.tables, [leaf.place]))
-        own = [Tables(len(k)) if t is None else t.take(torch.tensor(k), rounds=1) for t, k in runs]
-        return joined(own)
+    def _half(self, nodes: Sequence[TreeNode], ball: Region, given: Given) -> Halfspace:
+        """The halfspaces in which the literals of nodes fail, by their parents' slopes."""
+        rule = self.inner.lines if isinstance(self.inner, Frown) else None
+        layers = walk(Float(self.plan, ball, rule), lambda _, box: box, given)
+        sample = torch.tensor([node.sample for node in nodes])
+        literal = torch.tensor([node.literal for node in nodes])
+        tables = _tables([node.before for node in nodes])
+        every = torch.arange(len(nodes))
+        form, _, _ = self._row(layers.relaxed, every, sample, literal, tables, ball)
+        const = self.property.const[sample, literal] - self.slack[sample]
+        return Halfspace(form.coef, form.const + const)
+
+    def _row(
+        self,
+        relaxed: dict[int, Relaxed],
+        index: Tensor,
+        sample: Tensor,
+        literal: Tensor,
+        tables: Tables | None,
+        ball: Region,
+    ) -> tuple[LinearForm, dict[int, Chosen], Tensor]:
+        """The forms of literals at the input along the slopes of tables, of the samples that
+        `index` picks there; their lines, and their multipliers (rows, slots)."""
+        plan, output, count = self.plan, self.plan.graph.output, self.property.shape[1]
+        coef = self.property.pick(sample * count + literal).view(
+            -1, *plan.graph.nodes[output].shape
+        )
+        (part,) = parts(plan, output, 0).parts
+        slots = plan.slots(output)[1]
+        table = None if tables is None else tables.alpha.get((output, 0))
+        lanes = 1 if table is None else table.shape[1]
+        alpha = coef.new_full((len(index), lanes, slots), torch.nan)
+        if table is not None:
+            alpha = table[index * count + literal]
+        marked = torch.ones(len(index), slots, dtype=torch.bool) if lanes > 1 else None
+        every = torch.arange(len(index))
+        lines = part.relaxed(relaxed, every, every * 0)
+        rows = RowBatch(output, coef, AtInput(ball), lines, None, False, marked)
+        form, chosen = replay(plan, rows, alpha)
+        tilt = alpha[:, -1].nan_to_num(nan=0.0) if lanes > 1 else torch.zeros_like(alpha[:, 0])
+        return form, chosen, tilt
 
     # -- cuts ---------------------------------------------------------------------
 
-    def _cut(self, found: Outcome, open_: list[tuple[int, Leaf]]) -> Iterator[Update]:
-        """Cut leaves in two, each at the best of some candidates."""
+    def _cut(self, found: Outcome, open_: list[tuple[int, TreeNode]]) -> Iterator[Update]:
+        """Cut nodes in two, each at the best of some candidates."""
         index = torch.tensor([k for k, _ in open_])
-        gap, middle, points = self._scores(found, index)
+        gap, middle, points = self._scores(found, index, open_)
         for k, where in points:
             n = open_[k][1].sample
             yield from self._broken(self.inputs[n], where)
@@ -342,59 +485,64 @@ class SampleSearch:
         others = rest.topk(min(self.candidates, gap.shape[1]), 1)
         slots = torch.cat([chosen.indices, others.indices], 1)
         worth = torch.cat([chosen.values, others.values], 1)
-        trial: list[Leaf] = []
-        pairs: list[tuple[int, int]] = []
-        for k, (_, leaf) in enumerate(open_):
+        trial: list[TreeNode] = []
+        pairs: list[tuple[int, int, tuple[int, float]]] = []
+        for k, (_, node) in enumerate(open_):
             for slot, value in zip(slots[k].tolist(), worth[k].tolist(), strict=True):
-                point = self._point(slot, leaf) if value > 0 else None
+                point = self._point(slot, node) if value > 0 else None
                 if point is not None:
-                    pairs.append((k, len(trial)))
-                    trial += self._children(leaf, slot, point)
-        best: dict[int, tuple[float, list[Leaf], list[float]]] = {}
+                    point = float(node.lower.new_tensor(point))  # as boxes have it
+                    pairs.append((k, len(trial), (slot, point)))
+                    trial += self._children(node, slot, point)
+        best: dict[int, tuple[float, int, tuple[int, float], list[float]]] = {}
         for a in range(0, len(trial), 8 * BATCH):
             part = trial[a : a + 8 * BATCH]
             tried = self._bound(part, self.quick)
-            for j, leaf in enumerate(part):
-                leaf.lower, leaf.upper = tried.lower[j], tried.upper[j]
-                leaf.literals = tried.literals[j]
-                trial[a + j] = leaf
-            margins = tried.margin.tolist()
-            for k, first in pairs:
+            for j, child in enumerate(part):
+                child.literals = tried.literals[j]
+            margins = [float(tried.margins[j, child.clause]) for j, child in enumerate(part)]
+            for k, first, cut in pairs:
                 if a <= first < a + len(part):
                     low, high = margins[first - a], margins[first - a + 1]
                     score = min(low, high) + SIDES * min(max(low, high), 0.0)
                     if k not in best or score > best[k][0]:
-                        best[k] = score, trial[first : first + 2], [low, high]
-        for k, (_, leaf) in enumerate(open_):
-            own = self.inputs[leaf.sample]
+                        best[k] = score, first, cut, [low, high]
+        for k, (_, node) in enumerate(open_):
+            own = self.inputs[node.sample]
             if k not in best:
                 own.failed = min(own.failed, own.radius)
-                own.open.append(leaf)
+                own.open.append(node)
                 continue
-            _, children, margins = best[k]
-            for child, margin in zip(children, margins, strict=True):
-                (own.closed if margin > 0 else own.open).append(child)
+            _, first, node.cut, margins = best[k]
+            node.children = trial[first], trial[first + 1]
+            for child, margin in zip(node.children, margins, strict=True):
+                if margin > 0:
+                    own.closed += 1
+                else:
+                    own.open.append(child)
 
-    def _children(self, leaf: Leaf, slot: int, point: float) -> list[Leaf]:
-        point = float(leaf.lower.new_tensor(point))  # as boxes have it
-        entry, cut = int(self.entry[slot]), Cut(slot, point, leaf.above)
-        low, high = replace(leaf, above=(cut, 0)), replace(leaf, above=(cut, 1))
-        low.upper, low.most = leaf.upper.clone(), leaf.most.clone()
+    def _children(self, node: TreeNode, slot: int, point: float) -> list[TreeNode]:
+        entry = int(self.entry[slot])
+        low, high = (
+            replace(node, cut=None, children=None, before=node.slopes, literal=self._likely(node))
+            for _ in range(2)
+        )
+        low.upper, low.most = node.upper.clone(), node.most.clone()
         low.upper[entry] = low.most[entry] = point
-        high.lower, high.least = leaf.lower.clone(), leaf.least.clone()
+        high.lower, high.least = node.lower.clone(), node.least.clone()
         high.lower[entry] = high.least[entry] = point
         return [low, high]
 
-    def _point(self, slot: int, leaf: Leaf) -> float | None:
+    def _point(self, slot: int, node: TreeNode) -> float | None:
         """The point to cut at: a kink inside the box, else the middle; None: nowhere."""
         entry = int(self.entry[slot])
-        low, high = float(leaf.lower[entry]), float(leaf.upper[entry])
+        low, high = float(node.lower[entry]), float(node.upper[entry])
         middle = (low + high) / 2
         if not isfinite(middle) or not low < middle < high:
             return None
         places, _ = self.plan.slots(self.plan.graph.output)
-        node = next(i for i, place in places.items() if place.start <= slot < place.stop)
-        op = self.plan.relaxation(node)
+        reader = next(i for i, place in places.items() if place.start <= slot < place.stop)
+        op = self.plan.relaxation(reader)
         if isinstance(op, Elementwise):
             inside = [
                 float(k) for k in op.kinks() if not isinstance(k, Tensor) and low < float(k) < high
@@ -404,37 +552,24 @@ class SampleSearch:
         return middle
 
     def _scores(
-        self, found: Outcome, index: Tensor
+        self, found: Outcome, index: Tensor, open_: list[tuple[int, TreeNode]]
     ) -> tuple[Tensor, Tensor, list[tuple[int, Tensor]]]:
         """(n, slots) how far lines are from functions, times coefficients of the worst literal's
         row, where its bound is attained and in the middle of boxes; and counterexamples."""
         plan, output = self.plan, self.plan.graph.output
         wanted = self.property
         samples = found.sample[index]
-        literals = found.bounds.literals[index]
-        margins = wanted.rows(samples).margins(literals)
-        worst = torch.where(torch.isnan(margins), -inf, margins).argmin(1)
-        mine = wanted.clause[None] == worst[:, None]
-        literal = torch.where(mine, literals.nan_to_num(nan=-inf), -inf).argmax(1)
-        table = None if found.tables is None else found.tables.alpha.get((output, 0))
+        literal = torch.tensor([self._likely(node) for _, node in open_])
         count = wanted.shape[1]
         coef = wanted.pick(samples * count + literal).view(-1, *plan.graph.nodes[output].shape)
         relaxed = {i: own.rows(index) for i, own in found.bounds.layers.relaxed.items()}
-        (part,) = parts(plan, output, 0).parts
         ball = self.region.rows(samples).with_radius(self._radii(samples))
-        every = torch.arange(len(index))
-        slots = plan.slots(output)[1]
-        lanes = 1 if table is None else table.shape[1]
-        alpha = coef.new_full((len(index), lanes, slots), torch.nan)
-        if table is not None:
-            alpha = table[index * count + literal]
-        marked = torch.ones(len(index), slots, dtype=torch.bool) if lanes > 1 else None
-        own_lines = part.relaxed(relaxed, every, every * 0)
-        rows = RowBatch(output, coef, AtInput(ball), own_lines, None, False, marked)
-        form, lines = replay(plan, rows, alpha)
-        tilt = alpha[:, -1].nan_to_num(nan=0.0) if lanes > 1 else None
+        form, lines, tilt = self._row(relaxed, index, samples, literal, found.tables, ball)
         coefs = self._coefficients(coef, lines, tilt)
-        point = ball.lowest(form.coef)
+        final = form.coef
+        if found.half is not None:
+            final = best_factor(final, found.half.rows(index), ball.lowest)[1]
+        point = ball.lowest(final)
         arrived: dict[int, Tensor] = {}
         push_forward(plan, output, point, lines, arrived.__setitem__)
         gap, middle = [], []
@@ -458,7 +593,7 @@ class SampleSearch:
         return radii.to(self.region.radius)[samples]
 
     def _coefficients(
-        self, coef: Tensor, lines: dict[int, Chosen], tilt: Tensor | None
+        self, coef: Tensor, lines: dict[int, Chosen], tilt: Tensor
     ) -> dict[int, Tensor]:
         """The coefficients of nonlinear nodes' outputs in rows along these lines."""
         plan, output = self.plan, self.plan.graph.output
@@ -468,9 +603,7 @@ class SampleSearch:
         def through(i: int, here: Tensor) -> tuple[None, Tensor]:
             found[i] = here
             below = plan.relaxation(i).expand(here) * lines[i].slope
-            if tilt is not None:
-                below = below + tilt[:, places[i]].view(below.shape)
-            return None, below
+            return None, below + tilt[:, places[i]].view(below.shape)
 
         form_of(plan, descend(plan, output, begin(plan, output, coef), through))
         return found
@@ -480,6 +613,66 @@ class SampleSearch:
         if far < own.high:
             own.high = far
             yield Update(own.number, own.low, point=point)
+
+
+def _tables(slopes: Sequence[NodeSlopes | None]) -> Tables:
+    """The slopes of some nodes in order, as one sample each; those of a batch stand together."""
+    runs: list[tuple[Tables | None, list[int]]] = []
+    for own in slopes:
+        tables, place = (None, 0) if own is None else (own.tables, own.place)
+        if runs and runs[-1][0] is tables:
+            runs[-1][1].append(place)
+        else:
+            runs.append((tables, [place]))
+    return joined(
+        [Tables(len(k)) if t is None else t.take(torch.tensor(k), rounds=1) for t, k in runs]
+    )
+
+
+@dataclass(frozen=True)
+class NodeProof(Proof):
+    """FROWN's slopes at nodes of a tree, each a sample, gathered when they are asked for."""
+
+    plan: Plan
+    method: Frown
+    slopes: tuple[NodeSlopes, ...]
+
+    @property
+    def rule(self) -> Rule:
+        return self.method.lines
+
+    @property
+    def wide(self) -> bool:
+        return self.method.wide
+
+    def take(self, index: Tensor) -> NodeProof:
+        return replace(self, slopes=tuple(self.slopes[k] for k in index.tolist()))
+
+    @classmethod
+    def cat(cls, proofs: Sequence[NodeProof]) -> NodeProof:
+        return replace(proofs[0], slopes=tuple(s for proof in proofs for s in proof.slopes))
+
+    def blank(self, samples: int) -> NodeProof:
+        return replace(self, slopes=(NodeSlopes(Tables(1), 0),) * samples)
+
+    @cached_property
+    def gathered(self) -> FrownProof:
+        """The slopes side by side."""
+        return FrownProof(self.plan, self.method, _tables(self.slopes))
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        return self.gathered.choose(plan, request)
+
+
+def _preorder(root: TreeNode) -> list[TreeNode]:
+    """A node and all below it: the side z <= point of each first."""
+    found, waiting = [], [root]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if node.children is not None:
+            waiting += reversed(node.children)
+    return found
 
 
 def _gap(relaxed: Relaxed, line: Chosen, coef: Tensor, z: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from frown.bounds.forms import (
     form_of,
     push_forward,
 )
+from frown.bounds.halfspace import Halfspace, best_factor
 from frown.bounds.plan import Plan
 from frown.bounds.stacks import Stack, stacks
 from frown.bounds.work import NO_LIMIT, Clock
@@ -294,6 +295,7 @@ def _fill(alpha: Tensor, lane: int, slots: slice, start: Tensor) -> None:
 
 
 _NOISE = 1e-2  # of a row's largest derivative
+AGAIN = 3  # steps, after which a halfspace's factors are found anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +370,7 @@ class RowBatch:
     group: Tensor | None  # (rows,)
     wide: bool = False
     marked: Tensor | None = None  # (rows, slots) neurons with a multiplier, in a last lane
+    half: Halfspace | None = None  # of the start's d: what is left of every row's region
 
     @property
     def sides(self) -> int:
@@ -395,6 +398,8 @@ def optimise(
     rate, tiny = ascent.rate, 16 * torch.finfo(best.dtype).tiny
     for step in range(steps + 1):
         clock.check()
+        if step % AGAIN == 0 or step == steps:
+            search.factor = None
         bound, gradient = search.evaluate(gradient=step < steps)
         mean = bound if rows.group is None else _group_mean(bound, rows.group, len(alpha))
         better = mean > best_mean
@@ -459,6 +464,7 @@ class _Search:
         self.multipliers = (
             None if rows.marked is None else MarkedMultipliers(plan, rows, rows.marked)
         )
+        self.factor: Tensor | None = None  # (rows,) of the halfspace; None: to be found
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
         """Move alpha by rate step / size, inside the search space."""
@@ -486,15 +492,21 @@ class _Search:
         to a direction no constants are needed.
         """
         form, start = self.form(constants=not gradient), self.rows.start
+        coef, half = form.coef, self.rows.half
+        if half is not None:
+            coef = self._tilted(coef, half)
         if not gradient:
-            return start.least(form.coef) + form.const, None
+            bound = start.least(coef) + form.const
+            return bound if half is None else bound + self._factors * half.const, None
         arrived: dict[int, Tensor] = {}
-        point = start.lowest(form.coef)
+        point = start.lowest(coef)
         values = push_forward(
             self.plan, self.rows.target, point, self.lines(), arrived.__setitem__, start.node
         )
         # A coefficient without a number has no minimiser, and what a point gives there no meaning.
         bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
+        if half is not None:
+            bound = bound + self._factors * half.at(start.minimiser(coef))
         direction = self._joined([own.uphill(arrived) for own in self.alphas], bound)
         if self.multipliers is not None:
             gain, uphill = self.multipliers.uphill(arrived)
@@ -502,6 +514,18 @@ class _Search:
         if self.rows.group is not None:
             direction = torch.zeros_like(self.alpha).index_add_(0, self.rows.group, direction)
         return bound, direction
+
+    @property
+    def _factors(self) -> Tensor:
+        assert self.factor is not None
+        return self.factor
+
+    def _tilted(self, coef: Tensor, half: Halfspace) -> Tensor:
+        """Coefficients with the halfspace's, times factors that are found where there are none."""
+        if self.factor is None:
+            self.factor, tilted = best_factor(coef, half, self.rows.start.minimiser)
+            return tilted
+        return torch.addcmul(coef, self.factor.view(-1, *([1] * (coef.dim() - 1))), half.coef)
 
     def form(self, constants: bool = True) -> LinearForm:
         """The rows' forms at the input; their lines are known then."""

@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.float import Float, without_rows
+from frown.bounds.arithmetic.float import Float, halved_box, without_rows
+from frown.bounds.halfspace import Halfspace
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import Part, of_convolution, parts, shared
 from frown.bounds.plan import Plan
@@ -391,7 +392,8 @@ def frown(
             return engine.neurons(source, box, lines.relaxed) if plan.below(source) else box
         found = without_rows(plan, region, source, box, work)
         if found is not None:
-            return found
+            half = None if given is None else given.half
+            return found if half is None else halved_box(plan, region, half, source, found, work)
         if not engine.begins_at_crown(source):
             new = ~tried(plan, source, tables, method, sample)
             found = crown_box(plan, region, source, box, lines.relaxed, work, new)
@@ -420,6 +422,7 @@ def gather_rows(
     grouped: bool,
     wide: bool,
     marked: Tensor | None = None,
+    half: Halfspace | None = None,
 ) -> tuple[RowBatch, Tensor]:
     """Rows of these samples and places with what they need, and their keys in order.
 
@@ -427,6 +430,9 @@ def gather_rows(
     """
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     own = part.relaxed(relaxed, sample, place)
+    halved = None if half is None else part.halved(region, half, sample, place)
+    if halved is not None:
+        return RowBatch(part.target, coef, halved[0], own, group, wide, marked, halved[1]), keys
     start = part.start(region, sample, place)
     return RowBatch(part.target, coef, start, own, group, wide, marked), keys
 
@@ -554,8 +560,9 @@ class _Engine:
         key = self.sample[sample] * slots + slot
         wide = self.method.wide
         marked = self._marked(part, table, sample, place)
+        half = None if self.given is None else self.given.half
         rows, keys = gather_rows(
-            part, self.region, coef, sample, place, key, relaxed, grouped, wide, marked
+            part, self.region, coef, sample, place, key, relaxed, grouped, wide, marked, half
         )
         width = part.plan.slots(part.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
@@ -569,7 +576,7 @@ class _Engine:
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
         flat.index_copy_(0, keys, found.alpha[:kept])
-        if not grouped:
+        if not grouped and (self.given is None or not self.given.cuts):
             flat.index_fill_(0, keys[bound < known], torch.nan)
         return bound
 
