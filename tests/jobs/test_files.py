@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,24 @@ def test_every_batch_is_on_disk_when_append_returns(tmp_path: Path):
         assert len((tmp_path / "results.jsonl").read_text().splitlines()) == count
         assert len((tmp_path / "results.csv").read_text().splitlines()) == count + 1
     assert json.loads((tmp_path / "run.json").read_text())["state"] == "running"
+
+
+def test_counterexamples_are_not_kept_in_memory(tmp_path: Path):
+    files = ResultFiles.prepare(tmp_path / "out", {"settings": {}}, Origin({}, "1", "m"))
+    tracemalloc.start()
+    try:
+        for n in range(40):
+            files.append(
+                [replace(ROW, index=n)], {n: np.full((1, 50_000), float(n))}
+            )  # 16 MB in all
+        files.close({})
+        assert tracemalloc.get_traced_memory()[1] < 4e6
+    finally:
+        tracemalloc.stop()
+        files.release()
+    with np.load(tmp_path / "out" / "counterexamples.npz") as held:
+        assert held["x"].shape == (40, 1, 50_000) and held["index"].tolist() == list(range(40))
+        assert (held["x"][:, 0, 0] == np.arange(40)).all() and held["y"].shape == (40,)
 
 
 def test_summary_counts_and_averages():

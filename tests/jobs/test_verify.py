@@ -118,6 +118,20 @@ def test_a_folder_of_queries_is_answered_and_taken_up_again(net: Path, tmp_path:
     ]
     assert shown.stdout.count(" s  ") == 2  # what the first run answered is not told again
     assert shown.stdout.splitlines()[-1].split() == ["1", "1", "0", "0", "1"]
+    before = results.read_text()
+    rows = tmp_path / "out.csv.frown" / "rows.jsonl"
+    rows.write_bytes(rows.read_bytes()[:-9])  # as a kill in the middle of a write leaves it
+    written(tmp_path, HEAD + BOX + texts["b"], "a.vnnlib")
+    listed.write_text("".join(lines).replace("60", "61"))
+    again = CliRunner().invoke(app, options)
+    assert again.exit_code == 0, again.output
+    told = [line.split() for line in again.stdout.splitlines() if " s  " in line]
+    assert [(line[0], line[-1]) for line in told] == [("sat", "a.vnnlib"), ("error", "c.vnnlib")]
+    assert results.read_text() != before and results.read_text().startswith(",model.onnx,a.vnnlib,")
+    rows.parent.rename(tmp_path / "elsewhere")
+    foreign = CliRunner().invoke(app, options)
+    assert foreign.exit_code == 2 and "choose another --results" in foreign.stderr
+    (tmp_path / "elsewhere").rename(rows.parent)
     listed.write_text(f"{net.name},a.vnnlib,soon\n")
     refused = CliRunner().invoke(app, options)
     assert refused.exit_code == 2 and "line 1" in refused.stderr

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from frown.certification.plain import plain
 from frown.errors import OutputError
@@ -184,10 +184,18 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):
         path.write_bytes(content)
         return
+    with whole(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its place when the block ends without an error, in one step; as
+    `write_whole`, for what is written bit by bit."""
     handle, fresh = _fresh(path)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(handle)
         fresh.replace(path)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import IO, Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from frown.certification.folder import (
     open_regular,
     read_regular,
     require_writable,
+    whole,
     write_whole,
 )
 from frown.certification.plain import cell
@@ -42,11 +43,12 @@ Key = (
     int | tuple[int, int]
 )  # of a counterexample: the row's index, and the frame of a row of its own
 NAMES = Names(manifest=RUN, rows=ROWS_JSON)
-JOURNAL = ".frown-counterexamples"  # while a run lasts: those since the array was written
+JOURNAL = ".frown-counterexamples"  # while a run lasts: all of them, as they come
 FILES = (ROWS_JSON, ROWS_CSV, COUNTEREXAMPLES, RUN)
 
-# Counterexamples are one array and rewritten whole, so not after every batch.
-_REWRITE_SECONDS = 10.0
+# Counterexamples are one array and rewritten whole, so not after every batch: after so many
+# seconds, and so many times as long as it took.
+_REWRITE_SECONDS, _REWRITE_SHARE = 10.0, 50.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,19 @@ COLUMNS = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a counterexample's numbers in the journal."""
+
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 8 * math.prod(self.shape)
+
+
 @dataclass
 class ResultFiles:
     """Writes a run's files; every finished batch is on disk when `append` returns.
@@ -152,8 +167,10 @@ class ResultFiles:
     _table: IO[str] | None = None
     _journal: IO[bytes] | None = None
     _labels: dict[int, int | None] = field(default_factory=dict)
-    _examples: dict[Key, NDArray[np.floating]] = field(default_factory=dict)
-    _written: float = field(default_factory=time.monotonic)
+    _found: dict[Key, NDArray[np.floating]] = field(default_factory=dict)  # by an earlier run
+    _examples: dict[Key, _Place] = field(default_factory=dict)  # in the journal
+    _end: int = 0  # of the journal
+    _rewrite: float = field(default_factory=lambda: time.monotonic() + _REWRITE_SECONDS)
 
     @classmethod
     def prepare(
@@ -229,17 +246,18 @@ class ResultFiles:
                     self._labels[row.index] = row.label
             # A row that is there has its counterexample, whatever ends the run in between.
             for at, point in counterexamples.items():
-                journal.write(_entry(at, point))
+                entry = _entry(at, point)
+                journal.write(entry)
+                self._note(at, point, len(entry))
             journal.flush()
-            self._examples.update(counterexamples)
             store.append(
                 {key: json.loads(dumps(e)) for key, e in new.items()}, provisional=provisional
             )
             writer = csv.writer(table, lineterminator="\n")
             writer.writerows([_cell(entry[c]) for c in COLUMNS] for entry in new.values())
             table.flush()
-            if counterexamples and time.monotonic() - self._written > _REWRITE_SECONDS:
-                self._write_examples()
+            if counterexamples and time.monotonic() > self._rewrite:
+                self._write_examples(journal)
 
     def close(self, outcome: Mapping[str, Any]) -> None:
         """Finish the files; `outcome` goes into run.json beside the settings."""
@@ -249,7 +267,7 @@ class ResultFiles:
             if self.keys:
                 store.arrange(list(self.keys.values()))
             self._rewrite_table(_lines_of(store.path))
-            self._write_examples()
+            self._write_examples(journal)
             journal.close()
             (self.directory / JOURNAL).unlink(missing_ok=True)
             count = sum(1 for _ in _lines_of(store.path))
@@ -273,14 +291,26 @@ class ResultFiles:
             # No number of rows: it would be wrong as soon as there is one more.
             self._store.describe(strict({**self.about, "state": "running"}))
             self._rewrite_table(_lines_of(self._store.path))
-            if os.path.lexists(self.directory / JOURNAL):  # its last entry may be cut short
-                self._write_examples()
-                (self.directory / JOURNAL).unlink()
+            self._begin_journal()
             self._table = (self.directory / ROWS_CSV).open("a", encoding="utf-8", newline="")
             self._journal = open(  # noqa: SIM115  (closed by `close` and `release`)
-                open_regular(self.directory / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab"
+                open_regular(self.directory / JOURNAL, os.O_RDWR | os.O_APPEND), "ab+"
             )
         return self._store, self._table, self._journal
+
+    def _begin_journal(self) -> None:
+        """Write what an earlier run found; its own last entry may have been cut short."""
+        with whole(self.directory / JOURNAL) as file:
+            for key, point in self._found.items():
+                entry = _entry(key, point)
+                file.write(entry)
+                self._note(key, point, len(entry))
+        self._found.clear()
+
+    def _note(self, key: Key, point: NDArray[np.floating], size: int) -> None:
+        """Remember where a counterexample stands at the end of the journal."""
+        self._end += size
+        self._examples[key] = _Place(self._end - 8 * point.size, point.shape)
 
     def _go_on(self) -> None:
         """Open what an earlier run left."""
@@ -289,7 +319,7 @@ class ResultFiles:
         there = _read_examples(self.directory)
         for place, point in there.items():
             if place in known and self.keys[known[place]] in self._store:
-                self._examples[known[place]] = point
+                self._found[known[place]] = point
         self._labels = {int(row["index"]): row["label"] for row in self.done.values()}
 
     def _rewrite_table(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -299,27 +329,36 @@ class ResultFiles:
         writer.writerows([_cell(entry.get(c)) for c in COLUMNS] for entry in records)
         write_whole(self.directory / ROWS_CSV, text.getvalue().encode())
 
-    def _write_examples(self) -> None:
+    def _write_examples(self, journal: IO[bytes]) -> None:
         """x, y and index: the file can be given to `frown certify` as data. And frame, where
-        frames moved alone; no y where the question is about no labels."""
+        frames moved alone. Read from the journal one by one: all of them may be large."""
+        began = time.monotonic()
+        journal.flush()
         order = sorted(
             (key if isinstance(key, tuple) else (key, -1), key) for key in self._examples
         )
-        examples = [np.asarray(self._examples[key]) for _, key in order]
         index, frame = np.array([place for place, _ in order], dtype=np.int64).reshape(-1, 2).T
-        more: dict[str, Any] = {"frame": frame} if (frame >= 0).any() else {}
-        labels = [self._labels[int(i)] for i in index]
-        if None not in labels:
-            more["y"] = np.array(labels, dtype=np.int64)
-        file = BytesIO()
-        np.savez(
-            file,
-            x=np.stack(examples) if examples else np.empty((0, 0)),
-            index=index,
-            **more,
-        )
-        write_whole(self.directory / COUNTEREXAMPLES, file.getbuffer())
-        self._written = time.monotonic()
+        arrays = {"y": np.array([self._labels[int(i)] for i in index], np.int64), "index": index}
+        if (frame >= 0).any():
+            arrays["frame"] = frame
+        places = [self._examples[key] for _, key in order]
+        shape = places[0].shape if places else (0,)
+        if any(place.shape != shape for place in places):
+            raise ValueError("counterexamples of several shapes")
+        with (
+            whole(self.directory / COUNTEREXAMPLES) as file,
+            ZipFile(file, "w") as archive,
+        ):
+            with archive.open("x.npy", "w", force_zip64=True) as stream:
+                about = {"descr": "<f8", "fortran_order": False, "shape": (len(places), *shape)}
+                np.lib.format.write_array_header_1_0(stream, about)
+                for place in places:
+                    stream.write(os.pread(journal.fileno(), place.size, place.start))
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as stream:
+                    np.lib.format.write_array(stream, array, allow_pickle=False)
+        now = time.monotonic()
+        self._rewrite = now + max(_REWRITE_SECONDS, _REWRITE_SHARE * (now - began))
 
 
 def save_results(result: Certification, folder: Path, *, force: bool = False) -> Path:

@@ -2,24 +2,33 @@
 
 `instances.csv` has lines of a network, a query and a time limit, with paths relative to it. Results
 are lines as the competition of verifiers writes them: category, network, query, seconds of
-preparation, verdict, seconds. What the results hold already is not run again.
+preparation, verdict, seconds. Answers are kept in a `Store`, by the contents of the files: what is
+there is not run again, unless it came to nothing and there is more time now.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
+from frown import __version__
+from frown.certification.folder import reported, write_whole
 from frown.certification.verdict import ANSWERS
-from frown.errors import InvalidInput, OutputError
+from frown.errors import InvalidInput
+from frown.jobs.runner import run
+from frown.jobs.store import Row, Store, key_of
 
 GRACE = 10.0  # seconds beyond its limit after which a process is ended
+STORE = ".frown"  # behind the results' name: the folder of their store
 LONGEST = 600.0  # seconds where neither line nor option has a limit
 
 
@@ -71,26 +80,104 @@ def read_instances(path: Path, most: float | None) -> list[Instance]:
 def run_instances(
     path: Path, results: Path, most: float | None, tell: Callable[[str], None]
 ) -> None:
-    """Answer all instances of a file that `results` does not have yet; each is told of, and in the
-    end how many got which verdict. Raises InvalidInput and OutputError."""
+    """Answer all instances of a file that are not answered yet; each is told of, and in the end how
+    many got which verdict.
+
+    Answers are in a store beside `results`, which is written anew from it after each. Raises
+    InvalidInput, and OutputError where a file cannot be written or another run is writing it.
+    """
     instances = read_instances(path, most)
-    done = dict(_done(results))
-    for one in instances:
-        key = one.network, one.query
-        if key not in done:
+    folder = results.with_name(results.name + STORE)
+    if os.path.lexists(results) and not os.path.lexists(folder):
+        raise InvalidInput(
+            f"{results} is there already, and not of a run to go on with; choose another --results"
+        )
+    with Store(folder, {"command": "verify", "version": __version__}) as store:
+        _Answering(path.parent, instances, results, store, tell).run()
+
+
+class _Answering:
+    """A run over instances."""
+
+    def __init__(
+        self,
+        folder: Path,
+        instances: Sequence[Instance],
+        results: Path,
+        store: Store,
+        tell: Callable[[str], None],
+    ) -> None:
+        digests: dict[str, str] = {}
+        self.folder, self.results, self.store, self.tell = folder, results, store, tell
+        self.instances = instances
+        self.keys = [_key(folder, one, digests) for one in instances]
+
+    def run(self) -> None:
+        left = {
+            key: one
+            for key, one in zip(self.keys, self.instances, strict=True)
+            if not _settled(self.store.get(key), one)
+        }
+        self._write()
+        keys = {one: key for key, one in left.items()}
+
+        def work(one: Instance, keep: Callable[[Sequence[tuple[str, Row]]], None]) -> None:
             began = time.monotonic()
-            verdict = _answered(path.parent, one)
-            took = time.monotonic() - began
-            row = [one.family, one.network, one.query, "0", verdict, f"{took:.3f}"]
-            try:
-                with results.open("a", newline="", encoding="utf-8") as file:
-                    csv.writer(file, lineterminator="\n").writerow(row)
-            except OSError as error:
-                raise OutputError(f"{results} cannot be written: {error.strerror}") from None
-            done[key] = verdict
-            tell(f"{verdict:9} {took:8.2f} s  {one.network}  {one.query}")
-    for line in summary([(one.family, done[one.network, one.query]) for one in instances]):
-        tell(line)
+            verdict = _answered(self.folder, one)
+            took = round(time.monotonic() - began, 3)
+            keep([(keys[one], {"verdict": verdict, "seconds": took, "timeout": one.timeout})])
+
+        run(list(left.values()), work, self._keep, self)
+        pairs = zip(self.keys, self.instances, strict=True)
+        for line in summary([(one.family, self.store[key]["verdict"]) for key, one in pairs]):
+            self.tell(line)
+
+    def begin(self, tasks: Sequence[Instance]) -> None:
+        """Nothing is told before an answer."""
+
+    def start(self, task: Instance) -> None:
+        """Nothing is told before an answer."""
+
+    def finish(self, task: Instance) -> None:
+        """Its row was told of."""
+
+    def kept(self, task: Instance, rows: Sequence[tuple[str, Row]]) -> None:
+        for _, row in rows:
+            took = row["seconds"]
+            self.tell(f"{row['verdict']:9} {took:8.2f} s  {task.network}  {task.query}")
+
+    def _keep(self, rows: Sequence[tuple[str, Row]]) -> None:
+        self.store.append(dict(rows))
+        self._write()
+
+    def _write(self) -> None:
+        """Write the answers as the competition has them."""
+        text = StringIO(newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        for key, one in zip(self.keys, self.instances, strict=True):
+            if key in self.store:
+                row = self.store[key]
+                known = (one.family, one.network, one.query, "0")
+                lines.writerow([*known, row["verdict"], f"{row['seconds']:.3f}"])
+        with reported("write", self.results):
+            write_whole(self.results, text.getvalue().encode())
+
+
+def _key(folder: Path, one: Instance, digests: dict[str, str]) -> str:
+    """The key of an instance: its names, and the contents of its files."""
+    for name in (one.network, one.query):
+        if name not in digests:
+            file = folder / name
+            digests[name] = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    named = {"network": one.network, "query": one.query}
+    return key_of({**named, "files": [digests[one.network], digests[one.query]]})
+
+
+def _settled(row: Row | None, one: Instance) -> bool:
+    """True if an answer stands: one that more time would not change, or that had as much."""
+    if row is None:
+        return False
+    return row["verdict"] in ("sat", "unsat") or row["timeout"] >= one.timeout
 
 
 def summary(verdicts: list[tuple[str, str]]) -> Iterator[str]:
@@ -102,19 +189,6 @@ def summary(verdicts: list[tuple[str, str]]) -> Iterator[str]:
     for family in families:
         count = Counter(v for f, v in verdicts if f == family)
         yield " ".join([f"{family:{wide}}", *(f"{count[w]:9}" for w in words)])
-
-
-def _done(results: Path) -> Iterator[tuple[tuple[str, str], str]]:
-    if not results.exists():
-        return
-    try:
-        with results.open(newline="", encoding="utf-8") as file:
-            for k, row in enumerate(csv.reader(file), 1):
-                if len(row) != 6 or row[4] not in (*ANSWERS, "error"):
-                    raise InvalidInput(f"{results}, line {k}: not a line of results")
-                yield (row[1], row[2]), row[4]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{results} cannot be read: {error}") from None
 
 
 def _answered(folder: Path, one: Instance) -> str:
