@@ -56,7 +56,7 @@ def rows_of(
                 # smaller radius is proved as well, and below `end` nothing speaks against it.
                 radius, whole = float(np.nextafter(end, 0.0)), False
                 held = held and radius > 0
-            status = _status(radius, whole, held, end, asked)
+            status = status_of(radius, whole, held, end, asked)
         elif bool(admitted[n]):
             if end > 0:
                 status = "unknown"  # too close to a tie for this precision
@@ -133,7 +133,9 @@ def _rivals(wanted: Property, n: int) -> list[int]:
     return list(range(wanted.clauses))
 
 
-def _status(radius: float, whole: bool, held: bool, broken: float, eps: float | None) -> str:
+def status_of(radius: float, whole: bool, held: bool, broken: float, eps: float | None) -> str:
+    """The status of a row with a proved radius: `whole` if it is all of the valid range, `held`
+    if the property is proved there, `eps` the one that was asked about."""
     if eps is not None:
         if held and (radius >= eps or (whole and radius > 0)):
             return "certified"

@@ -271,6 +271,53 @@ def test_what_no_certificate_proves_is_withdrawn(
     assert first.remark.startswith("nothing is proved: ") and said in first.remark
 
 
+@pytest.mark.parametrize("asked", [None, 0.5])
+@pytest.mark.parametrize("provisional", [False, True])
+def test_no_row_says_more_than_its_certificate(
+    spread: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    alone: list[Row],
+    asked: float | None,
+    provisional: bool,
+) -> None:
+    """Not by its status, and not where a worker says that it was cut short."""
+    monkeypatch.setattr(InProcess, "trusted", False)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        def change(outcome: Outcome) -> Outcome:
+            said = "robust" if asked is None else "certified"
+            rows = tuple(replace(row, status=said, level="checked") for row in outcome.rows)
+            if provisional:
+                rows = tuple(replace(row, radius=9.0) for row in rows)
+            return replace(outcome, rows=rows, provisional=provisional)
+
+        return changed(messages, change)
+
+    search = None if asked is None else frown.At(asked)
+    result, _ = spread(lying, proof="checked", search=search)
+    assert max(row.radius for row in alone) < 0.5
+    for row in result.rows:
+        if provisional or asked is not None:
+            assert row.radius == 0 and row.status in ("unknown", "falsified")
+        else:
+            assert (row.status, row.level) == ("certified", "checked") and row.radius > 0
+
+
+def test_nothing_is_checked_that_was_not_asked_for(
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InProcess, "trusted", False)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        return changed(
+            messages,
+            lambda o: replace(o, rows=tuple(replace(r, level="checked") for r in o.rows)),
+        )
+
+    result, _ = spread(lying)
+    assert {row.level for row in result.rows} == {"rigorous"}
+
+
 def test_a_counterexample_that_is_none_is_dropped(
     spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, alone: list[Row]
 ) -> None:

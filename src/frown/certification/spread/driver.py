@@ -347,7 +347,7 @@ class SharedRun:
 
     def _vetted(self, outcome: Outcome) -> Outcome:
         """An outcome as the driver keeps it; meanwhile workers get their orders."""
-        if outcome.provisional:  # cut short, or the driver's own
+        if outcome.provisional and not self.vetting.wary:  # cut short, or the driver's own
             return replace(outcome, certificates={})
         regions, rows, points = self.problem.regions, [], dict(outcome.counterexamples)
         for n, row in zip(outcome.places, outcome.rows, strict=True):

@@ -8,16 +8,18 @@ on nothing that they say: what no certificate proves is withdrawn, and counterex
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frown.bounds.arithmetic.minima import farthest
 from frown.bounds.work import Clock
 from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates
 from frown.certification.procedure import Procedure
 from frown.certification.results import Row
-from frown.certification.rows import classes_of
+from frown.certification.rows import classes_of, status_of
 from frown.certification.statement import input_digest
 from frown.problem.problem import Problem
 
@@ -52,6 +54,8 @@ class Vetting:
             or row.method != self.procedure.method.name
         ):
             return self.nothing(n, "its worker answered another question")
+        if not self.trusted and row.level == "checked":
+            row = replace(row, level="rigorous")  # until it is checked here
         if self.wary:
             row = self._replayed(n, row, point)
         if self.certificates is None:
@@ -95,7 +99,8 @@ class Vetting:
             return replace(row, certificate=file.name)
         refused = kept.refused(file, self.problem, n, row.radius, self.clock)
         if refused is None:
-            row = replace(row, level="checked", certificate=file.name)
+            status = row.status if self.trusted else self._proved_status(n, row)
+            row = replace(row, status=status, level="checked", certificate=file.name)
         elif self.wary or refused == OTHER:
             row = self._withdrawn(n, row, refused)
         else:
@@ -104,6 +109,15 @@ class Vetting:
         if not row.certificate or kept.passing:
             file.unlink(missing_ok=True)
         return replace(row, certificate="") if kept.passing else row
+
+    def _proved_status(self, n: int, row: Row) -> str:
+        """The status that follows from a radius, whatever a worker made of it."""
+        regions, exact = self.problem.regions.take(np.array([n])), self.procedure.exact
+        assert exact is not None
+        whole = row.radius >= float(farthest(regions.on(exact.graph))[0])
+        end = inf if row.broken is None else row.broken
+        asked = None if regions.radius is None else float(regions.radius[0])
+        return status_of(row.radius, whole, True, end, asked)
 
     def _withdrawn(self, n: int, row: Row, why: str) -> Row:
         """The row without what it claims to have proved."""
