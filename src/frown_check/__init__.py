@@ -7,7 +7,7 @@ in docs/checker.md. Modules import only what stands before them:
     errors, files, balls, guesses, curves, functions, lines, graph, region    the proof
     container                                                                 the certificate's file
     model                                                                     the ONNX file
-    replay, checker                                                           the verdict
+    deviations, tree, replay, checker                                         the verdict
     data, shown                                                               what is printed
 
 `model` alone knows ONNX, and `checker` alone calls it. It returns a `Network`: nodes of five kinds

@@ -21,7 +21,7 @@ from frown_check.balls import Array, Index
 from frown_check.errors import Refused, refuse_if
 from frown_check.region import MOST_FEATURES, Region
 
-MAGIC = {b"FROWNC01": 1, b"FROWNC02": 2}  # which format follows
+MAGIC = {b"FROWNC01": 1, b"FROWNC02": 2, b"FROWNC03": 3}  # which format follows
 MOST_HEADER = 16 * 2**20
 MOST_PAYLOAD = 2**30
 MOST_ROWS = 2**24  # of all steps, of all cases that repeat them, and of a tree
@@ -67,6 +67,7 @@ class Rows:
     levels: int = 0  # slopes are codes from 1 to this, 0: none; or 0: they are numbers
     multipliers: Multipliers | None = None
     factors: Array | None = None  # (rows,) >= 0, of what is assumed
+    curvatures: NDArray[Any] | None = None  # (tables, slots), or (tables, sites in `over`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
 def _parts(content: bytes, most_payload: int) -> tuple[int, dict[str, Any], bytes]:
     refuse_if(not content, "the file is empty")
     refuse_if(content[:6] != b"FROWNC", "not a certificate")
-    refuse_if(content[:8] not in MAGIC, "not a certificate of version 1 or 2, which are read here")
+    refuse_if(
+        content[:8] not in MAGIC, "not a certificate of version 1, 2 or 3, which are read here"
+    )
     refuse_if(len(content) < 20, "the certificate is cut off")
     (length,) = struct.unpack_from("<I", content, 8)
     if length > MOST_HEADER or 12 + length + 8 > len(content):
@@ -372,8 +375,8 @@ class _Reader:
 
     def _step(self, step: Any, sites: tuple[Site, ...]) -> Rows:
         names = "site over neuron side table slopes" + " multipliers" * (self.version > 1)
-        if self.version > 1 and type(step) is dict and "factors" in step:
-            names += " factors"
+        factored = self.version > 1 and type(step) is dict and "factors" in step
+        names += " factors" * factored + " curvatures" * (self.version > 2)
         site, over, neuron, side, table, slopes, *more = _fields(step, names, "a step")
         at = _whole(site, 0, len(sites) - 1, "a step's site")
         given, given_sides = (
@@ -386,6 +389,8 @@ class _Reader:
         neurons, sides = given.astype(np.int64), given_sides.astype(np.int64)
         if len(neurons) and (neurons.max() >= sites[at].size or sides.max() > 1):
             raise Refused(f"a row of {sites[at].name} has no such neuron or side")
+        if self.version > 2 and not factored:
+            more.insert(1, None)
         return self._rows(at, over, neurons, sides, table, slopes, sites[:at], *more)
 
     def _count(self, rows: int) -> None:
@@ -393,9 +398,11 @@ class _Reader:
         refuse_if(self.rows > MOST_ROWS, f"the steps have more than {MOST_ROWS} rows")
 
     def _final(self, final: Any, sites: tuple[Site, ...], count: int) -> Rows:
-        over, table, slopes = _fields(final, "over table slopes", "final")
+        names = "over table slopes" + " curvatures" * (self.version > 2)
+        over, table, slopes, *more = _fields(final, names, "final")
         rows = np.arange(count)
-        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites)
+        none = (None, None)
+        return self._rows(None, over, rows, np.zeros_like(rows), table, slopes, sites, *none, *more)
 
     def _rows(
         self,
@@ -408,6 +415,7 @@ class _Reader:
         earlier: tuple[Site, ...],
         multipliers: Any = None,
         factors: Any = None,
+        curvatures: Any = None,
     ) -> Rows:
         places, width = self._over(over, earlier)
         given = self.array(table, ("u4",), "table")
@@ -418,13 +426,23 @@ class _Reader:
         if slopes is None:
             if (tables != NO_TABLE).any():
                 raise Refused("a row names a table of slopes, but there are none")
+            refuse_if(curvatures is not None, "there are curvatures, but no slopes")
             return Rows(at, places, neurons, sides, tables, None, 0, lifts, shares)
         found = self.array(slopes, SLOPES, "slopes")
         if found.ndim != 3 or found.shape[1] not in (1, 2) or found.shape[2] != width:
             raise Refused(f"slopes have shape {found.shape}, not (tables, 1 or 2, {width})")
         if ((tables >= found.shape[0]) & (tables != NO_TABLE)).any():
             raise Refused("a row names a table of slopes that is not there")
-        return Rows(at, places, neurons, sides, tables, found, 0, lifts, shares)
+        bends = None
+        if curvatures is not None:
+            refuse_if(lifts is not None, "rows with multipliers do not bend")
+            bends = self.array(curvatures, SLOPES, "curvatures")
+            if bends.shape not in ((len(found), width), (len(found), len(places))):
+                raise Refused(
+                    f"curvatures have shape {bends.shape}, not one for each slope or site"
+                )
+            refuse_if(not (bends >= 0).all(), "a curvature is below 0")
+        return Rows(at, places, neurons, sides, tables, found, 0, lifts, shares, bends)
 
     def _over(self, over: Any, earlier: tuple[Site, ...]) -> tuple[tuple[int, ...], int]:
         """Sites at which rows bring slopes, and the number of their entries."""
@@ -471,6 +489,8 @@ class _Reader:
         lists = tuple(self._pass(steps, sites, literals) for steps in _list(passes, "passes"))
         assumed = any(steps and steps[0].site is None for steps in lists)
         refuse_if(assumed and not assumes, "a pass assumes what has no level")
+        bent = any(step.curvatures is not None for steps in lists for step in steps)
+        refuse_if(bent, "rows of a tree do not bend")
         which = np.full(nodes, -1)
         if own is not None:
             named = self.array(own, ("u4",), "the tree's passes").astype(np.int64)

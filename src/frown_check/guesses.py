@@ -7,11 +7,14 @@ one that is infinite or NaN nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from frown_check.balls import Array, horner
 
 HALVINGS = 60  # in the search for a multiplier
+BLOCK, DEPTH = 4, 14  # of the space in which an eigenvalue is looked for
 
 # -- slopes where a certificate brings none: below and above ------------------------------------
 
@@ -109,3 +112,60 @@ def held(w: Array, scale: Array, towards: Array, radius: float, p: float) -> Arr
         kept = np.minimum(gain, large if p == 1 else large * room ** (p - 1))
         found = np.where(kept >= gain * (1 - 1e-15), w, np.sign(w) * kept / scale)
     return np.where(np.isfinite(found), found, 0.0)
+
+
+# -- ellipsoids -----------------------------------------------------------------------------------
+
+
+def gains(terms: Sequence[Array]) -> list[float]:
+    """Factors g of terms F_j, with sum g^-2 <= 1: 1 / g^2 in proportion to their norms."""
+    if len(terms) == 1:
+        return [1.0]
+    sizes = [_norm(t) for t in terms]
+    least = 1e-9 * sum(sizes) + 1e-300
+    sizes = [s if s > least else least for s in sizes]
+    whole = sum(sizes) * (1 + 1e-9)
+    return [float(np.sqrt(whole / s)) for s in sizes]
+
+
+def _norm(factor: Array) -> float:
+    """The norm of a matrix, give or take some percent."""
+    if not min(factor.shape) or not np.isfinite(factor).all():
+        return 0.0
+    x = np.random.default_rng(0).normal(size=(len(factor), BLOCK))
+    for _ in range(2):
+        x = factor @ (factor.T @ (x / max(float(np.abs(x).max()), 1e-300)))
+    return float(np.linalg.norm(factor.T @ np.linalg.qr(x)[0], 2))
+
+
+def eigenvalues(matrix: Array) -> Iterator[float]:
+    """Numbers above the largest eigenvalue of a symmetric matrix, the nearest ones first."""
+    n = len(matrix)
+    if n == 0:
+        yield 0.0
+        return
+    if not np.isfinite(matrix).all():
+        return
+    if n <= BLOCK * DEPTH:
+        top = float(np.linalg.eigvalsh(matrix)[-1])
+    else:
+        x: Array = np.random.default_rng(0).normal(size=(n, BLOCK))
+        basis = []
+        for _ in range(DEPTH):
+            x = np.asarray(np.linalg.qr(matrix @ x)[0], dtype=np.float64)
+            basis.append(x)
+        space = np.linalg.qr(np.concatenate(basis, 1))[0]
+        top = float(np.linalg.eigvalsh(space.T @ (matrix @ space))[-1])
+    top = max(top, 0.0) + 1e-14 * float(np.abs(matrix.diagonal()).sum()) + 1e-300
+    yield top * 1.001
+    for k in range(40):
+        yield top * 1.004 * 1.01**k
+
+
+def root(matrix: Array) -> Array | None:
+    """A matrix C with C C^T near a symmetric one; None where that has negative eigenvalues."""
+    try:
+        found: Array = np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return None
+    return found

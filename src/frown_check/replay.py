@@ -15,7 +15,8 @@ any multiplier m
     a f(z) >= a (s z + t) + m z - max(m l, m u)
 
 with the intercept t of `lines` and the box [l, u] of z, and (a s + m) rounded is taken for a s + m,
-at the price of the rounding times the largest |z|. At the input the region's minimum ends it.
+at the price of the rounding times the largest |z|. Over an l_2 ball rows may bend there, which
+`deviations` proves. At the input the region's minimum ends it.
 
 A tree with a level e is about one clause, and proves it by contradiction: in its cases with an
 assumption, and in those below them, only such x count at which no literal of the clause exceeds e.
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -46,7 +48,9 @@ from frown_check.balls import (
     up,
 )
 from frown_check.container import INPUT, NO_TABLE, Certificate, Floats, Rows, Tree
+from frown_check.deviations import Deviations, bent_below
 from frown_check.errors import Refused, refuse_if
+from frown_check.functions import Function
 from frown_check.graph import Affine, Apply, Edge, Network
 from frown_check.lines import Frame, Mask
 from frown_check.region import Region, least_products
@@ -88,6 +92,14 @@ class Replay:
         low, high = self.region.box
         self.root = Cases(np.zeros(1, dtype=bool), {0: (low[None], high[None])})
         self._compare()
+
+    @cached_property
+    def deviations(self) -> Deviations:
+        """Those over the region, by the boxes of the root."""
+        point = self.region.centre[None]
+        middle = Cases(np.zeros(1, dtype=bool), {0: (point, point)})
+        self._forward(middle, ())
+        return Deviations(self.graph, self.order, self.region, self.root.boxes, middle.boxes, CHUNK)
 
     def _compare(self) -> None:
         """The certificate's sites are the network's, one by one."""
@@ -401,11 +413,12 @@ class Replay:
                 continue
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
-                own = m = None
+                own = m = bend = None
                 if i in slots:
                     own = _own(rows, chunk, slots[i], form.mid >= 0, cases.frames[i], case)
                     m = _dense(rows, chunk, slots[i])
-                parts, shift = self._lines(cases, case, i, form, own, m)
+                    bend = self._bend(rows, chunk, i, slots[i])
+                parts, shift = self._lines(cases, case, i, form, own, m, bend)
             else:
                 assert isinstance(node.op, Affine)
                 parts, shift = node.op.backward(form)
@@ -435,8 +448,10 @@ class Replay:
         form: Ball,
         own: Array | None,
         m: Array | None,
+        bend: Array | None,
     ) -> tuple[list[Ball], Ball | None]:
-        """Replace a site's outputs by lines: coefficients of its inputs, and constants."""
+        """Replace a site's outputs by lines, or what bends below them: coefficients of its inputs,
+        and constants."""
         a, below = form.mid, form.mid >= 0
         lower, upper, at_lower, at_upper = (_of(x, case) for x in cases.rule[i])
         slope = np.where(below[..., None], lower, upper)
@@ -471,7 +486,38 @@ class Replay:
         # `terms` are rounded products.
         price = price + up(rounding(1) * np.abs(terms).sum(1), n + 4)
         flat = Ball(coef.reshape(len(a), -1))
+        if bend is not None:
+            constant = add(constant, Ball(self._gain(i, a, flat.mid, bend, terms)))
         return [flat], add(constant, Ball(np.zeros(len(a)), up(price, 2)))
+
+    def _gain(self, i: int, a: Array, back: Array, bend: Array, terms: Array) -> Array:
+        """(rows,) what curvatures add to constants that are sums of these terms; 0 where that is
+        nothing."""
+        known, function = self.deviations.at(i), self._site(i)[0].function
+        assert isinstance(function, Function)
+        at, edge = known.index, self._site(i)[1]
+        low, high = (edge.read(end)[0, at] for end in self.root.boxes[edge.node])
+        w = bend[:, at]
+        used, positive = w > 0, np.where(w > 0, w, 1.0)
+        found = bent_below(function, (low, high), a[:, at], back[:, at], positive, known.centre[at])
+        more = add(Ball(np.where(used, found, 0.0)), Ball(np.where(used, -terms[:, at], 0.0)))
+        gain = add(total(more, len(at)), Ball(up(known.most(w), 1) * -0.5))
+        least = down(gain.mid - gain.radius)
+        return np.where(least > 0, least, 0.0)
+
+    def _bend(self, rows: Rows, chunk: Index, i: int, slots: slice) -> Array | None:
+        """The rows' curvatures at one site; None where no row has any."""
+        if rows.curvatures is None:
+            return None
+        tables = rows.table[chunk]
+        has, place = tables != NO_TABLE, self.sites.index(i)
+        if rows.curvatures.shape[1] == len(rows.over):
+            column = rows.over.index(place)
+            slots = slice(column, column + 1)
+        picked = rows.curvatures[np.where(has, tables, 0), slots].astype(np.float64)
+        found = np.where(has[:, None], picked, 0.0)
+        size = self.certificate.sites[place].size
+        return np.broadcast_to(found, (len(chunk), size)) if found.any() else None
 
 
 def _of(x: Array, case: Index | None) -> Array:

@@ -244,7 +244,7 @@ def test_what_is_wrong_with_a_file_is_said(net: Path, proofs: Path, tmp_path: Pa
     for content, reason in (
         (b"", "the file is empty"),
         (b"hello, this is a text", "not a certificate"),
-        (b"FROWNC07" + whole[8:], "not a certificate of version 1 or 2, which are read here"),
+        (b"FROWNC07" + whole[8:], "not a certificate of version 1, 2 or 3, which are read here"),
     ):
         (tmp_path / "c.frown").write_bytes(content)
         shown = call("check", tmp_path / "c.frown", "--model", net, code=1).stdout

@@ -21,12 +21,14 @@ from frown.bounds.ellipsoid import may_bend
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Request
 from frown.graph.box import Box
+from frown.methods.frown.curved import further, pays
 from frown.methods.frown.network import Frown
 from frown.problem.region import Region
 from frown.relax import Abs, Clip, LeakyRelu, Relu, Sigmoid
 from frown.relax.curvature import least, pieces
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Rule
+from frown_check import check
 
 OPS = (Relu(), LeakyRelu(0.1), LeakyRelu(-0.5), Clip(-0.5, 1.0), Abs())
 
@@ -218,13 +220,15 @@ def network(path: Path) -> Path:
     return path
 
 
-def test_bent_rows_prove_larger_radii_without_certificates(tmp_path: Path) -> None:
-    model = frown.load(network(tmp_path / "net.onnx"))
+def test_bent_rows_prove_larger_radii(tmp_path: Path) -> None:
+    """Unasked, in a convolutional network; their certificates are accepted, and never below."""
+    path = network(tmp_path / "net.onnx")
+    model = frown.load(path)
     x = np.random.default_rng(0).uniform(size=(2, 1, 10, 10)).astype(np.float32)
     y = np.concatenate([model.run(one[None]).argmax(1) for one in x])
     ball = frown.Ball(x, norm=2)
-    straight = frown.certify(model, ball, y, method="frown").rows
-    bent = frown.certify(model, ball, y, method=Frown(curved=True)).rows
+    straight = frown.certify(model, ball, y, method=Frown(curved="never")).rows
+    bent = frown.certify(model, ball, y, proof=frown.Rigorous(tmp_path / "proofs")).rows
     assert {row.level for row in bent} == {"rigorous"}
     ratio = [b.radius / s.radius for b, s in zip(bent, straight, strict=True)]
     assert min(ratio) >= 1 and np.mean(ratio) > 1.1
@@ -232,11 +236,32 @@ def test_bent_rows_prove_larger_radii_without_certificates(tmp_path: Path) -> No
         step = np.random.default_rng(n).normal(size=(500, *x.shape[1:])).astype(np.float32)
         step /= np.sqrt((step**2).sum((1, 2, 3), keepdims=True))
         assert (model.run(x[n] + step * row.radius * 0.999).argmax(1) == y[n]).all()
-    kept = frown.certify(
-        model, ball, y, method=Frown(curved=True), proof=frown.Rigorous(tmp_path / "proofs")
-    ).rows
-    assert all("certificates and execution know none" in row.remark for row in kept)
-    assert [row.radius for row in kept] == pytest.approx([r.radius for r in straight], rel=1e-6)
+    files = sorted((tmp_path / "proofs").rglob("*.frown"))
+    assert [file.read_bytes()[:8] for file in files] == [b"FROWNC03"] * 2
+    for file, row in zip(files, bent, strict=True):
+        verdict = check(file, path)
+        assert verdict.accepted, verdict.reason
+        assert verdict.claim is not None and verdict.claim.radius == row.radius
+
+
+def test_rows_bend_unasked_where_it_pays(tmp_path: Path) -> None:
+    """In convolutional networks; not in dense ones, with a time limit or for execution."""
+    model = frown.load(network(tmp_path / "net.onnx"))
+    region = zoo.region(zoo.mlp(Relu()), 2.0)
+    dense = Plan(zoo.mlp(Relu()))
+    assert further(Frown(), dense, region) is None
+    assert further(Frown(curved="always"), dense, region) is not None
+    assert pays(Frown(), Plan(model.graph)) and not pays(Frown(group=0), Plan(model.graph))
+    x = np.random.default_rng(0).uniform(size=(1, 1, 10, 10)).astype(np.float32)
+    ball = frown.Ball(x, norm=2)
+    straight = frown.certify(model, ball, method=Frown(curved="never")).rows[0].radius
+    executed = frown.Rigorous(execution="float32")
+    for options in ({"machine": frown.Machine(seconds=30)}, {"proof": executed}):
+        row = frown.certify(model, ball, **options).rows[0]
+        assert row.radius == pytest.approx(straight, rel=1e-2)
+        assert "bent" not in row.remark
+    asked = frown.certify(model, ball, method=Frown(curved="always"), proof=executed).rows[0]
+    assert "rows were not bent: proofs of execution know none" in asked.remark
 
 
 def test_smooth_networks_and_other_norms_stay_straight() -> None:

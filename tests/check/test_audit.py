@@ -22,7 +22,7 @@ ROOT = Path(frown_check.__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checker.md"
 # A module may import those before it; what decides a verdict is the proof.
 PROOF = ["errors", "files", "balls", "guesses", "curves", "functions", "lines", "graph", "region"]
-VERDICT = ["tree", "replay", "checker"]
+VERDICT = ["deviations", "tree", "replay", "checker"]
 ORDER = [*PROOF, "container", "model", *VERDICT, "data", "shown", "bundle", "__init__", "__main__"]
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| (\d+) \|", re.M)
 
@@ -97,12 +97,12 @@ def test_the_page_counts_the_lines_as_they_are() -> None:
         assert abs(said[name] - lines(path)) <= max(3, lines(path) // 10), (name, lines(path))
 
 
-def test_what_decides_is_little_more_than_a_thousand_lines() -> None:
+def test_what_decides_can_be_read_in_an_afternoon() -> None:
     free = {"guesses.py", "curves.py", "functions.py"}  # choices, and tables of enclosures
     core = {f"{name}.py" for name in [*PROOF, *VERDICT]} - free
-    assert sum(lines(files()[name]) for name in core) <= 1400
+    assert sum(lines(files()[name]) for name in core) <= 1700
     printed = {"data.py", "shown.py", "bundle.py", "__main__.py"}  # before and after the verdict
-    assert sum(lines(p) for name, p in files().items() if name not in printed) <= 3750
+    assert sum(lines(p) for name, p in files().items() if name not in printed) <= 4100
 
 
 def test_the_page_names_tests_that_exist() -> None:

@@ -40,7 +40,7 @@ class Draft:
     payload: Payload
 
     def file(self) -> bytes:
-        version = 2 if self.header.get("format") == 2 else 1
+        version = {2: 2, 3: 3}.get(self.header.get("format"), 1)
         return seal(json.dumps(self.header).encode(), bytes(self.payload.data), version)
 
 

@@ -56,6 +56,15 @@ def slopes(draft: Draft, rng: Rng) -> None:
         rows["slopes"] = draft.payload.put(clipped, kind)
 
 
+def curvatures(draft: Draft, rng: Rng) -> None:
+    rows = _any([r for r in _rows(draft) if r.get("curvatures") is not None], rng)
+    if rows is not None:
+        values = array(draft, rows["curvatures"]).astype(np.float64)
+        with np.errstate(all="ignore"):
+            mixed = np.nan_to_num(_mixed(values, rng) * 10.0 ** rng.integers(-4, 4), nan=0.0)
+        rows["curvatures"] = draft.payload.put(np.clip(np.abs(mixed), 0.0, 1e300), "f8")
+
+
 def all_slopes(draft: Draft, rng: Rng) -> None:
     for _ in range(8):
         slopes(draft, rng)
@@ -237,6 +246,7 @@ def nudge(draft: Draft, rng: Rng) -> None:
 CHANGES: dict[str, Change] = {
     "slopes": slopes,
     "all slopes": all_slopes,
+    "curvatures": curvatures,
     "shared": shared,
     "no shared": no_shared,
     "lanes": lanes,

@@ -176,6 +176,8 @@ def proved(base: Base, s: Statement, loaded: frown.Model, net: Any) -> bool:
     ranged = np.isfinite(s.lower).all()
     model = loaded.normalised(s.mean, s.std)
     asked = {"norm": norm, "scale": s.scale, **options}
+    if "curved" in base.kind.options:
+        asked["curved"] = base.kind.options["curved"]
     if ranged:
         asked["bounds"] = (s.lower, s.upper)
 

@@ -572,7 +572,8 @@ def of_sample(step: ReplayedRows, n: int) -> ReplayedRows | None:
         slopes = {i: (t[mine] if len(t) > 1 else t).float() for i, t in step.slopes.items()}
     lifts = {i: t[mine].float() for i, t in step.multipliers.items()}
     factors = None if step.factors is None else step.factors[mine]
-    return ReplayedRows(step.target, step.rows.take(mine), slopes, lifts, factors)
+    bends = {i: t[mine] for i, t in step.curvatures.items() if bool(t[mine].any())}
+    return ReplayedRows(step.target, step.rows.take(mine), slopes, lifts, factors, bends)
 
 
 @dataclass(frozen=True, eq=False)

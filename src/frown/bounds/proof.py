@@ -79,6 +79,11 @@ class Proof(ABC):
         return False
 
     @property
+    def bends(self) -> bool:
+        """True if rows bend. Proofs that do are not joined with others."""
+        return False
+
+    @property
     def alone(self) -> bool:
         """True if every row has slopes of its own: none along the rule's comes before it."""
         return False
@@ -168,6 +173,13 @@ class Proofs:
         own = proof.take(every)
         for k, n in enumerate(sample.tolist()):
             self.kept[n] = own, k
+
+    def alike(self, sample: Tensor) -> list[Tensor]:
+        """These samples, those whose proofs bend apart from the others."""
+        kept = [self.kept.get(n) for n in sample.tolist()]
+        bent = torch.tensor([one is not None and one[0].bends for one in kept], dtype=torch.bool)
+        bent = bent.to(sample.device)
+        return [part for part in (sample[~bent], sample[bent]) if len(part)]
 
     def of(self, sample: Tensor) -> Proof | None:
         """The proofs of these samples in order, blank where there is none; None: there are none."""

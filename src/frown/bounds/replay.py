@@ -50,6 +50,7 @@ class ReplayedRows:
     slopes: dict[int, Tensor] | None
     multipliers: dict[int, Tensor] = field(default_factory=dict)  # of nodes that have some
     factors: Tensor | None = None  # (rows,) of a halfspace that holds what is left of the region
+    curvatures: dict[int, Tensor] = field(default_factory=dict)  # (rows, entries), likewise
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class Replay:
             choice = proof.choose(
                 self.plan, Request(target, coef, rows, self.region, nodes.relaxed)
             )
-        slopes, multipliers = None, dict[int, Tensor]()
+        slopes, multipliers, curvatures = None, dict[int, Tensor](), dict[int, Tensor]()
         if choice is None:
             ruled = Ruled(nodes, target, charges)
             form = charged_form(charges, target, coef, ruled.through, ruled.rest)
@@ -250,6 +251,7 @@ class Replay:
             guided = Guided(nodes, target, choice, index, charges, least, bent)
             form = charged_form(charges, target, coef, guided.through, guided.rest)
             slopes, multipliers = guided.slopes, guided.multipliers
+            curvatures = guided.curvatures
         factors = None
         if self.given is not None and self.given.half is not None:
             form, factors = self._tilted(form, rows.sample, self.given.half.rows(rows.sample))
@@ -258,7 +260,7 @@ class Replay:
                 for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
                     shape = self.fixed[i].lines.slopes.lower.shape
                     slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
-            self.record(ReplayedRows(target, rows, slopes, multipliers, factors))
+            self.record(ReplayedRows(target, rows, slopes, multipliers, factors, curvatures))
         return form
 
     def _tilted(

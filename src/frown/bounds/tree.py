@@ -380,6 +380,10 @@ class Branched(Proof):
     def wide(self) -> bool:
         return self.root.wide
 
+    @property
+    def bends(self) -> bool:
+        return self.root.bends
+
     def take(self, index: Tensor) -> Branched:
         return Branched(self.root.take(index), tuple(self.trees[n] for n in index.tolist()))
 

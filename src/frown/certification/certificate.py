@@ -1,7 +1,7 @@
 """Certificates: what a replay used, as one file per input that an independent checker can verify.
 
 A certificate holds the claim, the region, slopes and trees of cases; docs/certificate.md describes
-both formats.
+all formats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from frown.problem.problem import Problem, Regions
 from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
 
-MAGIC = {1: b"FROWNC01", 2: b"FROWNC02"}
+MAGIC = {1: b"FROWNC01", 2: b"FROWNC02", 3: b"FROWNC03"}
 NO_TABLE = NO_PASS = 0xFFFFFFFF
 
 
@@ -73,8 +73,8 @@ class Recorder:
     ) -> bytes:
         """The certificate of the replay's n-th sample, and of trees that were replayed over it.
 
-        A label that wins in a ball, without trees, makes a file of format 1; all else one of
-        format 2.
+        A label that wins in a ball, without trees, makes a file of format 1, rows that bend one of
+        format 3; all else one of format 2.
         """
         payload = Payload()
         mine = [part for step in self.steps if (part := of_sample(step, n)) is not None]
@@ -83,6 +83,8 @@ class Recorder:
         final = [part for part in mine if part.target == output]
         plain = isinstance(problem.property, LabelWins) and not problem.regions.box
         version = 1 if plain and not trees else 2
+        if any(part.curvatures for part in mine):
+            version = 3
         header: dict[str, Any] = {
             "format": version,
             "producer": f"frown {__version__}",
@@ -96,10 +98,14 @@ class Recorder:
             "steps": sorted(steps, key=lambda s: int(s["site"])),
             "final": self._final(final, payload),
         }
-        if version == 2:
+        if version > 1:
             over = self._over(output)
             header["trees"] = [self._tree(tree, over, payload) for tree in trees]
             header["steps"] = [{**step, "multipliers": None} for step in header["steps"]]
+        if version < 3:
+            passes = [steps for tree in header.get("trees", ()) for steps in tree["passes"]]
+            for rows in (*header["steps"], header["final"], *(s for own in passes for s in own)):
+                rows.pop("curvatures", None)  # an assumption has none
         text = json.dumps(header, allow_nan=False).encode()
         packed = zlib.compress(bytes(payload.data), 6)
         sizes = struct.pack("<I", len(text)), struct.pack("<Q", len(payload.data))
@@ -151,7 +157,7 @@ class Recorder:
         `lifted`, with their multipliers."""
         node = self.plan.graph.nodes[step.target]
         entries = torch.arange(node.size, dtype=torch.float64).view(1, *node.shape)
-        slopes, found = None, []
+        slopes, bends, found = None, None, []
         for k, i in enumerate(self.plan.nonlinear):
             if self.plan.sources[i] != step.target:
                 continue
@@ -162,6 +168,7 @@ class Recorder:
                 continue
             if step.slopes is not None and slopes is None:
                 slopes = payload.put(*_stored(self._table([step])))
+                bends = self._curvatures([step], payload)
             table = np.full(len(row), NO_TABLE) if slopes is None else row.numpy()
             found.append(
                 {
@@ -177,6 +184,7 @@ class Recorder:
                 found[-1]["multipliers"] = self._lifts(step, row, payload)
                 if step.factors is not None:
                     found[-1]["factors"] = payload.put(step.factors[row].numpy(), "f4")
+            found[-1]["curvatures"] = None if lifted else bends
         return found
 
     def _lifts(
@@ -198,13 +206,32 @@ class Recorder:
         count = sum(len(part.rows) for part in parts)
         if any(part.slopes is None for part in parts):
             none = payload.put(np.full(count, NO_TABLE), "u4")
-            return {"over": [], "table": none, "slopes": None}
+            return {"over": [], "table": none, "slopes": None, "curvatures": None}
         condition = torch.cat([part.rows.neuron for part in parts]).numpy()
         return {
             "over": self._over(self.plan.graph.output),
             "table": payload.put(np.argsort(condition), "u4"),
             "slopes": payload.put(*_stored(self._table(parts))),
+            "curvatures": self._curvatures(parts, payload),
         }
+
+    def _curvatures(self, parts: list[ReplayedRows], payload: Payload) -> dict[str, Any] | None:
+        """Every row's curvatures at the nodes before its target: one per node where its entries
+        have the same, else one per entry; None: no row bends."""
+        if not any(part.curvatures for part in parts):
+            return None
+        tables = []
+        for part in parts:
+            below = self.plan.below(part.target)
+            sizes = [self.plan.graph.nodes[self.plan.graph.nodes[i].inputs[0]].size for i in below]
+            none = torch.zeros(len(part.rows), 1, dtype=torch.float64)
+            columns = [part.curvatures.get(i, none) for i in below]
+            pairs = zip(columns, sizes, strict=True)
+            tables.append([c.expand(-1, n) for c, n in pairs])
+        nodes = [torch.cat(same) for same in zip(*tables, strict=True)]
+        if all(bool((c == c[:, :1]).all()) for c in nodes):
+            nodes = [c[:, :1] for c in nodes]
+        return payload.put(torch.cat(nodes, 1).numpy(), "f4")
 
     def _over(self, target: int) -> list[int]:
         place = {i: k for k, i in enumerate(self.plan.nonlinear)}

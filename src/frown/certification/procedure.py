@@ -103,7 +103,7 @@ class Procedure:
             work = self.machine.work(clock, taken.enter_context(pool_of(pool)))
             execution = proof.execution or "" if isinstance(proof, Rigorous) else ""
             after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")
-            straight = self.certified or bool(execution)
+            straight = bool(execution)
             searcher = Searcher(
                 self.model, self.plan, method, self.tol, self.single, work, after, straight
             )

@@ -325,6 +325,16 @@ class _Replays:
         """Put what holds of radii beyond those tried before into `proved`, with its `margins`."""
         single = self.problem.regions.radius is not None
         waiting = ((radius > self.tried) & (radius > self.proved)).nonzero().flatten()
+        for alike in [waiting] if self.proofs is None else self.proofs.alike(waiting):
+            self._try(alike, radius, single)
+        self._fall_back(radius)
+        if single:
+            self._points()
+        if self.prover.certificates:
+            self._economise(single)
+
+    def _try(self, waiting: Tensor, radius: Tensor, single: bool) -> None:
+        """Put what holds of these samples' radii into `proved`, from the largest on."""
         failed = _Failed.none(radius)
         for attempt in _ONE_RADIUS if single else _DEPLOYED if self.prover.execution else _TRIES:
             if not len(waiting):
@@ -338,11 +348,6 @@ class _Replays:
             self._keep(waiting, found, good, trial)
             failed = failed.then(waiting, trial, found.margins)
             waiting = waiting[~good & (self.proved[waiting] < trial)]
-        self._fall_back(radius)
-        if single:
-            self._points()
-        if self.prover.certificates:
-            self._economise(single)
 
     def _fall_back(self, radius: Tensor) -> None:
         """Fall back to the proof before a closing method, and to CROWN's own lines at CROWN's

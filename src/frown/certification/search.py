@@ -28,6 +28,7 @@ from frown.graph.affine import Conv
 from frown.graph.box import Box
 from frown.methods.crown import Crown, CrownIbp, Fixed
 from frown.methods.frown.curved import further
+from frown.methods.frown.network import Frown
 from frown.problem.options import Option, check_options
 from frown.problem.property import positive
 from frown.read.model import Model
@@ -151,7 +152,7 @@ class Searcher:
     single: bool  # whether one radius is asked about
     work: Work
     proofs: float = 0.0  # what follows a search: 0 nothing, 1 a proof, more with its check
-    straight: bool = False  # whether proofs must do without curvatures, as those of certificates
+    straight: bool = False  # whether proofs must do without curvatures, as those of execution
 
     @property
     def base(self) -> Fixed:
@@ -321,10 +322,14 @@ class RadiusSearch:
         costlier = further(method, plan, region)
         if costlier is None or self._proofs is None or self._clock.expired():
             return
+        unasked = isinstance(method, Frown) and method.curved == "auto"
+        if unasked and (self._of.straight or self._clock != NO_LIMIT):
+            return  # what follows may take longer than there is time
         if self._of.straight:
             for n in self._begun.right.tolist():
-                self._remarks[n] = "rows were not bent: certificates and execution know none"
+                self._remarks[n] = "rows were not bent: proofs of execution know none"
             return
+        self._pace, self._took = 0.0, []  # proofs take longer as well
         self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
         before, limit, single = self._bracket, self._begun.limit, self._of.single
         self._bracket = before.onwards()

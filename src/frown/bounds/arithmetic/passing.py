@@ -77,6 +77,7 @@ class Guided:
     deviations: Deviations | None = None  # where rows may bend
     slopes: dict[int, Tensor] = field(default_factory=dict)  # that were used; NaN: the rule's
     multipliers: dict[int, Tensor] = field(default_factory=dict)  # likewise, where there are any
+    curvatures: dict[int, Tensor] = field(default_factory=dict)  # (rows, entries) that gained
     coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
 
     def __post_init__(self) -> None:
@@ -145,6 +146,8 @@ class Guided:
             good = more > cost
             gain[own] = torch.where(good, more, 0.0)
             charge[own] = torch.where(good, cost, 0.0)
+        if bool((gain > 0).any()):
+            self.curvatures[i] = bend * (gain > 0)[:, None]
         return gain, charge
 
     def rest(self) -> list[Tensor]:

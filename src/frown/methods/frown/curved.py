@@ -23,12 +23,13 @@ from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
 from frown.bounds.method import Bounds, Method, every
 from frown.bounds.patches import Part, parts, shared
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Choice, Proof, Request, State
+from frown.bounds.proof import Choice, Request, State
 from frown.bounds.rows import Rows, one_hot, unstable
 from frown.bounds.rows import pieces as pieces_of
 from frown.bounds.rows import rounded as rounded_size
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Clock, Work
+from frown.graph.affine import Conv
 from frown.graph.box import Box
 from frown.methods.crown import crown_box, crown_literals
 from frown.methods.frown.network import Frown, FrownProof, FrownState, Key, Tables, joined
@@ -43,6 +44,7 @@ TIGHT = 0.5  # of what a literal has at the centre is little
 CERTAIN = 1.004  # times an estimate of an eigenvalue is taken for it
 VECTORS, SHARP = 4, 30.0  # of the largest eigenvalues, and how far their mean is from the largest
 COLD, WARM, DEPTH = 10, 1, 12  # products with a matrix that improve them
+MOST = 8192  # neurons of networks in which rows bend unasked
 _NOISE = 1e-2
 
 
@@ -334,11 +336,26 @@ class Curved(Method):
 
 
 def further(method: Method, plan: Plan, region: Region) -> Curved | None:
-    """The method that goes on from FROWN's radii; None: it was not asked for, or rows cannot
-    bend."""
-    if not isinstance(method, Frown) or not method.curved or not may_bend(plan, region):
+    """The method that goes on from FROWN's radii; None: it was not asked for, does not pay, or rows
+    cannot bend."""
+    if not isinstance(method, Frown) or method.curved == "never" or not may_bend(plan, region):
+        return None
+    if method.curved == "auto" and not pays(method, plan):
         return None
     return Curved(method.lines)
+
+
+def pays(method: Frown, plan: Plan) -> bool:
+    """True if rows are likely to gain much by bending, in seconds rather than minutes.
+
+    That is in convolutional networks, whose layers deviate from the centre in far more directions
+    than one ball can reach; not where neurons share slopes to save time.
+    """
+    convolved = any(isinstance(node.op, Conv) for node in plan.graph.nodes)
+    read = sum(
+        plan.graph.nodes[source].size for source in {plan.sources[i] for i in plan.nonlinear}
+    )
+    return convolved and read <= MOST and method.group == 1
 
 
 @dataclass(frozen=True)
@@ -497,12 +514,15 @@ class _Curved:
 class CurvedProof(FrownProof):
     """Slopes and curvatures, rounded to single precision."""
 
-    includes: ClassVar[bool] = True
     lines: Rule = field(default_factory=LeastArea)
 
     @property
     def rule(self) -> Rule:
         return self.lines
+
+    @property
+    def bends(self) -> bool:
+        return True
 
     def take(self, index: Tensor) -> CurvedProof:
         return CurvedProof(
@@ -518,10 +538,6 @@ class CurvedProof(FrownProof):
 
     def blank(self, samples: int) -> CurvedProof:
         return CurvedProof(self.plan, self.method, Tables(samples), None, self.lines)
-
-    def include(self, other: Proof, samples: int) -> CurvedProof:
-        """Nothing of it: what straight rows prove is kept beside."""
-        return self.blank(samples)
 
     def state(self) -> State | None:  # type: ignore[override]
         """Nothing: where rounding breaks a proof, a smaller radius is tried."""

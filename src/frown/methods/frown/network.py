@@ -125,7 +125,10 @@ class Frown(Method):
         rule: CROWN's lines, where ascents start: "area" or "paper".
         steps: ascent steps at every radius; None: the default schedule.
         curved: go on with rows that bend, over l_2 balls and for piecewise linear activations:
-            radii of convolutional networks are up to three times as large, and take seconds each.
+            radii of convolutional networks are two to three times as large, and take seconds each.
+            "auto": where that pays, which is in convolutional networks of up to 8192 neurons,
+            unless neurons share slopes, time is limited or execution is covered; "always",
+            "never".
         ascent: all settings of the ascents.
 
     Raises InvalidInput for values that make no sense. Not for a quick look at a large network:
@@ -148,8 +151,12 @@ class Frown(Method):
         int | None, Option("steps of every ascent (default: as many as usually pay)", least=1)
     ] = None
     curved: Annotated[
-        bool, Option("let rows bend over l_2 balls: much larger radii, far slower, no certificates")
-    ] = False
+        str,
+        Option(
+            "rows that bend over l_2 balls: larger radii, slower (auto: where it pays)",
+            ("auto", "always", "never"),
+        ),
+    ] = "auto"
     ascent: Ascent = field(default_factory=Ascent)
 
     def __post_init__(self) -> None:
