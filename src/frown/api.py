@@ -292,6 +292,8 @@ class Question:
             raise InvalidInput(f"watch must be a frown.Watch, not {watch!r}")
         told = watch or Watch()
         clock = machine.clock(began) if isinstance(machine, Machine) else Clock()
+        if isinstance(machine, Machine) and machine.cluster is None:
+            machine = replace(machine, workers=machine.workers or 1)  # none unless asked for
         rows, found = dict[int, Row](), dict[Any, NDArray[np.float64]]()
 
         def take(outcome: Outcome) -> None:

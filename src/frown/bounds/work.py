@@ -164,7 +164,8 @@ class Machine:
         each: a time limit for every input, of which those of a batch share the sum.
         batch: inputs at a time; None: as many as memory allows, 64 at the most.
         workers: processes that share the inputs (or, of one input, the programs of `LP`), with one
-            thread each; None: as many as the process may use cores where that pays, else 1.
+            thread each; None: from Python this process alone, on a cluster one per CPU, on the
+            command line as many as the process may use cores where that pays.
         cluster: the address of a Ray cluster whose machines share the inputs, or "auto".
 
     Nothing but `seconds` and `each` changes a radius beyond rounding. Raises InvalidInput for

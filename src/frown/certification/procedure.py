@@ -32,9 +32,10 @@ from frown.read.model import Model
 
 CHECK = 4.0  # times as long as a proof is what a check of it is taken to last
 # Estimates of time, in seconds: of a product of a row with a weight and of a nonlinear node, by
-# fixed lines and by others, and of an input where a method takes one at a time.
+# fixed lines and by others; of an input where a method takes one at a time, at the most and for
+# every neuron.
 PRODUCT, NODE = (1.7e-10, 1.2e-9), (2e-3, 1e-2)
-SINGLY = 2.0
+SINGLY, NEURON = 2.0, 0.01
 WITHIN = 16  # positions of a convolution that a row of another one reaches
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -126,7 +127,8 @@ class Procedure:
         """A rough estimate of the time that one input takes, on one core."""
         method = self.method
         if method.singly or isinstance(method, Closing):
-            return SINGLY
+            neurons = sum(self.plan.graph.nodes[i].size for i in self.plan.nonlinear)
+            return float(min(SINGLY, getattr(method, "seconds", inf), NEURON * neurons))
         plan, products = self.plan, 0.0
         targets = {plan.sources[i] for i in plan.nonlinear}
         for target in (*(t for t in targets if plan.needs_rows(t)), plan.graph.output):

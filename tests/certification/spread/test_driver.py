@@ -369,3 +369,41 @@ def test_methods_of_a_script_are_refused_where_workers_are_asked_for(net: frown.
         frown.certify(net, Ball(X), method=method, machine=Machine(workers=2, batch=3))
     few = frown.certify(net, Ball(X), method=method, machine=Machine(batch=3))
     assert len(few.rows) == COUNT
+
+
+def test_only_the_command_line_takes_all_cores_unasked(
+    net: frown.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from frown.certification.procedure import Procedure
+    from frown.cli import app
+
+    made = list[int]()
+
+    def start(sent: bytes, count: int) -> InProcess:
+        made.append(count)
+        return InProcess(sent, count, as_it_is)
+
+    monkeypatch.setattr(driver, "Processes", start)
+    monkeypatch.setattr(driver, "cores", lambda: 3)
+    monkeypatch.setattr(Procedure, "seconds", lambda self: 5.0)
+    frown.certify(net, Ball(X), method="crown")
+    assert not made
+    np.save(tmp_path / "x.npy", X)
+    given = ["certify", str(net.path), str(tmp_path / "x.npy"), "--method", "crown", "-q"]
+    for more, count in ((), 3), (("--threads", "2"), None), (("--workers", "2"), 2):
+        made.clear()
+        shown = CliRunner().invoke(app, [*given, *more])
+        assert shown.exit_code == 0, shown.output
+        assert made == ([] if count is None else [count])
+
+
+def test_small_networks_take_little_time_by_any_method(net: frown.Model) -> None:
+    from frown.certification.attack import PGD
+    from frown.certification.procedure import Procedure
+    from frown.certification.prove import Rigorous
+
+    for method in (frown.Crown(), frown.LP(), frown.Branch(seconds=0.01)):
+        own = Procedure(net, method, Rigorous(), PGD(), Machine(), 0.01, False, True)
+        assert 0 < own.seconds() <= (0.01 if isinstance(method, frown.Branch) else 0.1)
