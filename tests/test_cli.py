@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from frown import api
 from frown.certification.run import _Run
-from frown.cli import app
+from frown.cli import app, importing
 from frown.jobs import files as result_files
 from frown.jobs.files import COLUMNS
 from onnx_models import model, node, saved, weights
@@ -441,3 +442,15 @@ def test_interrupt_keeps_the_rows_already_finished(net: Path, tmp_path: Path, x:
     assert about["state"] == "interrupted"
     assert about["rows"] == len(rows)
     assert (out / "counterexamples.npz").exists()
+
+
+def test_what_imports_make_is_no_garbage_to_look_through() -> None:
+    """Objects of an import are frozen, and the collector is on again, whatever happened."""
+    before = gc.get_freeze_count()
+    with pytest.raises(ValueError, match="inside"), importing():
+        assert not gc.isenabled()
+        raise ValueError("inside")
+    try:
+        assert gc.isenabled() and gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()

@@ -114,6 +114,30 @@ def test_a_box_between_two_floats_has_no_witness_in_them(net: Path) -> None:
     assert verdict.answer == "unknown"
 
 
+@pytest.mark.parametrize(("digits", "answer"), [("0.7098039388656616", "sat"), ("0.1", "unknown")])
+def test_inputs_fixed_at_the_digits_of_a_double_are_that_double(
+    net: Path, digits: str, answer: str
+) -> None:
+    """The first is what a number of single precision is written as, but not exactly that number;
+    the double that 0.1 is written for is none of single precision."""
+    number = np.float32(float(digits))
+    assert Fraction(float(number)) != Fraction(digits)
+    assert (float(number) == float(digits)) == (answer == "sat")
+    sides = f"(>= X_0 {digits}) (<= X_0 {digits}) (>= X_1 0) (<= X_1 1) (>= X_2 0) (<= X_2 1)"
+    query = parse_vnnlib(f"{HEAD}(assert (and {sides}))(assert (>= Y_0 -1e6))")
+    verdict = frown.verify(net, query, machine=frown.Machine(seconds=5))
+    assert verdict.answer == answer
+    (one,) = query.disjuncts
+    low, high = one.around(np.float64)
+    assert Fraction(low[0]) <= Fraction(digits) <= Fraction(high[0])
+    assert low[0] <= float(digits) <= high[0]
+    if verdict.witness is not None:
+        assert verdict.witness.x[0] == number
+        exact = [Fraction(float(v)) for v in verdict.witness.x]
+        assert not one.contains(exact) and one.contains(one.reading(exact))
+        assert one.reading(exact)[1:] == exact[1:]
+
+
 def test_a_query_of_no_inputs_is_unsatisfiable_and_of_others_refused(net: Path) -> None:
     never = parse_vnnlib(f"{HEAD}(assert {box(1, 0)})(assert (<= Y_0 0))")
     assert frown.verify(net, never).answer == "unsat"

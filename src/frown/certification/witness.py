@@ -2,6 +2,7 @@
 
 A witness is an input in the network's own element type. It counts when it lies in the box that was
 asked, exactly, and the outputs of the original model there satisfy the constraints, exactly.
+Inputs that are fixed at the digits of a double are that double.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Posed:
                 continue
             given, answered = _exact(x), _exact(y)
             for k, one in enumerate(self.query.disjuncts):
-                if one.satisfied(given, answered):
+                if one.satisfied(one.reading(given), answered):
                     return Witness(x, y.astype(self.element), k)
         return None
 

@@ -92,15 +92,45 @@ class Disjunct:
         return self.contains(x) and any(all(c.holds(x, y) for c in case) for case in self.cases)
 
     def around(self, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """The smallest box of such numbers that contains this one: what has to be proved."""
+        """The smallest box of such numbers that contains this one, and the doubles that fixed
+        inputs are written as: what has to be proved."""
         low = np.array([_rounded(v, dtype, -inf) for v in self.lower], dtype)
-        return low, np.array([_rounded(v, dtype, inf) for v in self.upper], dtype)
+        high = np.array([_rounded(v, dtype, inf) for v in self.upper], dtype)
+        for i in self._fixed():
+            written = float(self.lower[i])
+            low[i], high[i] = min(low[i], written), max(high[i], written)
+        return low, high
 
     def within(self, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """The largest box of such numbers in this one, where witnesses lie; empty (a lower end
-        above its upper one) where no such number lies between two bounds."""
+        above its upper one) where no such number lies between two bounds.
+
+        An input that is fixed may be written as a double that the type has, although its digits
+        stand for another number by a hair: then it is that double (`reading`).
+        """
         low = np.array([_rounded(v, dtype, inf) for v in self.lower], dtype)
-        return low, np.array([_rounded(v, dtype, -inf) for v in self.upper], dtype)
+        high = np.array([_rounded(v, dtype, -inf) for v in self.upper], dtype)
+        for i in self._fixed():
+            written = float(self.lower[i])
+            with np.errstate(over="ignore"):
+                if float(dtype(written)) == written:
+                    low[i] = high[i] = written
+        return low, high
+
+    def reading(self, x: Sequence[Fraction]) -> list[Fraction]:
+        """An input as the query has it: fixed ones that are the doubles they are written as have
+        the query's own numbers."""
+        found = list(x)
+        for i in self._fixed():
+            if found[i] == Fraction(float(self.lower[i])):
+                found[i] = self.lower[i]
+        return found
+
+    def _fixed(self) -> Iterator[int]:
+        """The inputs with one value, of a size that doubles have."""
+        for i, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
+            if low == high and abs(low) < 1e300:
+                yield i
 
     def property(self, outputs: int) -> LinearProperty:
         """A property, in double precision, that where it holds refutes the disjunct.

@@ -30,7 +30,7 @@ from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch
 from frown.methods.frown.network import Frown
-from frown.methods.lp.solvers import needed
+from frown.methods.lp.solvers import require
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -70,7 +70,7 @@ class Branch(Closing):
         self.inner.refuse(plan, p)
         if p in (1, inf) and passes(plan) is not None:
             for name in ("scipy", "highspy"):  # for pieces with nothing left to cut
-                needed(name)
+                require(name)
 
     def close(
         self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -300,11 +302,19 @@ def narrowed(problem: Constraints, costs: Array) -> tuple[Constraints, Array]:
 
 def needed(name: str) -> Any:
     """Import a solver's module, or raise InvalidInput that says what to install."""
-    import importlib
-
     try:
-        return importlib.import_module(name)
+        return import_module(name)
     except ModuleNotFoundError:
-        raise InvalidInput(
-            f"this method needs {name}, which is not installed: pip install 'frown[lp]'"
-        ) from None
+        raise _missing(name) from None
+
+
+def require(name: str) -> None:
+    """Raise InvalidInput where a solver's module is missing; nothing is imported."""
+    if find_spec(name) is None:
+        raise _missing(name)
+
+
+def _missing(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"this method needs {name}, which is not installed: pip install 'frown[lp]'"
+    )
