@@ -132,8 +132,16 @@ def test_boxes_are_rounded_out_and_witnesses_in_by_less_than_a_step(
     assert np.isinf(high[0]) or Fraction(float(high[0])) >= exact
     assert np.nextafter(low[0], dtype(np.inf)) >= high[0]
     first, last = one.within(dtype)
-    assert np.isinf(first[0]) or Fraction(float(first[0])) >= exact >= Fraction(float(last[0]))
-    assert (first[0] == last[0]) == (Fraction(float(last[0])) == exact)
+    double = float(number)
+    with np.errstate(over="ignore"):
+        such = float(dtype(double)) == double
+    if such and Fraction(repr(double)) == exact:
+        # Fixed at the shortest digits of such a number.
+        assert first[0] == last[0] == double and low[0] <= double <= high[0]
+        assert one.contains(one.reading([Fraction(double), Fraction(0)]))
+    else:
+        assert np.isinf(first[0]) or Fraction(float(first[0])) >= exact >= Fraction(float(last[0]))
+        assert (first[0] == last[0]) == (Fraction(float(last[0])) == exact)
     assert one.contains([exact, Fraction(float(last[1]))])
 
 

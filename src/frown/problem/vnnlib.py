@@ -105,8 +105,8 @@ class Disjunct:
         """The largest box of such numbers in this one, where witnesses lie; empty (a lower end
         above its upper one) where no such number lies between two bounds.
 
-        An input that is fixed may be written as a double that the type has, although its digits
-        stand for another number by a hair: then it is that double (`reading`).
+        An input that is fixed may be written as the shortest digits of a double that the type has,
+        which stand for another number by a hair: then it is that double (`reading`).
         """
         low = np.array([_rounded(v, dtype, inf) for v in self.lower], dtype)
         high = np.array([_rounded(v, dtype, -inf) for v in self.upper], dtype)
@@ -127,9 +127,9 @@ class Disjunct:
         return found
 
     def _fixed(self) -> Iterator[int]:
-        """The inputs with one value, of a size that doubles have."""
+        """The inputs with one value, written as the shortest digits of a double."""
         for i, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
-            if low == high and abs(low) < 1e300:
+            if low == high and abs(low) < 1e300 and Fraction(repr(float(low))) == low:
                 yield i
 
     def property(self, outputs: int) -> LinearProperty:
