@@ -342,6 +342,19 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(
             assert inside[follow]
 
 
+def test_searches_of_any_network_leave_time_for_the_replay() -> None:
+    """Where the replay of what is proved takes all that is left, nothing more is begun."""
+    graph = zoo.mlp(Tanh(), (3, 4, 4, 3), 0)
+    region, wanted = question(graph, 0, inf, 0.3)
+    for replayed in (True, False):
+        search = search_of(graph, region, wanted, 0.3)
+        search.replayed = replayed
+        search.inputs[0].proved, search.total, search.spent = 100, 1, 1.0
+        with torch.inference_mode():
+            news = next(search.run(region.centre))
+        assert (news.remark == "branching ran out of time") == replayed
+
+
 @pytest.mark.parametrize("p", [1, 2, 3, inf])
 @pytest.mark.parametrize("form", ["plain", "clipped", "scaled"])
 def test_what_is_assumed_tightens_boxes_of_all_layers(p: float, form: str) -> None:

@@ -43,12 +43,13 @@ from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxed, Rule
 
 BATCH = 48  # nodes that are bounded together
-STEPS = 6  # of every ascent in a node
+STEPS = 3  # of every ascent in a node
 FIRST = 0.02  # of a radius: the first step beyond what is proved
 FEW, GROWTH = 4, 2.0  # leaves that are next to nothing; times as many should be next
 HOPELESS = 4  # times as many nodes as a radius took before, and it is given up for a smaller one
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
+REPLAY = 1.5  # times as long as bounding it did, the replay of a node takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Input(Stage):
     open: list[TreeNode] = field(default_factory=list)
     closed: int = 0  # leaves
     visited: int = 0  # nodes, at the present radius
+    proved: int = 0  # nodes of the last proof
 
     def raised(self, limits: Limits) -> None:
         """Set the radius to try next; `done` where there is none. What a radius takes depends on
@@ -176,7 +178,8 @@ class SampleSearch:
             Input(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
             for n in range(len(region.radius))
         ]
-        self.total = 0
+        self.replayed = ends.replayed
+        self.total, self.spent = 0, 0.0  # nodes, and seconds in which they were bounded
         clean = property.margins(property.literals(plan.graph.apply(region.centre).flatten(1)))
         tiny = torch.finfo(clean.dtype).tiny
         self.slack = (SLACK * clean.amin(1)).clamp(min=tiny)  # (N,)
@@ -204,7 +207,9 @@ class SampleSearch:
         for own in self.inputs:
             self._next(own)
         try:
-            while time.process_time() < deadline and not self.work.clock.expired():
+            while not self.work.clock.expired():
+                if time.process_time() + self._replay() > deadline:
+                    break
                 active = [own for own in self.inputs if not own.done]
                 if not active:
                     break
@@ -217,6 +222,13 @@ class SampleSearch:
             if not own.done:
                 remark = "branching ran out of time"
                 yield Update(own.number, own.low, complete=False, remark=remark)
+
+    def _replay(self) -> float:
+        """Seconds that the replay of what is proved so far should take."""
+        if not self.replayed:
+            return 0.0
+        pace = self.spent / max(1, self.total)
+        return REPLAY * pace * sum(own.proved for own in self.inputs)
 
     def _bytes(self) -> int:
         """Roughly what nodes and their slopes take in memory."""
@@ -250,7 +262,9 @@ class SampleSearch:
             if len(batch) >= BATCH:
                 break
         if batch:
+            began = time.process_time()
             found = self._bound(batch, self.fine)
+            self.spent += time.process_time() - began
             self.total += len(batch)
             open_ = []
             for k, node in enumerate(batch):
@@ -331,6 +345,7 @@ class SampleSearch:
             return
         own.low = max(own.low, own.radius)
         own.seen.append((own.radius, max(1, own.closed)))
+        own.proved = sum(len(_preorder(own.trees[c])) for c in own.needed)
         yield Update(own.number, own.radius, self._proof(own))
         own.done = self.limits.single
         if not own.done:
