@@ -79,10 +79,13 @@ class Pointwise:
 
 
 class Tabulated:
-    """An expression with a table on [-32, 32]; point by point beyond."""
+    """An expression with a table on [-32, 32]; point by point beyond. Where it goes on bending
+    there, `steep` is about its derivative, for guesses."""
 
-    def __init__(self, expression: Expression) -> None:
-        self.beyond = Pointwise(expression, np.zeros_like)
+    def __init__(
+        self, expression: Expression, steep: Callable[[Array], Array] | None = None
+    ) -> None:
+        self.beyond, self.steep = Pointwise(expression, np.zeros_like), steep
         precise()
         rows, rests = [], []
         for k in range(-NODES, NODES + 1):
@@ -121,7 +124,11 @@ class Tabulated:
         return f, d
 
     def touch(self, slope: Array, low: Array, high: Array, bend: int) -> Array:
-        return guesses.touch_table(self.slope_coef, STEP, slope, low, high, bend)
+        found = guesses.touch_table(self.slope_coef, STEP, slope, low, high, bend)
+        far = np.maximum(np.abs(low), np.abs(high)) > NODES * STEP
+        if self.steep is None or not far.any():
+            return found
+        return np.where(far, guesses.touch_halving(self.steep, slope, low, high, bend), found)
 
 
 class Power:
@@ -159,10 +166,11 @@ def tabulated(name: str, *parameters: arb | float) -> Tabulated:
     exact = [part.man_exp() for p in parameters for part in (arb(p).mid(), arb(p).rad())]
     key = (name, *(int(n) for pair in exact for n in pair))
     if key not in TABLES:
-        TABLES[key] = Tabulated(EXPRESSIONS[name](*parameters))
+        TABLES[key] = Tabulated(EXPRESSIONS[name](*parameters), STEEP.get(name))
     return TABLES[key]
 
 
+STEEP: dict[str, Callable[[Array], Array]] = {"sin": np.cos, "cos": lambda z: -np.sin(z)}
 EXPRESSIONS: dict[str, Callable[..., Expression]] = {
     "sigmoid": lambda: lambda x: 1 / (1 + (-x).exp()),
     "tanh": lambda: lambda x: 1 - 2 / (1 + (2 * x).exp()),

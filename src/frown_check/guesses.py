@@ -7,7 +7,7 @@ one that is infinite or NaN nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -71,6 +71,17 @@ def touch_table(
             t = np.clip(np.where(np.isfinite(newton), t - newton, t), 0.0, step)
     touched: Array = (place - nodes) * step + t
     return touched
+
+
+def touch_halving(
+    derivative: Callable[[Array], Array], slope: Array, low: Array, high: Array, bend: int
+) -> Array:
+    """Halve [low, high], on which bend f' grows, until f' is about the slope."""
+    for _ in range(50):
+        middle = low / 2 + high / 2
+        left = bend * derivative(middle) < bend * slope
+        low, high = np.where(left, middle, low), np.where(left, high, middle)
+    return low
 
 
 def touch_power(n: int, slope: Array, low: Array, high: Array, bend: int) -> Array:

@@ -48,6 +48,17 @@ def test_names_go_from_the_file_to_the_rows(folder: Path, tmp_path: Path) -> Non
     assert "1 Bob" in report_from_files([out], tmp_path / "page.html").read_text()
 
 
+def test_words_that_do_not_name_every_output_are_refused(folder: Path, tmp_path: Path) -> None:
+    """A file with some of the classes would number them, and say so, as they are not."""
+    (tmp_path / "some.csv").write_text("age,mass,dose,kind\n0.6,1.5,0.25,malign\n")
+    given = ("certify", folder / "model.onnx", tmp_path / "some.csv", "--label-column", "kind")
+    shown = " ".join(command(*given, code=2).output.split())
+    assert "names 1 classes, and the model has 2" in shown and "--class-names" in shown
+    named = command(*given, "--class-names", "benign,malign", "--out", tmp_path / "out")
+    assert "classes: 0 = benign, 1 = malign" in named.stderr
+    assert rows(tmp_path / "out")[0]["label"] == 1
+
+
 def test_features_are_fixed_by_name_and_scaled_by_their_deviation(
     folder: Path, tmp_path: Path
 ) -> None:

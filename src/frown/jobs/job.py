@@ -106,6 +106,12 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     if data.y is None and _labelled(request):
         screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
     if data.classes and data.y is not None:
+        if len(data.classes) != max(2, model.classes):
+            raise InvalidInput(
+                f"{request.data.name} names {len(data.classes)} classes, and the model has "
+                f"{max(2, model.classes)}: say what outputs stand for, all of them and in their "
+                "order, with --class-names NAME,NAME,..."
+            )
         called = ", ".join(f"{k} = {plain(name)}" for k, name in enumerate(data.classes[:12]))
         screen.note(f"classes: {called}{', ...' if len(data.classes) > 12 else ''}")
     if isinstance(question.condition, Labels) and api.ends_in_sigmoid(model):
