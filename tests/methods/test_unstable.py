@@ -27,7 +27,7 @@ from frown.methods.branch.ascent import Bases, Leaves, intercepts
 from frown.methods.branch.passes import General, Passes, passes
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import flat
-from frown.methods.branch.unstable import Unstable, bands, unstable
+from frown.methods.branch.unstable import Unstable, unstable
 from frown.problem.property import LabelWins, other_classes
 from frown.problem.region import Region
 from frown.relax.piecewise import Relu
@@ -105,20 +105,6 @@ def test_leaves_have_the_bounds_of_the_whole_network(
     mine.bound()
     first, second = mine.where.point(mine.end, some), whole.where.point(whole.end, some)
     assert torch.allclose(graph.apply(first), graph.apply(second), atol=1e-6)
-
-
-@pytest.mark.parametrize("rows", [1, 7, 40])
-def test_bands_are_the_matrix(rows: int) -> None:
-    generator = torch.Generator().manual_seed(rows)
-    matrix = torch.randn(rows, 200, generator=generator)
-    place = torch.arange(200)[None] - 5 * torch.arange(rows)[:, None]
-    matrix = matrix * ((place >= 0) & (place < 12))
-    found = torch.zeros(3 + rows, 4 + 200)
-    blocks = bands(matrix, 3, 4)
-    for block in blocks:
-        found[block.rows, block.columns] += block.weight
-    assert torch.equal(found[3:, 4:], matrix)
-    assert not bool(found[:3].any()) and not bool(found[:, :4].any())
 
 
 def test_matrices_beyond_the_memory_are_not_made() -> None:

@@ -22,6 +22,7 @@ from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.rows import Rows
 from frown.bounds.tree import INPUT, NONE, Literals, Multipliers, Tree, source_entry
+from frown.bounds.unstable import UnstableRows
 from frown.bounds.walk import Given, walk
 from frown.errors import InvalidInput
 from frown.graph.box import Box, rows_of
@@ -35,6 +36,8 @@ from frown.relax.relaxation import LeastArea, Rule
 ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
 FURTHER = 8  # times that leaves are cut on ...
 FEW, FAILED = 32, 0.1  # ... if so many, or such a part of all, failed at the most
+FEW = 32  # leaves for which matrices are not worth while
+TOGETHER = 1 << 10  # cases that pass matrices at once
 CODES = 129  # places of a ReLU's slope between 0 and 1, which are exact numbers
 
 
@@ -96,10 +99,10 @@ def replay_tree(
     dense = _dense(root, sample, tree)
 
     def bound(which: Tensor) -> None:
-        for own in _bounded_rows(root, sample, tree, property, which, dense):
+        for own in _bounded_rows(root, sample, tree, property, which, dense, record):
             empty[own.at] |= own.crossed
             found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
-            if record:
+            if record and own.along is not None:
                 used.append(own.along)
 
     if doubts is not None and len(doubts):
@@ -145,7 +148,7 @@ class _BoundedRows:
     literal: Tensor
     bound: Tensor  # -inf where nothing is proved
     crossed: Tensor  # whether boxes cross: nothing is left of a node's region
-    along: AlongTree
+    along: AlongTree | None  # None: it was not to be recorded
 
 
 def _bounded_rows(
@@ -155,8 +158,12 @@ def _bounded_rows(
     property: Property,
     which: Tensor,
     dense: DenseRows | None,
+    record: bool = True,
 ) -> Iterator[_BoundedRows]:
     """Bound some of a tree's rows, batch by batch."""
+    if isinstance(dense, UnstableRows):
+        yield from _by_unstable(root, sample, tree, property, which, dense, record)
+        return
     for index in _batches(root, which):
         at, literal = tree.literals.node[index], tree.literals.literal[index]
         along = AlongTree.of(root, tree, index)
@@ -719,7 +726,65 @@ def _dense(root: Replay, sample: int, tree: Tree) -> DenseRows | None:
     if root.execution is not None or bool((tree.site[inner] < 0).any() | tree.point[inner].any()):
         return None
     runs = dense_runs(root.plan)
-    return None if runs is None else DenseRows(root, sample, runs)
+    if runs is not None:
+        return DenseRows(root, sample, runs)
+    if not _coded(root.plan) or len(tree.leaves) < FEW:
+        return None
+    places, slots = root.plan.slots(root.plan.graph.output)
+    starts = torch.tensor([part.start for part in places.values()])
+    cut = torch.zeros(slots, dtype=torch.bool)
+    cut[starts[tree.site[inner]] + tree.neuron[inner]] = True
+    found = UnstableRows(root, sample, cut)
+    return found if 32 * found.kept.size() <= root.work.memory else None
+
+
+def _by_unstable(
+    root: Replay,
+    sample: int,
+    tree: Tree,
+    property: Property,
+    which: Tensor,
+    dense: UnstableRows,
+    record: bool,
+) -> Iterator[_BoundedRows]:
+    """Bound some of a tree's rows with the matrices of unstable neurons; those with a multiplier
+    that is not one of a cut go the way of all others."""
+    places, slots = root.plan.slots(root.plan.graph.output)
+    starts = torch.tensor([part.start for part in places.values()])
+    kept = dense.kept.slots
+    place_of = torch.full((slots,), -1, dtype=torch.long)
+    place_of[kept] = torch.arange(len(kept))
+    column = torch.arange(slots)
+    if tree.literals.slots is not None:
+        column = torch.full((slots,), -1, dtype=torch.long)
+        column[tree.literals.slots] = torch.arange(len(tree.literals.slots))
+    column = column[kept]
+    usual = (dense.upper > -dense.lower).double()
+    for k in range(0, len(which), TOGETHER):
+        index = which[k : k + TOGETHER]
+        rows = tree.literals.take(index)
+        place, node, side = tree.cuts(rows.node)
+        cut = torch.zeros(len(kept), len(index), dtype=torch.float64)
+        cut[place_of[starts[tree.site[node]] + tree.neuron[node]], place] = side.double() * 2 - 1
+        lift, own = torch.zeros_like(cut), rows.multipliers
+        at = place_of[own.slot]
+        lift[at, own.row] = _short(own.value.float()).double()
+        if bool((at < 0).any() | (lift * cut > 0).any() | (lift.bool() & (cut == 0)).any()):
+            yield from _bounded_rows(root, sample, tree, property, index, None)
+            continue
+        given = _numbers(rows.slopes[:, column.clamp(min=0)], rows)
+        given = torch.where(column >= 0, given, torch.nan)
+        code = _code(given, usual)
+        slope = ((code - 1) / (CODES - 1)).T.contiguous()
+        coef = property.pick(sample * property.shape[1] + rows.literal)
+        const = property.const[sample, rows.literal].expand(len(index))
+        bound, used = dense.bound(coef, const, Held(cut, slope, lift))
+        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+        along = None
+        if record:
+            along = AlongTree.of(root, tree, index)
+            along.slopes[:, kept] = code.to(torch.uint8).mul_(used.T)
+        yield _BoundedRows(rows.node, rows.literal, bound, dense.crossed(cut), along)
 
 
 def _by_matrices(
@@ -742,6 +807,20 @@ def _by_matrices(
     bound, used = dense.bound(coef, const, Held(cut, slope, lift))
     along.slopes.copy_(code.to(torch.uint8).mul_(used.T))
     return bound, crossed
+
+
+def _numbers(slopes: Tensor, rows: Literals) -> Tensor:
+    """Slopes of some rows in double precision, NaN: the rule's."""
+    given = slopes.double()
+    if not rows.coded:
+        return given
+    return torch.where(given > 0, (given - 1) / max(1, rows.levels - 1), torch.nan)
+
+
+def _short(lifts: Tensor) -> Tensor:
+    """Multipliers in half precision, where that holds them."""
+    short = lifts.half().float()
+    return torch.where(short.isfinite(), short, lifts)
 
 
 def _coded(plan: Plan) -> bool:
@@ -768,15 +847,10 @@ class AlongTree(Proof):
     def of(cls, root: Replay, tree: Tree, index: Tensor) -> AlongTree:
         rows, plan = tree.literals.take(index), root.plan
         slots = plan.slots(plan.graph.output)[1]
-        given = rows.dense(slots).double()
-        if rows.coded:
-            if not _coded(plan):
-                raise InvalidInput("codes of slopes are read for ReLU alone")
-            share = (given - 1) / max(1, rows.levels - 1)
-            given = torch.where(given > 0, share, torch.nan)
-        dense = rows.multipliers.dense(len(index), slots).float()
-        short = dense.half().float()
-        lifts = torch.where(short.isfinite(), short, dense)
+        if rows.coded and not _coded(plan):
+            raise InvalidInput("codes of slopes are read for ReLU alone")
+        given = _numbers(rows.dense(slots), rows)
+        lifts = _short(rows.multipliers.dense(len(index), slots).float())
         return cls(root.proof.rule or LeastArea(), plan, given, lifts, _coded(plan))
 
     @property

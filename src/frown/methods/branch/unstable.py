@@ -16,40 +16,19 @@ matrices are stored as blocks along their bands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 
 import torch
 from torch import Tensor
 
 from frown.bounds.forms import Partial, descend, form_of
 from frown.bounds.plan import Plan
+from frown.bounds.unstable import CALL, Arriving, KeptNeurons, PulledBack
 from frown.graph.affine import Conv, ConvTranspose, Linear
 from frown.methods.branch.passes import Lines, Passes, Places, Where
 from frown.problem.region import Region
 
-BANDS = (1, 2, 4, 8, 16, 32)  # into which the rows of a matrix may be divided
-CALL = 20_000  # multiplications that take as long as calling a product for one leaf
 SLOWER = 4  # times a convolution's multiplications are slower than those of a product of matrices
-ROWS = 256  # rows that are extracted at once
-
-
-@dataclass(frozen=True)
-class Block:
-    """A dense part of a matrix from values (the input, then kept neurons) to what arrives."""
-
-    rows: slice
-    columns: slice
-    weight: Tensor  # (rows, columns)
-
-
-@dataclass(frozen=True)
-class Arriving:
-    """The affine functions that arrive at the kept neurons of a nonlinearity, or at the outputs."""
-
-    rows: slice
-    bias: Tensor  # (rows, 1)
-    blocks: tuple[Block, ...]
 
 
 class Unstable(Passes):
@@ -59,76 +38,39 @@ class Unstable(Passes):
 
     def __init__(self, plan: Plan, lower: Tensor, upper: Tensor, folded: bool) -> None:
         """Boxes are (slots of the plan,): of all neurons that the output depends on."""
-        self.plan, graph, output = plan, plan.graph, plan.graph.output
-        where, _ = plan.slots(output)
+        self.plan = plan
         active, open_ = lower >= 0, (lower < 0) & (upper > 0)
         keep = open_ if folded else open_ | active
-        order, parts, start = [], [], 0
-        for i, part in where.items():
-            (source,) = graph.nodes[i].inputs
-            kept = keep[part]
-            place = in_image_order(graph.nodes[source].shape)
-            mine = part.start + place[kept[place]]
-            order.append(mine)
-            parts.append(slice(start, start + len(mine)))
-            start += len(mine)
-        self.kept = torch.cat(order)
-        self.slots, self.heads, self.parts = start, graph.output_size, parts
-        self.pixels = in_image_order(graph.input_shape)
-        self.features = len(self.pixels)
-        passing = (active & ~keep).to(lower)
-        self.layers = []
-        for i, part in zip(where, parts, strict=True):
-            (source,) = graph.nodes[i].inputs
-            entries = self.kept[part] - where[i].start
-            self.layers.append(self._layer(source, entries, part, where, passing))
-        last = slice(start, start + graph.output_size)
-        every = torch.arange(graph.output_size)
-        self.layers.append(self._layer(output, every, last, where, passing))
+        self.neurons = KeptNeurons.of(plan, keep)
+        self.kept, self.pixels = self.neurons.slots, self.neurons.pixels
+        self.slots, self.features = len(self.kept), len(self.pixels)
+        self.heads, self.parts = plan.graph.output_size, list(self.neurons.parts)
+        self.passing = (active & ~keep).to(lower)
+        self.layers, _ = self.neurons.layers(self._pull)
 
-    def _layer(
-        self, node: int, entries: Tensor, rows: slice, where: dict[int, slice], passing: Tensor
-    ) -> Arriving:
-        """Pull the entries of a node back to kept neurons and to the input."""
-        plan, shape = self.plan, self.plan.graph.nodes[node].shape
-        size = self.plan.graph.nodes[node].size
-        matrices, biases = [], []
-        for begin in range(0, len(entries), ROWS):
-            some = entries[begin : begin + ROWS]
-            coef = passing.new_zeros(len(some), size)
-            coef[torch.arange(len(some)), some] = 1
-            row = passing.new_zeros(len(some), self.features + self.slots)
-            spread = passing.new_zeros(len(some), len(passing))
+    def _pull(self, node: int, entries: Tensor) -> PulledBack:
+        """Entries of a node, as functions of the input and of kept neurons."""
+        plan, count = self.plan, len(entries)
+        shape, size = plan.graph.nodes[node].shape, plan.graph.nodes[node].size
+        where, total = plan.slots(plan.graph.output)
+        coef = self.passing.new_zeros(count, size)
+        coef[torch.arange(count), entries] = 1
+        seen = coef.new_zeros(count, total)
 
-            def through(i: int, here: Tensor, spread: Tensor = spread) -> tuple[None, Tensor]:
-                part = where[i]
-                spread[:, part] = here.flatten(1)
-                below = here.flatten(1) * passing[part]
-                return None, below.view(len(here), *plan.graph.nodes[i].shape)
+        def through(i: int, here: Tensor) -> tuple[None, Tensor]:
+            seen[:, where[i]] = here.flatten(1)
+            below = here.flatten(1) * self.passing[where[i]]
+            return None, below.view(count, *plan.graph.nodes[i].shape)
 
-            start = Partial({node: coef.view(-1, *shape)}, coef.new_zeros(len(some)), node)
-            end = form_of(plan, descend(plan, node, start, through))
-            row[:, : self.features] = end.coef.flatten(1)[:, self.pixels]
-            row[:, self.features :] = spread[:, self.kept]
-            matrices.append(row)
-            biases.append(end.const)
-        if not matrices:
-            return Arriving(rows, passing.new_zeros(0, 1), ())
-        matrix, bias = torch.cat(matrices), torch.cat(biases)
-        sources = [slice(0, self.features)]
-        sources += [slice(self.features + p.start, self.features + p.stop) for p in self.parts]
-        blocks = [b for s in sources for b in bands(matrix[:, s], rows.start, s.start)]
-        return Arriving(rows, bias[:, None].contiguous(), tuple(blocks))
+        start = Partial({node: coef.view(-1, *shape)}, coef.new_zeros(count), node)
+        end = form_of(plan, descend(plan, node, start, through))
+        exact = torch.zeros_like(end.const)
+        return PulledBack(end.coef.flatten(1), seen[:, self.kept], end.const, exact)
 
     @property
     def work(self) -> int:
         """Multiplications of one leaf's row on its way back."""
-        return sum(b.weight.numel() + CALL // 8 for layer in self.layers for b in layer.blocks)
-
-    @property
-    def bytes(self) -> int:
-        """The memory of all matrices."""
-        return sum(4 * b.weight.numel() for layer in self.layers for b in layer.blocks)
+        return sum(b.weight.numel() + CALL for layer in self.layers for b in layer.blocks)
 
     def head(self, coef: Tensor) -> tuple[Tensor, Tensor]:
         return coef.T.contiguous(), coef.new_zeros(len(coef))
@@ -180,41 +122,6 @@ class Unstable(Passes):
         return z
 
 
-def in_image_order(shape: tuple[int, ...]) -> Tensor:
-    """The entries of a node, channels of a pixel together, pixels row by row."""
-    every = torch.arange(prod(shape)).view(shape)
-    return every.movedim(-3, -1).flatten() if len(shape) > 2 else every.flatten()
-
-
-def bands(matrix: Tensor, row: int, column: int) -> list[Block]:
-    """A matrix as dense blocks: consecutive rows, each from its first to its last column that is
-    not 0 in all of them. Numbers of blocks are tried; `row` and `column` are where it begins."""
-    if not matrix.numel():
-        return []
-    found = matrix != 0
-    some = found.any(1)
-    width = matrix.shape[1]
-    first = torch.where(some, found.to(torch.uint8).argmax(1), width)
-    last = torch.where(some, width - found.flip(1).to(torch.uint8).argmax(1), 0)
-    best, least = [slice(0, len(matrix))], inf
-    for count in BANDS:
-        size = -(-len(matrix) // count)
-        slices = [slice(a, min(a + size, len(matrix))) for a in range(0, len(matrix), size)]
-        cost = sum(
-            (s.stop - s.start) * max(0, int(last[s].max() - first[s].min())) + CALL // 8
-            for s in slices
-        )
-        if cost < least:
-            best, least = slices, cost
-    blocks = []
-    for s in best:
-        a, b = int(first[s].min()), int(last[s].max())
-        if a < b:
-            rows, columns = slice(row + s.start, row + s.stop), slice(column + a, column + b)
-            blocks.append(Block(rows, columns, matrix[s, a:b].contiguous()))
-    return blocks
-
-
 def plain_work(plan: Plan) -> int:
     """Multiplications of one row on its way back through the network as it is."""
     nodes, total = plan.graph.nodes, 0
@@ -256,13 +163,7 @@ def rough_bytes(plan: Plan, lower: Tensor, upper: Tensor, folded: bool) -> int:
     """The memory of the matrices before zeros are left out."""
     open_ = (lower < 0) & (upper > 0)
     keep = open_ if folded else open_ | (lower >= 0)
-    seen = plan.graph.nodes[0].size
-    total = 0
-    for part in plan.slots(plan.graph.output)[0].values():
-        count = int(keep[part].sum())
-        total += count * seen
-        seen += count
-    return 4 * total
+    return KeptNeurons.of(plan, keep).size() * lower.element_size()
 
 
 class UnstablePlaces(Places):
