@@ -102,7 +102,7 @@ class KeptNeurons:
         return total + self.plan.graph.output_size * seen
 
     def layers(self, pull: Callable[[int, Tensor], PulledBack]) -> tuple[list[Arriving], Tensor]:
-        """What arrives at every nonlinearity and at the outputs, and how far rows may be off;
+        """The functions that arrive at nonlinearities and outputs, and how far rows may be off;
         `pull(node, entries)` pulls entries of a node back."""
         graph, found, off = self.plan.graph, [], []
         where = self.plan.slots(graph.output)[0]
