@@ -141,7 +141,7 @@ class DenseRows:
         high = torch.addcmul(on, self.high, free)
         used = torch.zeros_like(held.cut, dtype=torch.bool)
         here = coef.T.contiguous()
-        account = Account(const)
+        account = RowAccount(const)
         for k in range(len(self.runs) - 1, 0, -1):
             here = self._affine(self.runs[k], here, account)
             part = self.parts[k - 1]
@@ -162,7 +162,7 @@ class DenseRows:
         account.charge += TINY * self.lost
         return self._lowest(here, account), used
 
-    def _affine(self, run: Run, here: Tensor, account: Account) -> Tensor:
+    def _affine(self, run: Run, here: Tensor, account: RowAccount) -> Tensor:
         """Coefficients before a run of affine operators, from those after it."""
         weights, n = self.root.arithmetic.weights, self.sample
         for node, op in reversed(run.steps):
@@ -178,7 +178,7 @@ class DenseRows:
                 here = here * factor[:, None]
         return here
 
-    def _lowest(self, here: Tensor, account: Account) -> Tensor:
+    def _lowest(self, here: Tensor, account: RowAccount) -> Tensor:
         """The least values of forms (neurons, rows) on what the first nonlinearity reads."""
         plan, region = self.root.plan, self.root.region
         if self._front is not None:
@@ -227,7 +227,7 @@ class DenseRows:
         return weight, norms, value, error, radius
 
 
-class Account:
+class RowAccount:
     """Constants of rows, and what rounding may take from them."""
 
     def __init__(self, const: Tensor) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charges, charged_form
 from frown.bounds.arithmetic.minima import enclosing, least
-from frown.bounds.dense import Account, DenseRows, Held
+from frown.bounds.dense import RowAccount, DenseRows, Held
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Blocks
@@ -239,7 +239,7 @@ class UnstableRows(DenseRows):
         used = torch.zeros_like(held.cut, dtype=torch.bool)
         features, count = len(self.kept.pixels), len(coef)
         every = coef.new_zeros(self.kept.values, count)
-        account = Account(const)
+        account = RowAccount(const)
         (arriving, off), (sizes, lost) = self.layers, self._sizes
         # A coefficient is a sum of at most so many products, in whatever order.
         share = gamma(len(sizes) + 8)
@@ -269,7 +269,7 @@ class UnstableRows(DenseRows):
         held: Held,
         free: Tensor,
         slopes: tuple[Tensor, Tensor],
-        account: Account,
+        account: RowAccount,
     ) -> Tensor:
         """Coefficients of what kept neurons read, from those of their outputs."""
         low, high = slopes
@@ -285,7 +285,7 @@ class UnstableRows(DenseRows):
         account.charge += (self.size[part].T @ found.abs().add_(lift))[0] * (8 * UNIT)
         return found
 
-    def _over_input(self, coef: Tensor, account: Account) -> Tensor:
+    def _over_input(self, coef: Tensor, account: RowAccount) -> Tensor:
         """The least values of forms (features, rows) over the region."""
         region = self.root.region
         if region.p == inf and region.split is None:
