@@ -26,7 +26,7 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.charged import Charges, charged_form
 from frown.bounds.arithmetic.minima import enclosing, least
-from frown.bounds.dense import RowAccount, DenseRows, Held
+from frown.bounds.dense import DenseRows, Held, RowAccount
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Blocks
