@@ -45,18 +45,73 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_steps_and_rates_fade_with_radii() -> None:
     ascent = Ascent()
-    steps, rates = zip(*(ascent.of_neurons(k, 20) for k in range(8)), strict=True)
+    steps, own = zip(*(ascent.of_neurons(k, 20) for k in range(8)), strict=True)
+    rates = [settings.rate for settings in own]
     assert steps[0] == ascent.steps and steps[-1] == ascent.more
     assert list(steps) == sorted(steps, reverse=True) and len(set(steps)) > 3
     assert list(rates) == sorted(rates, reverse=True) and rates[0] == ascent.rate
     assert rates[3] > rates[-1] == ascent.least * ascent.rate
-    assert ascent.of_margins(40)[1] == ascent.least * ascent.rate
+    assert ascent.of_margins(40)[1].rate == ascent.least * ascent.rate
     assert {ascent.of_margins(k)[0] for k in range(8)} == {ascent.steps}
     assert [Ascent(7, 7).of_neurons(k, 1)[0] for k in range(4)] == [7] * 4
     assert Ascent(1, 5).of_neurons(3, 9)[0] == 1  # never more than at the first radius
     # Along few layers there is little to find.
     assert [ascent.of_neurons(0, k)[0] for k in (1, 3, 9)] == [5, 7, 10]
     assert ascent.of_neurons(7, 1)[0] == ascent.more
+
+
+def test_neurons_of_wide_layers_get_few_large_steps() -> None:
+    ascent = Ascent()
+    steps, own = zip(*(ascent.of_wide_layer(k, 3) for k in range(6)), strict=True)
+    assert steps == (5, 3, 2, 1, 1, 1)
+    assert own[0].rate > ascent.rate and own[0].decay < ascent.decay
+    assert [settings.rate for settings in own] == sorted((s.rate for s in own), reverse=True)
+    assert [ascent.of_wide_layer(0, k)[0] for k in (1, 3, 6, 9, 60)] == [4, 5, 6, 7, 7]
+    assert ascent.glance.of_wide_layer(0, 3)[0] == 4
+    # Where every radius gets as many steps, so do wide layers; none where there are none.
+    assert [Ascent(9, 9).of_wide_layer(k, 3)[0] for k in range(3)] == [5] * 3
+    assert Ascent(0, 0).of_wide_layer(0, 3)[0] == 0
+    # Whoever says how many gets that many everywhere.
+    full = frown.Frown(steps=30).ascent
+    assert full.of_wide_layer(2, 3) == full.of_neurons(2, 3) and full.of_neurons(2, 3)[0] == 30
+
+
+@pytest.fixture(scope="module")
+def broad() -> tuple[Model, np.ndarray]:
+    torch.manual_seed(1)
+    layers: list[nn.Module] = []
+    for n in (30, 120, 120):
+        layers += [nn.Linear(n, 120), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Linear(120, 3)).eval()
+    for p in net.parameters():
+        p.data *= 1.6
+    x = np.random.default_rng(0).normal(size=(2, 30))
+    return frown.load(net, torch.from_numpy(x[:1]).float()), x
+
+
+def test_few_steps_in_wide_layers_keep_nearly_all_that_many_gain(broad, monkeypatch) -> None:
+    model, x = broad
+    taken: list[int] = []
+    real = network.optimise
+
+    def optimise(plan, rows, alpha, ascent, steps, clock):
+        taken.append(steps * len(rows.coef))
+        return real(plan, rows, alpha, ascent, steps, clock)
+
+    monkeypatch.setattr(network, "optimise", optimise)
+    found, cost = {}, {}
+    ball, margins = frown.Ball(x).at(0.06), [[1.0, -1, 0], [1, 0, -1], [0, 1, -1]]
+    for name, method in {
+        "crown": frown.Crown(),
+        "few": frown.Frown(),
+        "full": frown.Frown(steps=20),
+    }.items():
+        taken.clear()
+        found[name] = frown.bound(model, ball, margins, method=method).lower
+        cost[name] = sum(taken)
+    gain, whole = found["few"] - found["crown"], found["full"] - found["crown"]
+    assert (gain > 0).all() and gain.sum() > 0.95 * whole.sum() > 0
+    assert 3 * cost["few"] < cost["full"]
 
 
 @pytest.mark.parametrize("level", ["estimate", "rigorous"])

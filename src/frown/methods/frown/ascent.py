@@ -305,12 +305,15 @@ class Ascent:
     `steps` are taken at one radius alone, from CROWN's lines; where there are few layers of slopes,
     as many as layers and `shallow` more. Each radius of a search starts where the last one ended,
     and radii get closer: there are fewer and smaller steps, but at least `more`. Margins, which
-    decide, get all of them. A search's first radius is a guess, and gets no more than a `glance`.
+    decide, get all of them. The neurons of wide layers, where all the time would go, get `few`
+    steps, larger ones: most of what can be gained comes with these. A search's first radius is a
+    guess, and gets no more than a `glance`.
     """
 
     steps: int = 10
     more: int = 2
     shallow: int = 4
+    few: int = 4  # of neurons of wide layers; no fewer than `steps`: as many as all others
     rate: float = 0.25  # first step, in units of the slope range
     decay: float = 0.92  # of the rate, per step
     fade: float = 0.65  # of steps and rate, per radius
@@ -326,10 +329,11 @@ class Ascent:
         """
         if self.more >= self.steps:
             return self
-        return replace(self, steps=ceil(0.6 * self.steps), rate=1.2 * self.rate)
+        few = max(1, self.few - 1)
+        return replace(self, steps=ceil(0.6 * self.steps), few=few, rate=1.2 * self.rate)
 
-    def of_neurons(self, radii: int, layers: int | None = None) -> tuple[int, float]:
-        """The number of steps, and the first one's rate, for neurons of inner layers.
+    def of_neurons(self, radii: int, layers: int | None = None) -> tuple[int, Ascent]:
+        """The number of steps for neurons of inner layers, and their settings.
 
         It depends on the radii so far and on the layers of slopes (None: slopes that groups share,
         which are harder to find).
@@ -338,10 +342,24 @@ class Ascent:
         steps = min(self.steps, max(self.more, ceil(self.steps * faded)))
         if layers is not None and self.more < self.steps:
             steps = min(steps, layers + self.shallow)
-        return steps, self.rate * max(self.least, faded)
+        return steps, replace(self, rate=self.rate * max(self.least, faded))
 
-    def of_margins(self, radii: int) -> tuple[int, float]:
-        return self.steps, self.rate * max(self.least, self.fade ** (radii / 2))
+    def of_wide_layer(self, radii: int, layers: int) -> tuple[int, Ascent]:
+        """The number of steps for neurons of a layer that has many, and their settings.
+
+        The first steps are large, and sizes fall soon, as fits an ascent that ends early; along
+        many layers of slopes there are up to three steps more.
+        """
+        if self.few >= self.steps:
+            return self.of_neurons(radii, layers)
+        first = min(self.steps, self.few + min(3, layers // 3))
+        rate = 2 * self.rate * max(self.least, self.fade**radii)
+        steps = first if self.more >= self.steps else max(1, ceil(first * 0.5**radii))
+        return steps, replace(self, rate=rate, decay=0.75, momentum=0.3)
+
+    def of_margins(self, radii: int) -> tuple[int, Ascent]:
+        """The number of steps for margins, and their settings."""
+        return self.steps, replace(self, rate=self.rate * max(self.least, self.fade ** (radii / 2)))
 
 
 @dataclass(frozen=True, slots=True)

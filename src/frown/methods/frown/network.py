@@ -112,7 +112,8 @@ class FrownState(State):
         return FrownState(self.tables, sample if self.sample is None else self.sample[sample])
 
 
-ONCE = 30  # steps of every ascent where there is one region only
+ONCE = 20  # steps of every ascent, but those of wide layers, where there is one region only
+WIDE = 1 << 13  # slopes of a layer's neurons; of fewer, ascents cost calls more than arithmetic
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ class Frown(Method):
         group: neurons that share their slopes (0: a whole layer): cheaper on wide layers, looser.
         wide: search slopes beyond those of the tightest lines: slower, rarely tighter.
         rule: CROWN's lines, where ascents start: "area" or "paper".
-        steps: ascent steps at every radius; None: the default schedule.
+        steps: ascent steps of every row at every radius, as in the paper (30 are plenty); None:
+            the default schedule, with few for the neurons of wide layers.
         curved: go on with rows that bend, over l_2 balls and for piecewise linear activations:
             radii of convolutional networks are two to three times as large, and take seconds each.
             "auto": where that pays, which is in convolutional networks of up to 8192 neurons,
@@ -162,7 +164,8 @@ class Frown(Method):
     def __post_init__(self) -> None:
         check_options(self)
         if self.steps is not None:
-            ascent = replace(self.ascent, steps=self.steps, more=self.steps)
+            count = self.steps
+            ascent = replace(self.ascent, steps=count, more=count, few=count)
             object.__setattr__(self, "ascent", ascent)
 
     @property
@@ -183,7 +186,9 @@ class Frown(Method):
 
     @property
     def once(self) -> Frown:
-        return self if self.steps is not None else replace(self, steps=ONCE)
+        if self.steps is not None:
+            return self
+        return replace(self, ascent=replace(self.ascent, steps=ONCE, more=ONCE))
 
     def start(self, samples: int) -> FrownState:
         return FrownState(Tables(samples))
@@ -574,11 +579,7 @@ class _Engine:
         width = part.plan.slots(part.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
         alpha = self.tables.filled(flat.index_select(0, keys), table, keys)
-        ascent = self.method.ascent
-        last = table[0] == self.plan.graph.output
-        radii, layers = self.tables.rounds, None if grouped else len(part.plan.below(part.target))
-        steps, rate = ascent.of_margins(radii) if last else ascent.of_neurons(radii, layers)
-        ascent = replace(ascent, rate=rate)
+        steps, ascent = self._schedule(part, table[0], grouped)
         found = optimise(part.plan, rows, alpha, ascent, steps, self.work.clock)
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
@@ -586,6 +587,17 @@ class _Engine:
         if not grouped and (self.given is None or not self.given.cuts):
             flat.index_fill_(0, keys[bound < known], torch.nan)
         return bound
+
+    def _schedule(self, part: Part, node: int, grouped: bool) -> tuple[int, Ascent]:
+        """The number of steps for rows of a node, and their settings."""
+        ascent, radii = self.method.ascent, self.tables.rounds
+        if node == self.plan.graph.output:
+            return ascent.of_margins(radii)
+        if grouped:
+            return ascent.of_neurons(radii)
+        layers, (_, slopes) = len(part.plan.below(part.target)), part.plan.slots(part.target)
+        wide = self.plan.graph.nodes[node].size * slopes >= WIDE
+        return (ascent.of_wide_layer if wide else ascent.of_neurons)(radii, layers)
 
     def _marked(self, part: Part, table: Key, sample: Tensor, place: Tensor) -> Tensor | None:
         """(rows, slots) the neurons at which rows have multipliers; None: nowhere."""
