@@ -27,7 +27,7 @@ import torch
 import frown
 from benchmarks.common import circumstances, shared_folder, table
 from benchmarks.paper.barrier import ERRORS, ErrorProblem
-from frown import Ball, Branch
+from frown import Ball, Branch, Machine
 from frown.jobs.store import Store, read
 
 TOGETHER = 64  # images of a batch: their leaves are bounded together
@@ -52,8 +52,14 @@ def certify(
             x = (images[part] / 255.0).astype(np.float32).reshape(-1, *model.graph.input_shape)
             began = time.process_time()
             where = Ball(x, within=(0, 1))
-            method = Branch(seconds=seconds)
-            found = frown.certify(model, where, labels[part], method=method, search=problem.eps)
+            found = frown.certify(
+                model,
+                where,
+                labels[part],
+                method=Branch(seconds=seconds),
+                search=problem.eps,
+                machine=Machine(workers=1),
+            )
             spent = (time.process_time() - began) / len(part)
             store.append({str(n): _kept(row, spent) for n, row in zip(part, found.rows)})
             print(f"{name_of(problem)}: {sum(str(n) in store for n in order)} of {count} images")

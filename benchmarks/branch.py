@@ -25,7 +25,7 @@ import torch
 
 import frown
 from common import NETWORKS, Problem, circumstances, shared_folder, table
-from frown import PGD, Ball, Branch, label_wins
+from frown import PGD, Ball, Branch, Machine, label_wins
 from frown.certification.results import Row
 from frown.certification.run import Progress, Watch
 
@@ -72,7 +72,13 @@ def measured(
     asked = label_wins(problem.y, problem.target)
     method = Branch(seconds=seconds)
     found = frown.certify(
-        model, Ball(x, norm=norm), asked, method=method, attack=STRONG, watch=watch
+        model,
+        Ball(x, norm=norm),
+        asked,
+        method=method,
+        attack=STRONG,
+        machine=Machine(workers=1),
+        watch=watch,
     )
     return found.rows, watch.spent
 

@@ -28,7 +28,7 @@ from frown.methods.branch import relu
 from frown.methods.branch.ascent import Ascent, Bases, Leaves, ascend
 from frown.methods.branch.passes import Dense, General, Passes, passes
 from frown.methods.branch.pieces import Ball, Piece, Pieces, empty, nearest
-from frown.methods.branch.radii import Limits
+from frown.methods.branch.radii import Limits, Stage
 from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch, TreeNode
 from frown.methods.exact.distance import exact
@@ -550,3 +550,22 @@ def test_programs_that_take_too_much_memory_are_left_out(monkeypatch: pytest.Mon
     monkeypatch.setattr(relu, "decide", never)
     machine = frown.Machine(memory=4_000_000, seconds=2)
     frown.certify(model, x, machine=machine, method=Branch(seconds=0.5))
+
+
+def test_a_radius_that_would_take_too_long_is_given_up_for_a_nearer_one() -> None:
+    stage = Stage(0, 1.0, 3.0, inf)
+    stage.advance(Limits(10, 0.01, False))
+    first = stage.radius
+    stage.waiting, stage.bounded = False, 5000
+    assert not stage.retreat(0.6, 4000)  # the other 40 % will be done in time
+    assert stage.retreat(0.1, 4000) and stage.waiting and stage.bounded == 0
+    assert 1.0 < stage.radius < first
+    stage.low = stage.radius
+    stage.seen.append((stage.radius, 100))
+    stage.advance(Limits(10, 0.01, False))
+    assert stage.low < stage.radius < first  # not beyond what took too long
+    stage.low = first
+    stage.advance(Limits(10, 0.01, False))
+    assert stage.radius > first
+    stage.bounded = 10
+    assert not stage.retreat(0.0, 1.0)  # too early to tell

@@ -22,6 +22,7 @@ class Nodes:
         self.problem = torch.zeros(0, dtype=torch.long)
         self.literal = torch.zeros(0, dtype=torch.long)  # whose row proves a leaf
         self.row = torch.zeros(0, dtype=torch.long)
+        self.depth = torch.zeros(0, dtype=torch.long)  # cuts on the way to a node
         self.bound = like.new_zeros(0)  # the last bound of a leaf
         self.theta = like.new_zeros(0, slots)
         self.cut = torch.zeros(0, slots, dtype=torch.int8)
@@ -30,15 +31,16 @@ class Nodes:
     def bytes(self) -> int:
         """The memory that all of it takes."""
         return (
-            self.theta.numel() * self.theta.element_size() + self.cut.numel() + 56 * len(self.row)
+            self.theta.numel() * self.theta.element_size() + self.cut.numel() + 64 * len(self.row)
         )
 
     def _room(self, nodes: int, rows: int) -> None:
         if self.count + nodes > len(self.parent):
             more = max(nodes, len(self.parent), 1024)
-            for name in ("parent", "slot", "below", "above", "problem", "literal", "row", "bound"):
+            for name in ("parent", "slot", "below", "above", "problem", "literal", "row", "depth"):
                 old = getattr(self, name)
                 setattr(self, name, torch.cat([old, old.new_full((more,), -1)]))
+            self.bound = torch.cat([self.bound, self.bound.new_full((more,), -1)])
         if self.rows + rows > len(self.theta):
             more = max(rows, len(self.theta) // 2, 1024)
             self.theta = torch.cat([self.theta, self.theta.new_zeros(more, self.slots)])
@@ -49,7 +51,7 @@ class Nodes:
         count = len(problem)
         self._room(count, count)
         numbers = torch.arange(self.count, self.count + count)
-        self.problem[numbers] = problem
+        self.problem[numbers], self.depth[numbers] = problem, 0
         self.row[numbers] = torch.arange(self.rows, self.rows + count)
         self.theta[self.rows : self.rows + count] = theta
         self.cut[self.rows : self.rows + count] = 0
@@ -74,5 +76,5 @@ class Nodes:
         self.slot[nodes], self.below[nodes], self.above[nodes] = slot, low, high
         for child, own in ((low, row), (high, more)):
             self.parent[child], self.row[child] = nodes, own
-            self.problem[child] = self.problem[nodes]
+            self.problem[child], self.depth[child] = self.problem[nodes], self.depth[nodes] + 1
         return low, high

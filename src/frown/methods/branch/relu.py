@@ -299,6 +299,7 @@ class ReluSearch:
         for k, p, good in zip(chosen, which, proved.tolist(), strict=True):
             own = self.problems[p]
             touched.add(own.sample)
+            self.inputs[own.sample].bounded += 1
             if good:
                 own.closed.append(k)
         open_ = (~proved).nonzero().flatten()
@@ -314,6 +315,7 @@ class ReluSearch:
             yield from self._polished(self.inputs[n], point)
         for n in touched:
             yield from self._settle(self.inputs[n])
+            self._reconsider(self.inputs[n])
 
     def _nearest(self, found: Risen, sample: Tensor) -> dict[int, Tensor]:
         """The nearest of the counterexamples that leaves have met, for each input."""
@@ -364,11 +366,31 @@ class ReluSearch:
 
     # -- radii --------------------------------------------------------------------
 
-    def _next(self, own: Input) -> None:
-        """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
+    def _reconsider(self, own: Input) -> None:
+        """Give a radius up that will not be proved in this input's share of the time.
+
+        A leaf of depth d is supposed to be a part 2^-d of its tree's work.
+        """
+        if own.waiting or own.done or self.limits.single or not self.total:
+            return
+        active = sum(not other.done for other in self.inputs)
+        seconds = min(self.deadline - time.process_time(), self.work.clock.left())
+        left = seconds * self.total / max(self.spent, 1e-9) / max(1, active)
+        trees = [p for p in own.problems.values() if p.open or p.closed]
+        open_ = [torch.tensor(p.open) for p in trees if p.open]
+        rest = sum(float((0.5 ** self.nodes.depth[index]).sum()) for index in open_)
+        if own.retreat(1 - rest / max(1, len(trees)), left):
+            self._keep_leaves(own)
+
+    def _keep_leaves(self, own: Input) -> None:
+        """Leave all leaves of an input to the next radius."""
         for problem in own.problems.values():
             problem.closed += problem.open
             problem.open = []
+
+    def _next(self, own: Input) -> None:
+        """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
+        self._keep_leaves(own)
         own.advance(self.limits)
 
     # -- both ends ----------------------------------------------------------------
