@@ -27,7 +27,7 @@ from frown.methods import Branch, Crown, Exact, Frown
 from frown.methods.branch import relu
 from frown.methods.branch.ascent import Ascent, Bases, Leaves, ascend
 from frown.methods.branch.passes import Dense, General, Passes, passes
-from frown.methods.branch.pieces import Ball, Piece, Pieces, empty, nearest
+from frown.methods.branch.pieces import Ball, Piece, Pieces, decide, empty, nearest
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch, TreeNode
@@ -450,14 +450,14 @@ def test_prices_of_an_empty_piece_outweigh_the_row() -> None:
     slope[1] = -slope[0]
     shift = np.array([-1e-4, -1e-4, 0.3])  # z0 >= 0 and z1 = -z0 - 2e-4 >= 0
     side, held = np.ones(3), np.array([True, True, False])
-    for p in (1.0, inf):
+    for p in (1.0, 2.0, inf):
         ball = Ball.of(Region(torch.zeros(1, 4), torch.ones(1), p))
         piece = Piece(slope, shift, rng.normal(size=4), -50.0, side, held)
         price = empty(piece, ball, 0.5, 5.0)
         assert price is not None and (price >= 0).all() and price[2] == 0
         # The least of row - price . side z over the ball.
         coef = piece.row - (price * side) @ slope
-        size = np.abs(coef).sum() if p == inf else np.abs(coef).max()
+        size = np.linalg.norm(coef, {1.0: inf, 2.0: 2, inf: 1}[p])
         assert piece.const - float((price * side) @ shift) - 0.5 * size > 0
 
 
@@ -569,3 +569,52 @@ def test_a_radius_that_would_take_too_long_is_given_up_for_a_nearer_one() -> Non
     assert stage.radius > first
     stage.bounded = 10
     assert not stage.retreat(0.0, 1.0)  # too early to tell
+
+
+@pytest.mark.parametrize("form", ["plain", "clipped", "scaled"])
+def test_pieces_of_euclidean_balls_are_decided(form: str) -> None:
+    """The least value is below that of all points of the piece, and its prices prove it: the
+    dual's value, which any prices bound, is the same."""
+    decided = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        slope, inside = rng.normal(size=(12, 4)), rng.normal(size=4) * 0.3
+        shift = rng.normal(size=12)
+        side = np.where(slope @ inside + shift > 0, 1.0, -1.0)
+        piece = Piece(slope, shift, rng.normal(size=4), 0.1, side, rng.random(12) < 0.8)
+        limits = (torch.full((1, 4), -0.4), torch.full((1, 4), 0.6))
+        region = Region(torch.zeros(1, 4), torch.ones(1), 2.0)
+        if form == "clipped":
+            region = Region(torch.zeros(1, 4), torch.ones(1), 2.0, None, *limits)
+        elif form == "scaled":
+            scale = torch.tensor([[0.5, 2.0, 0.0, 1.0]])
+            region = Region(torch.zeros(1, 4), torch.ones(1), 2.0, scale)
+        ball = Ball.of(region)
+        found = decide(piece, ball, 0.9, 5.0)
+        every = torch.zeros(4000, dtype=torch.long)
+        noise = torch.from_numpy(rng.normal(size=(4000, 4))).float()
+        radius = torch.full((4000,), 0.9)
+        x = region.rows(every).with_radius(radius).project(noise).double().numpy()
+        good = ((side * (x @ slope.T + shift) >= 0) | ~piece.held).all(1)
+        if found is None:
+            assert not good.any() and empty(piece, ball, 0.9, 5.0) is not None
+            continue
+        decided += 1
+        values = x[good] @ piece.row + piece.const
+        assert not len(values) or values.min() >= found.value - 1e-5
+        assert ((side * (slope @ found.point + shift) >= -1e-6) | ~piece.held).all()
+        assert abs(piece.row @ found.point + piece.const - found.value) < 1e-6
+        coef = torch.from_numpy(piece.row - (found.price * side) @ slope).float()[None]
+        at = region.with_radius(torch.tensor([0.9]))
+        least = float(at.minimise(coef).value) + piece.const - float((found.price * side) @ shift)
+        assert abs(least - found.value) < 1e-3
+    assert decided >= 2
+
+
+def test_leaves_of_euclidean_balls_are_decided_by_programs() -> None:
+    """Every piece of a tiny network is asked about: with steps alone, brackets stay open."""
+    for seed in range(3):
+        graph = zoo.mlp(Relu(), (2, 5, 3), seed)
+        region, wanted = question(graph, seed, 2)
+        low, high, _ = closed(graph, region, wanted, limit=50.0, seconds=10)
+        assert high < inf and low >= high / 1.0011

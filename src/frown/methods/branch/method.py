@@ -68,8 +68,9 @@ class Branch(Closing):
 
     def refuse(self, plan: Plan, p: float) -> None:
         self.inner.refuse(plan, p)
-        if p in (1, inf) and passes(plan) is not None:
-            for name in ("scipy", "highspy"):  # for pieces with nothing left to cut
+        if p in (1, 2, inf) and passes(plan) is not None:
+            # For pieces with nothing left to cut.
+            for name in ("scipy", "clarabel" if p == 2 else "highspy"):
                 require(name)
 
     def close(

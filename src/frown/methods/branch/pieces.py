@@ -1,5 +1,5 @@
 """Linear pieces of ReLU networks: where all neurons keep their sides, the network is affine, and
-linear programs decide.
+programs decide: linear ones for p = 1 and inf, of second order for p = 2.
 
 On a leaf with nothing left to cut, the least value of a row is a linear program in the input. Its
 duals are the multipliers that prove the leaf, or its vertex is a counterexample. On the piece of a
@@ -101,7 +101,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Ball:
-    """One input's region in double precision, for p = 1 or inf."""
+    """One input's region in double precision, for p = 1, 2 or inf."""
 
     centre: Array
     scale: Array
@@ -132,6 +132,9 @@ class Ball:
 def decide(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | None:
     """The least value of a piece's row at a radius; None where the solver gives no answer, or the
     piece is empty."""
+    if ball.p == 2:
+        solved = _cone(piece, ball, radius, seconds)
+        return solved if isinstance(solved, Decided) else None
     down, up = ball.reach(radius)
     low, high = _rows(piece, ball.centre)
     found = _solve(piece, ball, low, high, piece.row, down, up, radius, seconds)
@@ -148,6 +151,9 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
     They tell by how little some side must give way: min t with side z >= -t. Times any number they
     show that no point is there, and a large one outweighs the row.
     """
+    if ball.p == 2:
+        solved = _cone(piece, ball, radius, seconds)
+        return None if isinstance(solved, Decided) else solved
     highspy = needed("highspy")
     down, up = ball.reach(radius)
     rows = piece.side[:, None] * piece.slope
@@ -205,6 +211,8 @@ def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) 
 
 def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) -> Array | None:
     """The shortest step d (features,) with rows d <= high, no longer than `most`."""
+    if ball.p == 2:
+        return _nearest_cone(rows, high, ball, most, seconds)
     highspy = needed("highspy")
     features = len(ball.centre)
     down, up = ball.reach(most)
@@ -237,6 +245,99 @@ def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) 
     v = np.asarray(model.getSolution().col_value)
     step: Array = v[:features] - (v[features] * ball.scale if ball.p == inf else v[features:])
     return np.clip(step, -down, up)
+
+
+def _cone(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | Array | None:
+    """For p = 2 the least value of a piece's row, or prices that show it to be empty; None where
+    the solver gives no answer."""
+    at = piece.side * (piece.shift + piece.slope @ ball.centre)
+    sides, room = -(piece.side[:, None] * piece.slope)[piece.held], at[piece.held]
+    down, up = ball.reach(radius)
+    # In units of the scale: ||w|| <= radius.
+    status, w, z, right = _conic(
+        piece.row * ball.scale, sides * ball.scale, room, _range(ball, down, up), radius, seconds
+    )
+    price = np.zeros(len(piece.side))
+    if status == "Solved":
+        price[piece.held] = np.maximum(z[: len(room)], 0)
+        value = float(piece.row @ (ball.scale * w + ball.centre)) + piece.const
+        return Decided(value, ball.centre + np.clip(ball.scale * w, -down, up), price)
+    gives = -float(right @ z)
+    if status == "PrimalInfeasible" and gives > 0:
+        # A certificate z: left' z = 0 and right . z < 0.
+        reach = float(np.abs(piece.row) @ np.maximum(down, up))
+        below = float(abs(piece.const + piece.row @ ball.centre)) + reach
+        price[piece.held] = np.maximum(z[: len(room)], 0) * (4 * below / gives)
+        return price
+    return None
+
+
+def _nearest_cone(
+    rows: Array, high: Array, ball: Ball, most: float, seconds: float
+) -> Array | None:
+    """`_nearest` for p = 2."""
+    down, up = ball.reach(most)
+    status, w, _, _ = _conic(None, rows * ball.scale, high, _range(ball, down, up), most, seconds)
+    if status != "Solved":
+        return None
+    found: Array = np.clip(ball.scale * w, -down, up)
+    return found
+
+
+def _range(ball: Ball, down: Array, up: Array) -> tuple[Array, Array]:
+    """The ends of w = d / scale that the valid range imposes; infinite where there is none."""
+    moving = ball.scale > 0
+    safe = np.where(moving, ball.scale, 1.0)
+    low = np.where(np.isfinite(ball.down) & moving, -down / safe, -inf)
+    return low, np.where(np.isfinite(ball.up) & moving, up / safe, inf)
+
+
+def _conic(
+    cost: Array | None,
+    rows: Array,
+    high: Array,
+    ends: tuple[Array, Array],
+    radius: float,
+    seconds: float,
+) -> tuple[str, Array, Array, Array]:
+    """Minimise cost . w, or without one the length of w, with rows w <= high, low <= w <= up and
+    ||w|| <= radius: the solver's status, w, duals, and the right hand side that they belong to."""
+    clarabel = needed("clarabel")
+    from scipy.sparse import csc_array, eye_array, hstack, vstack
+
+    features = rows.shape[1]
+    eye = csc_array(eye_array(features, format="csc"))
+    least, most = np.flatnonzero(np.isfinite(ends[0])), np.flatnonzero(np.isfinite(ends[1]))
+    sides = [csc_array(rows), eye[most], -eye[least]]
+    right = np.concatenate([high, ends[1][most], -ends[0][least]])
+    # The last column is the length t; clarabel: left v + slack = right, slack in cones.
+    flat = vstack(sides, format="csc")
+    length = csc_array(np.append(np.zeros(features), 1.0)[None])
+    left = vstack(
+        [
+            hstack([flat, csc_array((len(right), 1))]),
+            length,
+            -length,
+            hstack([-eye, csc_array((features, 1))]),
+        ],
+        format="csc",
+    )
+    right = np.concatenate([right, [radius], np.zeros(features + 1)])
+    aim = np.append(np.zeros(features), 1.0) if cost is None else np.append(cost, 0.0)
+    cones = [
+        clarabel.NonnegativeConeT(len(right) - features - 1),
+        clarabel.SecondOrderConeT(features + 1),
+    ]
+    settings = clarabel.DefaultSettings()
+    settings.verbose, settings.max_threads = False, 1
+    settings.presolve_enable = False
+    settings.time_limit = max(seconds, 0.01)
+    nothing = csc_array((features + 1, features + 1))
+    solution = clarabel.DefaultSolver(nothing, aim, left, right, cones, settings).solve()
+    status, w, z = str(solution.status), np.asarray(solution.x)[:-1], np.asarray(solution.z)
+    if not (np.isfinite(w).all() and np.isfinite(z).all()):
+        status = "NumericalError"
+    return status, w, z, right
 
 
 def _rows(piece: Piece, centre: Array) -> tuple[Array, Array]:

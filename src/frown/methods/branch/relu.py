@@ -107,7 +107,7 @@ class ReluSearch:
         self.turn = 0
         self.pieces = None
         size = plan.graph.nodes[0].size * plan.slots(plan.graph.output)[1]
-        if region.p in (1, inf) and region.split is None and size <= MANY:
+        if region.p in (1, 2, inf) and region.split is None and size <= MANY:
             self.pieces = Pieces(plan)
         self.known, self.full = known, False
         self.deadline = inf  # of all work and its replay, in seconds of CPU time of this process
