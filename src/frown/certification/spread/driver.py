@@ -22,11 +22,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frown.bounds.method import Closing
 from frown.bounds.work import NO_LIMIT, Clock, cores, now
 from frown.certification.certificates import Certificates
 from frown.certification.procedure import Procedure
 from frown.certification.prove import Rigorous
-from frown.certification.run import PAYS, Outcome, Progress, Tally, Watch, batch_size, parts_of
+from frown.certification.run import (
+    PART,
+    PAYS,
+    Outcome,
+    Progress,
+    Tally,
+    Watch,
+    batch_size,
+    parts_of,
+)
 from frown.certification.spread.messages import (
     Done,
     Failed,
@@ -73,6 +83,10 @@ def shared(
         size = batch_size(procedure.plan, method, budget, len(problem))
     if clock == NO_LIMIT and machine.batch is None:
         parts = parts_of(len(problem), size, seconds)
+        if isinstance(method, Closing):
+            # Inputs of a batch share their seconds, so that hard ones gain from easy ones.
+            each = min(size, PART, -(-len(problem) // count))
+            parts = np.split(np.arange(len(problem)), range(each, len(problem), each))
     else:  # equal parts of the time
         parts = np.split(np.arange(len(problem)), range(size, len(problem), size))
     chosen = [p for p in parts if wanted is None or wanted[p].any()]
