@@ -14,6 +14,7 @@ from torch import nn
 
 import asking
 import frown
+from frown.bounds import work
 from frown.bounds.method import Bounds, Method
 from frown.certification.results import Certification, Row
 from frown.read.model import Model
@@ -474,3 +475,34 @@ def test_a_method_of_ones_own_is_searched_with_from_crowns_brackets(
         frown.Crown(rule="old")
     with pytest.raises(frown.FrownError, match="group must be at least 0"):
         frown.Frown(group=-1)
+
+
+def test_small_networks_take_one_thread_and_leave_the_callers(monkeypatch) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    model, x = frown.load(net, torch.zeros(1, 4)), np.full((1, 4), 0.3)
+    seen: list[int] = []
+    real = frown.Crown.bound
+
+    def bound(self, *args, **more):
+        seen.append(torch.get_num_threads())
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(frown.Crown, "bound", bound)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        frown.certify(model, x, method="crown", attack=None, proof="estimate")
+        frown.bound(model, frown.Ball(x).at(0.1), method="crown")
+        assert torch.get_num_threads() == 2
+        with pytest.raises(frown.FrownError):
+            frown.certify(model, x, method="crown", attack=3)
+        assert torch.get_num_threads() == 2
+        assert seen and set(seen) == {1}
+        with work.fitting_threads(work.FEW_WEIGHTS):
+            assert torch.get_num_threads() == 2
+        with work.fitting_threads(work.FEW_WEIGHTS, 1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

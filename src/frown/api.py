@@ -14,7 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from frown import __version__
 from frown.bounds.method import Method
-from frown.bounds.work import Clock, Machine, OutOfTime, in_plain_surroundings, now, pool_of
+from frown.bounds.work import (
+    Clock,
+    Machine,
+    OutOfTime,
+    fitting_threads,
+    in_plain_surroundings,
+    now,
+    pool_of,
+)
 from frown.certification.attack import PGD
 from frown.certification.falsify import Falsifier
 from frown.certification.inspect import Bounded, bounded
@@ -208,7 +216,8 @@ def verify(
     clock = machine.clock(now())
     model = _model(model)
     asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
-    return _Verification(model, asked, method, machine, watch or Watch(), clock).verdict()
+    with fitting_threads(model.graph.parameters()):
+        return _Verification(model, asked, method, machine, watch or Watch(), clock).verdict()
 
 
 @dataclass(frozen=True)
@@ -301,7 +310,8 @@ class Question:
             found.update(outcome.counterexamples)
             told.finished(outcome)
 
-        each(self.outcomes(method, proof, attack, machine, told, clock), take)
+        with fitting_threads(self.model.graph.parameters()):
+            each(self.outcomes(method, proof, attack, machine, told, clock), take)
         settings = self.settings(method, proof, attack, machine)
         return Certification(
             tuple(rows[n] for n in sorted(rows)),
@@ -509,7 +519,7 @@ def bound(
         raise InvalidInput(f"coef must be finite and (K, {model.classes}), not {rows.shape}")
     chosen.refuse(plan, regions.p)
     radius = torch.from_numpy(regions.radius).to(graph.dtype).to(graph.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), fitting_threads(model.graph.parameters()):
         wanted = torch.from_numpy(rows).to(graph.dtype).to(graph.device)
         ball = regions.on(graph).with_radius(radius)
         with pool_of((machine.workers or 1) if chosen.singly else 1) as pool:

@@ -224,6 +224,27 @@ _Result = TypeVar("_Result")
 _Step = TypeVar("_Step")
 
 
+FEW_WEIGHTS = 300_000  # of a network; with fewer, one thread is fastest
+
+
+@contextmanager
+def fitting_threads(weights: int, wanted: int | None = None) -> Iterator[None]:
+    """torch with as many threads as a network of so many weights is worth; afterwards as before.
+
+    `wanted` are taken as they are. Without, a small network gets one, since more would only wait
+    for each other, and whatever else runs on the machine makes them wait longer.
+    """
+    before = torch.get_num_threads()
+    count = wanted or (1 if weights < FEW_WEIGHTS else before)
+    if count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if count != before:
+            torch.set_num_threads(before)
+
+
 @contextmanager
 def plain_surroundings() -> Iterator[None]:
     """torch and numpy as they are when they have just been loaded; afterwards as they were.

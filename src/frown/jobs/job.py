@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from frown import __version__, api
-from frown.bounds.work import now
+from frown.bounds.work import fitting_threads, now
 from frown.certification.certificates import SUFFIX
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
 from frown.certification.plain import plain
@@ -59,7 +59,6 @@ from frown.report.read import row_of
 
 # Settings that a resumed run need not share: they change no radius beyond rounding.
 FREE = ("workers", "cluster", "threads", "memory", "batch")
-SMALL = 300_000  # weights; below this one thread is fastest
 
 
 def certify_files(request: CertifyRequest, screen: Screen) -> bool:
@@ -78,12 +77,10 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     """Certify, with the folders that are `taken` until it ends."""
     _refuse_contradictions(request)
     data, target = _data(request)
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
     model = _model(request)
     alone = request.machine.workers is not None  # workers have one thread, be there one or many
-    if request.threads is None and (alone or model.graph.parameters() < SMALL):
-        torch.set_num_threads(1)  # more would only wait for each other
+    threads = request.threads or (1 if alone else None)
+    taken.enter_context(fitting_threads(model.graph.parameters(), threads))
     proof, began = request.proof, now()
     folder = proof.certificates if isinstance(proof, Rigorous) else None
     question = api.Question.of(
