@@ -248,8 +248,8 @@ def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) 
 
 
 def _cone(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | Array | None:
-    """For p = 2 the least value of a piece's row, or prices that show it to be empty; None where
-    the solver gives no answer."""
+    """Find the least value of a piece's row for p = 2, or prices that show it to be empty; None
+    where the solver gives no answer."""
     at = piece.side * (piece.shift + piece.slope @ ball.centre)
     sides, room = -(piece.side[:, None] * piece.slope)[piece.held], at[piece.held]
     down, up = ball.reach(radius)
