@@ -164,7 +164,7 @@ def test_what_makes_no_sense_is_refused(proofs: list[tuple[Case, File]]) -> None
 
 
 def test_a_tree_is_about_one_clause(proofs: list[tuple[Case, File]]) -> None:
-    """Where a clause fails, another is not assumed to; and its tree alone proves it."""
+    """A failing clause says nothing of another; its own tree alone proves it."""
     tried = 0
     for case, file in proofs:
         if case.model.classes < 3:

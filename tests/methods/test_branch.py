@@ -290,7 +290,7 @@ def search_of(graph: Graph, region: Region, wanted: Property, radius: float) -> 
 def test_true_points_on_random_paths_of_any_network_violate_nothing(
     name: str, assume: bool
 ) -> None:
-    """Where a literal is assumed to be at most a level, the points at which it is."""
+    """Pick the points at which a literal is at most the level assumed."""
     graph = NETWORKS[name]()
     plan = Plan(graph)
     radius = 0.3 if name in functions.ELEMENTWISE else 0.05
@@ -343,7 +343,7 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(
 
 
 def test_searches_of_any_network_leave_time_for_the_replay() -> None:
-    """Where the replay of what is proved takes all that is left, nothing more is begun."""
+    """Nothing more is begun where the replay of what is proved takes all the time left."""
     graph = zoo.mlp(Tanh(), (3, 4, 4, 3), 0)
     region, wanted = question(graph, 0, inf, 0.3)
     for replayed in (True, False):
