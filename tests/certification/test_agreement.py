@@ -190,7 +190,7 @@ def test_a_withdrawn_row_leaves_no_certificate(tmp_path: Path) -> None:
 
 def test_the_command_line_tells_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, path = misread_file(tmp_path)
-    monkeypatch.setattr("frown.api.load", lambda source: wrong)
+    monkeypatch.setattr("frown.api.load", lambda source, **more: wrong)
     x = np.concatenate([CENTRE[0], CENTRE[0] * 0.1])
     np.savez(tmp_path / "data.npz", x=x, y=[0, 0])
     out, page = tmp_path / "out", tmp_path / "page.html"

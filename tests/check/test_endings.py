@@ -17,7 +17,7 @@ import asking
 import frown
 import frown_check
 from check.writer import draft
-from frown.certification.certificates import Certificates
+from frown.certification import certificates
 from frown.cli import app
 from frown.errors import FrownError, InvalidInput
 from onnx_models import integers, model, node, number, saved, weights
@@ -228,7 +228,7 @@ def test_the_exit_code_tells_of_certificates_that_are_refused(tmp_path: Path) ->
 def test_a_certificate_of_another_statement_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Certificates, "_meant", lambda *given: False)
+    monkeypatch.setattr(certificates, "_meant", lambda *given: False)
     rows = asking.certify(
         frown.load(built("softmax", tmp_path)),
         inputs(2),

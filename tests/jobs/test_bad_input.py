@@ -88,7 +88,7 @@ def test_bad_input_is_named(model: Model, data: tuple[np.ndarray, np.ndarray], n
 def test_what_cannot_be_loaded() -> None:
     with pytest.raises(InvalidInput, match="example"):
         frown.load(nn.Linear(2, 2))
-    with pytest.raises(InvalidInput, match="path or a torch module"):
+    with pytest.raises(InvalidInput, match="a path, a ModelProto or a torch module"):
         frown.load(3)  # type: ignore[arg-type]
     with pytest.raises(FrownError):
         frown.load("no such file.onnx")

@@ -521,8 +521,10 @@ class RadiusSearch:
         for update in stepwise(updates, torch.inference_mode):
             k, n = update.sample, int(begun.right[update.sample])
             if update.point is not None:
-                # Where one radius is asked about, rounding may have put a point beyond it.
-                stretch = (1.0, 1 - 1e-7, 1 - 1e-5) if of.single else (1.0, 1.0001, 1.001)
+                # Solvers leave a point short of a tie by their tolerance; and where one radius is
+                # asked about, rounding may have put it beyond that.
+                back = (1 - 1e-7, 1 - 1e-5) if of.single else ()
+                stretch = (1.0, *back, 1.0001, 1.001)
                 broken = confirmed(of.model, begun, broken, k, update.point, of.single, stretch)
                 self._broken = broken
             limit, own = float(begun.limit[k]), self._bracket

@@ -338,7 +338,10 @@ class ResultFiles:
             (key if isinstance(key, tuple) else (key, -1), key) for key in self._examples
         )
         index, frame = np.array([place for place, _ in order], dtype=np.int64).reshape(-1, 2).T
-        arrays = {"y": np.array([self._labels[int(i)] for i in index], np.int64), "index": index}
+        labels = [self._labels[int(i)] for i in index]
+        arrays = {"index": index}
+        if None not in labels:  # else the question is about no labels
+            arrays["y"] = np.array(labels, np.int64)
         if (frame >= 0).any():
             arrays["frame"] = frame
         places = [self._examples[key] for _, key in order]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import asking
 import frown
 from frown.errors import InvalidInput
+from frown.methods.lp import solvers
 from methods.programs.tools import (
     FEATURES,
     TOL,
@@ -77,7 +79,9 @@ def test_a_missing_solver_says_what_to_install(
         return genuine(name, *rest, **more)
 
     graph = frown.load(net)
-    monkeypatch.setattr(importlib, "import_module", without)
+    monkeypatch.setattr(solvers, "import_module", without)
+    there = importlib.util.find_spec
+    monkeypatch.setattr(solvers, "find_spec", lambda name: None if name == missing else there(name))
     with pytest.raises(InvalidInput, match=rf"{missing}.*pip install 'frown\[lp\]'"):
         asking.certify(graph, np.zeros((1, FEATURES)), method=method, norm=norm)
     result = command("certify", net, data, "--method", method, "--norm", norm, code=2)

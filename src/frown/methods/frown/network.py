@@ -584,7 +584,7 @@ class _Engine:
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
         flat.index_copy_(0, keys, found.alpha[:kept])
-        if not grouped and (self.given is None or not self.given.cuts):
+        if not grouped and half is None:
             flat.index_fill_(0, keys[bound < known], torch.nan)
         return bound
 
