@@ -73,7 +73,7 @@ def _table(text: str) -> tuple[Array, Array | None]:
         raise ValueError("lines have more and fewer columns")
     columns = [[_number(cell, mark) for cell in column] for column in zip(*rows, strict=True)]
     numbers = [i for i, column in enumerate(columns) if None not in column[1:]]
-    headed = any(columns[i][0] is None for i in numbers) or len(rows) == 1
+    headed = any(columns[i][0] is None for i in numbers)
     if len(lines) == headed or not numbers:
         raise ValueError("there is no line of numbers")
     # Columns of words, such as the names of inputs, are no features.

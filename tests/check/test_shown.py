@@ -216,3 +216,13 @@ def test_pickles_in_data_are_not_opened(net: Net, tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", np.array([object()]), allow_pickle=True)
     with pytest.raises(Refused, match="holds no inputs"):
         read_data(tmp_path / "d.npy")
+
+
+def test_tables_are_read_whatever_parts_their_cells(tmp_path: Path) -> None:
+    for text in ("1.5,2\n", "a,b\n1.5,2\n", "id;a;b\nAnn;1,5;2\n", "Ann\t1.5\t2\nBob\t1\t3\n"):
+        path = tmp_path / "data.csv"
+        path.write_text(text)
+        assert read_data(path).x[0].tolist() == [1.5, 2.0], text
+    path.write_text("a,b\n")
+    with pytest.raises(Refused, match="no line of numbers"):
+        read_data(path)

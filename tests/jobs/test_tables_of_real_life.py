@@ -77,6 +77,12 @@ def test_features_are_fixed_by_name_and_scaled_by_their_deviation(
         frown.certify(folder / "model.onnx", w, [0, 1], method="crown") for w in (named, placed)
     )
     assert by_name.radius.tolist() == by_place.radius.tolist()
+    for strange in (2.5, object(), [-1], {"age": 1}):
+        with pytest.raises(InvalidInput, match="there is no feature"):
+            frown.certify(folder / "model.onnx", frown.Ball(table, fix=strange), [0, 1, 0])
+    same = frown.Ball(table[:2], fix=np.int64(0))
+    again = frown.certify(folder / "model.onnx", same, [0, 1], method="crown")
+    assert again.radius.tolist() == by_place.radius.tolist()
     with pytest.raises(InvalidInput, match="no feature weight"):
         frown.certify(folder / "model.onnx", frown.Ball(table, fix="weight"), [0, 1, 0])
 

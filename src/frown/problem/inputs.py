@@ -181,9 +181,9 @@ def fixed_of(fix: object, names: tuple[str, ...], shape: Shape) -> Array | None:
     """(1, *shape) 0 where features may not move, else 1, from names or places; None: all move."""
     if fix is None:
         return None
-    listed = fix.split(",") if isinstance(fix, str) else [fix] if isinstance(fix, int) else fix
+    listed: Any = fix.split(",") if isinstance(fix, str) else np.atleast_1d(fix).ravel().tolist()  # type: ignore[call-overload]
     free, size = np.ones(prod(shape)), prod(shape)
-    for one in listed:  # type: ignore[attr-defined]
+    for one in listed:
         text = str(one).strip()
         if text in names:
             free[[k for k, name in enumerate(names) if name == text]] = 0
