@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from frown.certification.spread.driver import shared
 from frown.certification.statement import KEY, Statement, statement_of
 from frown.certification.verdict import Verdict
 from frown.certification.witness import Group, Posed, Witness
-from frown.errors import InvalidInput
+from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Reshape
 from frown.graph.graph import Graph, Node
 from frown.methods import described, method_of
@@ -66,6 +66,7 @@ def load(
     example: Any = None,
     *,
     output: str | None = None,
+    shape: Mapping[str, Sequence[int]] | Sequence[int] | None = None,
 ) -> Model:
     """Load a model from an ONNX file, or from a torch module and an example input.
 
@@ -73,9 +74,13 @@ def load(
         source: the path of an ONNX file, its content as bytes or as an `onnx.ModelProto`, or a
             `torch.nn.Module`.
         example: for a module, a batch of inputs (its first axis counts them) to trace it with.
-        output: of an ONNX model with several outputs, the one that is meant.
+        output: of an ONNX model with several outputs, the one that is meant; where all others are
+            labels, it need not be said.
+        shape: of an ONNX model's input whose axes have no sizes, with a batch of 1, or
+            `{name: shape}`.
 
-    The imported graph is compared with the original runtime on random inputs.
+    Half precision (float16, bfloat16) is taken as float32, and `model.taken` says so. The imported
+    graph is compared with the original runtime on random inputs.
 
     Raises InvalidInput where the arguments do not fit, InvalidModel where the file is missing or
     damaged or has weights that are not finite, UnsupportedModel with every operator that has no
@@ -86,17 +91,19 @@ def load(
             raise InvalidInput("the path of a model holds a null character")
         from frown.read.onnx.load import load_onnx
 
-        return load_onnx(source, output)
+        return load_onnx(source, output, shape)
     content: Any = source
     if not isinstance(source, bytes | torch.nn.Module) and hasattr(source, "SerializeToString"):
         content = source.SerializeToString()  # of a ModelProto
     if isinstance(content, bytes):
         from frown.read.onnx.load import load_onnx
 
-        return load_onnx(content, output)
+        return load_onnx(content, output, shape)
     if isinstance(source, torch.nn.Module):
-        if output is not None:
-            raise InvalidInput("output names one of an ONNX model's: a module has no names of them")
+        if output is not None or shape is not None:
+            raise InvalidInput(
+                "output and shape are of ONNX models: a module's example has its shape"
+            )
         from frown.read.torch.load import load_torch
 
         if example is None:
@@ -214,7 +221,7 @@ def verify(
     boxes and linear constraints.
     """
     clock = machine.clock(now())
-    model = _model(model)
+    model = _as_it_is(model)
     asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
     with fitting_threads(model.graph.parameters()):
         return _Verification(model, asked, method, machine, watch or Watch(), clock).verdict()
@@ -561,6 +568,21 @@ def _unshaped(graph: Graph, node: Node) -> Node:
     while isinstance(node.op, Reshape):
         node = graph.nodes[node.inputs[0]]
     return node
+
+
+def _as_it_is(model: Model | str | Path) -> Model:
+    """A model as a query speaks of it: in its own precision, and with the only output it has."""
+    found = _model(model)
+    taken = found.taken
+    if taken.precision:
+        raise UnsupportedModel(
+            f"{found.name} computes in {taken.precision}, and a query is about the file as it is"
+        )
+    if taken.output and not isinstance(model, Model):
+        raise UnsupportedModel(
+            f"{found.name} has several outputs: frown.load(path, output=NAME) chooses one"
+        )
+    return found
 
 
 def _model(model: object) -> Model:

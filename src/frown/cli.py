@@ -209,15 +209,20 @@ def info(
     output: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which output, of a model with several.")
     ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=1,SIZE,...", help="Sizes of axes that the model leaves open."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show a model's graph, its sizes, and how each operator is bounded."""
     with reported():
         from frown.api import load
         from frown.jobs.files import dumps
+        from frown.jobs.options import parse_shape
         from frown.jobs.table import describe, info_summary, info_table
 
-        about = describe(load(model, output=output))
+        about = describe(load(model, output=output, shape=parse_shape(shape)))
         if json:
             typer.echo(dumps(about))
             return

@@ -81,6 +81,8 @@ def listing(model: str, refusals: Sequence[Refusal], supported: Iterable[str]) -
     ]
     wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ("  ".join(map(str.ljust, row, wide)).rstrip() for row in cells)
-    known = f"supported: {', '.join(sorted(supported))}; to add one, see docs/extending.md"
     lines = [f"cannot certify {model}: {are} no bounds yet", *(f"  {row}" for row in rows)]
+    if all(r.reason for r in refusals):  # another operator would not help
+        return "\n".join(lines)
+    known = f"supported: {', '.join(sorted(supported))}; to add one, see docs/extending.md"
     return "\n".join([*lines, *textwrap.wrap(known, 100)])

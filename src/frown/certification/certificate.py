@@ -315,10 +315,21 @@ def check_certifiable(model: Model) -> None:
             f"{model.name}: weights in {', '.join(away)} do not lie beside it; certificates know "
             "files of the model's own folder only: save the model with its weights there"
         )
-    if model.output:
+    taken = model.taken
+    if taken.output:
         raise InvalidInput(
             f"certificates are about models of one output: save {model.name} with its output "
-            f"{model.output} alone (onnx.utils.extract_model)"
+            f"{taken.output} alone (onnx.utils.extract_model)"
+        )
+    if taken.sizes:
+        raise InvalidInput(
+            f"certificates are about files as they are: save {model.name} with an input of shape "
+            f"{taken.sizes}, and leave out shape (--shape)"
+        )
+    if taken.precision:
+        raise InvalidInput(
+            f"certificates are about files as they are, and {model.name} computes in "
+            f"{taken.precision}: save it in float32"
         )
     if len(model.normalisation) > 1:
         raise InvalidInput("certificates know one normalisation; this model has several")

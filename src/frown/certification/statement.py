@@ -33,7 +33,7 @@ SAID = {
 # Options that change none of it.
 UNSAID = {
     "inputs, which rows name": (
-        *("model", "data", "labels", "label_column", "samples"),
+        *("model", "data", "labels", "label_column", "samples", "shape"),
         *("id_column", "drop", "class_names", "x_name", "y_name"),
     ),
     "search": (
@@ -108,6 +108,7 @@ class Statement:
     deployed: str = ""
     condition: str = ""  # in words, where it is not that labels win
     output: str = ""  # the one that it is about, of a model with several
+    precision: str = ""  # narrower than float32, in which the file computes
 
     # -- to and from settings ----------------------------------------------------------
 
@@ -162,6 +163,7 @@ class Statement:
             deployed=str(held.get("deployed", "")),
             condition=str(held.get("condition", "")),
             output=str(held.get("output", "")),
+            precision=str(held.get("precision", "")),
         )
 
     @classmethod
@@ -359,6 +361,8 @@ class Statement:
         lines = [f"radius r: {self.allowed('r')}"]
         if self.output:
             lines.append(f"output: {self.output}")
+        if self.precision:
+            lines.append(f"arithmetic: {self.widened()}")
         if self.condition:
             lines.append(f"proved: {self.condition}")
         if self.targeted:
@@ -367,6 +371,15 @@ class Statement:
         if self.divide is not None or self.mean is not None or self.std is not None:
             lines.append(f"units: {self.units()}")
         return lines
+
+    def widened(self) -> str:
+        """Words on half precision that was taken as single precision, if any."""
+        if not self.precision:
+            return ""
+        return (
+            f"the file computes in {self.precision}; its weights, as they are, were taken into a "
+            "network that computes in float32, and results are about that"
+        )
 
     def facts_shown(self) -> list[tuple[str, str]]:
         """Name and text, for a list of how results were made."""
@@ -377,6 +390,7 @@ class Statement:
             ("radius asked about", self.eps or ""),
             ("execution covered", self.deployed),
             ("output of the model", self.output),
+            ("arithmetic", self.widened()),
         ]
 
     @property
@@ -393,6 +407,7 @@ class Statement:
             return str(values) if known else "FILE"
 
         found = ["--norm", norm_text(self.norm)]
+        found += ["--output", self.output] if self.output else []
         found += ["--frames", self.frames] if self.frames != "all" else []
         found += ["--frame-axis", str(self.frame_axis)] if self.frame_axis else []
         found += ["--sensitivity"] if self.sensitivity else []
@@ -480,7 +495,8 @@ def statement_of(
         eps=eps,
         deployed=execution or "",
         condition=condition.words,
-        output=plain(model.output),
+        output=plain(model.taken.output),
+        precision=model.taken.precision,
     )
 
 

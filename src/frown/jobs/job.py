@@ -45,6 +45,7 @@ from frown.jobs.options import (
     CertifyRequest,
     parse_numbers,
     parse_samples,
+    parse_shape,
     parse_target,
     per_feature,
 )
@@ -347,6 +348,7 @@ def _settings(request: CertifyRequest, question: api.Question, said: Statement) 
     names = [
         "samples",
         "output",
+        "shape",
         "divide",
         "mean",
         "std",
@@ -413,7 +415,7 @@ def _condition(request: CertifyRequest, data: Dataset, target: Any) -> Condition
 
 
 def _model(request: CertifyRequest) -> Model:
-    model = api.load(request.model, output=request.output)
+    model = api.load(request.model, output=request.output, shape=parse_shape(request.shape))
     if request.mean is None and request.std is None:
         return model
     mean = parse_numbers(request.mean or "0", "--mean")

@@ -48,6 +48,10 @@ class CertifyRequest:
     output: Annotated[
         str | None, Option("which output, of a model with several", metavar="NAME", panel=DATA)
     ] = None
+    shape: Annotated[
+        str | None,
+        Option("sizes of axes that the model leaves open", metavar="NAME=1,SIZE,...", panel=DATA),
+    ] = None
     mean: Annotated[
         str | None,
         Option("the model sees (x - mean) / std", metavar="FILE|NUMBERS", panel=DATA),
@@ -358,6 +362,18 @@ def parse_target(text: str) -> int | str | Path | None:
         f"--target {text}: give a class (3), an offset from the label (+1), all, "
         "or a file with one class per input"
     )
+
+
+def parse_shape(text: str | None) -> dict[str, tuple[int, ...]] | tuple[int, ...] | None:
+    """Sizes as in `x=1,1,28,28`, by the input's name, or `1,1,28,28`."""
+    if text is None:
+        return None
+    name, _, sizes = text.rpartition("=")
+    try:
+        found = tuple(int(size) for size in re.split(r"[,x]", sizes))
+    except ValueError:
+        raise InvalidInput(f"--shape {text}: write 1,1,28,28 or NAME=1,1,28,28") from None
+    return {name: found} if name else found
 
 
 def parse_samples(text: str, count: int) -> NDArray[np.int64]:

@@ -366,6 +366,8 @@ def describe(model: Any) -> dict[str, Any]:
         "neurons": sum(node.size for node in bounded),
         "nonlinear": len(bounded),
         "question": fitting_question(model),
+        "output": model.taken.output,
+        "precision": model.taken.precision,
         "nodes": nodes,
     }
 
@@ -400,11 +402,16 @@ def info_table(about: dict[str, Any]) -> Table:
 
 
 def info_summary(about: dict[str, Any]) -> list[str]:
+    taken = [f"output: {plain(about['output'])}"] if about["output"] else []
+    if about["precision"]:
+        taken.append(f"it computes in {about['precision']}, and is bounded as if in float32")
     return [
         f"{plain(about['model'])}: input {_shape(about['input_shape'])}, "
-        f"{about['classes']} outputs, {about['parameters']:,} parameters, "
+        f"{about['classes']} output{'s' * (about['classes'] != 1)}, "
+        f"{about['parameters']:,} parameters, "
         f"{about['neurons']:,} neurons in {about['nonlinear']} nonlinear layers",
         f"sha256 {about['digest']}",
+        *taken,
         "every operator can be bounded",
         f"to ask: {about['question']}",
     ]

@@ -46,6 +46,15 @@ UNIT = 2.0**-23  # between neighbouring numbers of single precision, relative
 ROUNDINGS = 64  # times its own rounding in single precision is what a graph allows the original
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Choices where an ONNX file leaves something open, or asks for half precision."""
+
+    output: str = ""  # the one that is bounded, of several
+    sizes: Shape = ()  # of the input, where the file leaves axes open
+    precision: str = ""  # in which the file computes, where that became float32
+
+
 @dataclass(frozen=True, repr=False)
 class Model:
     """A network ready to be bounded, beside the runtime it came from.
@@ -64,7 +73,7 @@ class Model:
     files: tuple[tuple[str, str], ...] = ()  # an ONNX model's: names and SHA-256, its own first
     normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
     scores: Graph | None = None  # `graph` before a last function that keeps the outputs' order
-    output: str = ""  # the one chosen, where an ONNX file has several
+    taken: Taken = Taken()
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what can be worked out again."""

@@ -154,7 +154,7 @@ class Call:
         return Unsupported(f"attribute {name}={self.attributes.get(name)!r}")
 
 
-Outputs = Operand | Sequence[Operand]
+Outputs = Operand | Sequence[Operand | None]  # None: an output that has no bounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,18 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from torch import Tensor
 
 import frown.read.onnx.attention
-import frown.read.onnx.learn
 import frown.read.onnx.nn
 import frown.read.onnx.ops
 import frown.read.onnx.recurrent
 import frown.read.onnx.shapes  # noqa: F401  (its handlers register)
 from frown.errors import InvalidModel, Refusal, UnsupportedModel, listing
 from frown.graph import MOST_ENTRIES, Builder, Graph, Nonlinear, Operand, Shape, Unsupported, Value
-from frown.read.model import Model, finished, require_finite
+from frown.read.model import Model, Taken, finished, require_finite
 from frown.read.onnx.call import HANDLERS, Call, OnnxNode, captured, needed
+from frown.read.onnx.changes import Sizes, take
 from frown.read.onnx.constants import Constant, Constants, Evaluator, fold, stored, widened
 from frown.read.onnx.fuse import fuse_activations
+from frown.read.onnx.learn import require_network
 from frown.read.onnx.runtime import OnnxRuntime, Port
 
 OLDEST_OPSET = 8
@@ -46,23 +47,27 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 
 
-def load_onnx(path: str | Path | bytes, output: str | None = None) -> Model:
+def load_onnx(
+    path: str | Path | bytes, output: str | None = None, shape: Sizes | None = None
+) -> Model:
     """The network in an ONNX file, or in its content, checked against onnxruntime on random inputs.
 
     Opsets from 8 on. Operators are read as opsets up to 20 define them; a newer file
     may load too, for unknown operators and attributes are refused and the check
     against onnxruntime catches one whose meaning changed.
 
-    The file has one input; of several outputs `output` names the one that is meant. The leading
-    axis of the input is the batch and set to 1, be it symbolic, unknown or fixed; an input of one
-    axis is taken whole.
+    The file has one input; of several outputs `output` names the one that is meant, which need not
+    be said where all others are labels. The leading axis of the input is the batch and set to 1, be
+    it symbolic, unknown or fixed; an input of one axis is taken whole. `shape` gives other symbolic
+    axes their sizes. Half precision is taken as single precision (`Model.taken`).
 
     Raises InvalidModel where the file is missing or damaged or has weights that are
     not finite, UnsupportedModel with every operator that has no bounds, ModelMismatch
     where the imported graph disagrees with onnxruntime.
     """
     file = Path(CONTENT) if isinstance(path, bytes) else Path(path)
-    proto, source, files = _read(file, path if isinstance(path, bytes) else None, output)
+    content = path if isinstance(path, bytes) else None
+    proto, source, files, taken = _read(file, content, output, shape)
     port = _input(proto, file.name)
     try:
         graph, scores = import_graph(_task(proto, file.name, port))
@@ -84,7 +89,7 @@ def load_onnx(path: str | Path | bytes, output: str | None = None) -> Model:
             None if isinstance(path, bytes) else file,
             files,
             scores=scores,
-            output=output or "",
+            taken=taken,
         )
         model.check()
     except InvalidModel as error:
@@ -105,9 +110,10 @@ Files = tuple[tuple[str, str], ...]  # names and SHA-256, the model's own first
 
 
 def _read(
-    file: Path, content: bytes | None, output: str | None
-) -> tuple[onnx.ModelProto, bytes | str, Files]:
-    """The model with all its weights, what onnxruntime opens, and the files that it consists of."""
+    file: Path, content: bytes | None, output: str | None, shape: Sizes | None
+) -> tuple[onnx.ModelProto, bytes | str, Files, Taken]:
+    """The model with all its weights, what onnxruntime opens, the files that it consists of, and
+    what was chosen of it."""
     try:
         content = file.read_bytes() if content is None else content
     except FileNotFoundError:
@@ -152,7 +158,7 @@ def _read(
     _require_one_maker(proto, file)
     # The original is the file itself, less what nothing reads: its functions are the runtime's to
     # write out, or a mistake in doing so would be in both.
-    changed = _open_batch(proto) | _one_output(proto, output, file)
+    taken, changed = take(proto, file.name, output, shape)
     if _drop_unread(proto) or changed:
         try:
             source = proto.SerializeToString()
@@ -163,7 +169,7 @@ def _read(
             ) from None
     read = _inlined(proto, file)
     _drop_unread(read)
-    return read, source, tuple(files)
+    return read, source, tuple(files), taken
 
 
 def _digest(files: Files) -> str:
@@ -186,35 +192,6 @@ def _legible(message: Any) -> bool:
             return False
         if kind.type == kind.TYPE_MESSAGE and not all(_legible(v) for v in values):
             return False
-    return True
-
-
-def _open_batch(proto: onnx.ModelProto) -> bool:
-    """Declare a batch of 0 or -1 symbolic, which onnxruntime would take literally.
-
-    Returns whether there was one.
-    """
-    changed = False
-    for tensor in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
-        dims = tensor.type.tensor_type.shape.dim
-        if dims and dims[0].HasField("dim_value") and dims[0].dim_value <= 0:
-            dims[0].dim_param = "batch"
-            changed = True
-    return changed
-
-
-def _one_output(proto: onnx.ModelProto, output: str | None, file: Path) -> bool:
-    """Leave out all outputs but one. Returns whether there were others."""
-    names = [str(o.name) for o in proto.graph.output]
-    if output is None or names == [output]:
-        return False
-    if names.count(output) != 1:
-        raise InvalidModel(
-            f"{file.name}: it has no output {output}; its outputs are {', '.join(names) or 'none'}"
-        )
-    for place in reversed(range(len(names))):
-        if names[place] != output:
-            del proto.graph.output[place]
     return True
 
 
@@ -373,7 +350,8 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
         )
     if not kind.HasField("shape") or not kind.shape.dim:
         raise UnsupportedModel(
-            f"{model}: input {given.name} has no axes or no declared shape; export it with one"
+            f"{model}: input {given.name} has no axes or no declared shape; give one: "
+            f"--shape {given.name}=1,SIZE,..., frown.load(path, shape=(1, SIZE, ...))"
         )
     dims = kind.shape.dim
     open_axes = [
@@ -384,7 +362,7 @@ def _input(proto: onnx.ModelProto, model: str) -> Port:
     if open_axes:
         raise UnsupportedModel(
             f"{model}: input {given.name} has axes of unknown size: {', '.join(open_axes)}; "
-            "only the batch may be symbolic, export the others with fixed sizes"
+            f"give them: --shape {given.name}=1,SIZE,..., frown.load(path, shape=(1, SIZE, ...))"
         )
     first = dims[0].dim_value if dims[0].dim_value > 0 else None
     lead = first if len(dims) == 1 and first is not None else 1
@@ -587,10 +565,11 @@ class _Importer:
         constant = all(isinstance(x, np.ndarray) for x in inputs)
         try:
             answers = self._answers(node, constant)
-            lost = [o for o in node.outputs[len(answers) :] if o in read]
+            found = dict(zip(node.outputs, answers, strict=False))
+            lost = [o for o in node.outputs if found.get(o) is None and o in read]
             if lost:
                 raise Unsupported(f"output {', '.join(lost)} is used")
-            self.known.update(zip(node.outputs, answers, strict=False))
+            self.known.update((o, x) for o, x in found.items() if x is not None)
         except Unsupported as reason:
             self._report(node, str(reason), constant)
         except (
@@ -606,14 +585,16 @@ class _Importer:
                 f"{self.task.model}: {node.op} at {node.name} is malformed: {first}"
             ) from error
 
-    def _answers(self, node: OnnxNode, constant: bool) -> Sequence[Value | Constant | _Unknown]:
+    def _answers(
+        self, node: OnnxNode, constant: bool
+    ) -> Sequence[Value | Constant | _Unknown | None]:
         if constant:
             given = {i: self.known[i] for i in node.inputs if i}
             constants = {i: x for i, x in given.items() if isinstance(x, np.ndarray)}
             return self.task.evaluator.outputs(node, constants)
         handler = HANDLERS.get(node.op)
-        if node.op.startswith("ai.onnx.ml::Tree"):
-            raise Unsupported("a tree ensemble, which is no neural network")
+        if node.op.startswith("ai.onnx.ml::"):
+            require_network(node.op)
         if handler is None or node.has_body:
             raise Unsupported("")
         foreign = sorted(node.attributes.keys() - handler.attributes)
