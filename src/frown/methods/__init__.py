@@ -17,6 +17,17 @@ from frown.problem.options import options_of
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Interval, FastLin, CrownIbp, Crown, Frown, Branch, LP, Exact)
 }
+# From the loosest to the tightest, as people know them.
+TITLES = {
+    "interval": "Interval",
+    "fastlin": "Fast-Lin",
+    "crown-ibp": "CROWN-IBP",
+    "crown": "CROWN",
+    "lp": "LP",
+    "frown": "FROWN",
+    "branch": "Branching",
+    "milp": "MILP",
+}
 
 
 def kind_of(name: str) -> type[Method]:

@@ -12,6 +12,7 @@ from math import floor, isfinite, log10
 
 from frown.certification.plain import markup
 from frown.certification.results import cut, digits, percent
+from frown.methods import TITLES
 from frown.report.comparison import Comparison, Entry, display_name
 
 WIDE, NARROW = (960, 400), (380, 330)
@@ -134,9 +135,9 @@ class Plane:
 
 def method_class(comparison: Comparison, method: str) -> str:
     """The style-sheet class that gives `method` its colour on all of the page."""
-    if method in ("interval", "fastlin", "crown", "frown"):
+    if method in TITLES:
         return f"m-{method}"
-    others = [m for m in comparison.methods if m not in ("interval", "fastlin", "crown", "frown")]
+    others = [m for m in comparison.methods if m not in TITLES]
     return f"m-other{others.index(method) % 3}"
 
 

@@ -10,18 +10,7 @@ from typing import NoReturn
 from frown.certification.results import Certification, Row, Sensitivity
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
-
-# From the loosest method to the tightest, with the names people know them by.
-NAMES = {
-    "interval": "Interval",
-    "fastlin": "Fast-Lin",
-    "crown-ibp": "CROWN-IBP",
-    "crown": "CROWN",
-    "lp": "LP",
-    "frown": "FROWN",
-    "branch": "Branching",
-    "milp": "MILP",
-}
+from frown.methods import TITLES
 
 
 @dataclass(frozen=True)
@@ -110,6 +99,11 @@ class Comparison:
         return self.methods[-1]
 
     @property
+    def looser(self) -> str | None:
+        """The method that is next to the main one, if there are two."""
+        return self.methods[-2] if len(self.methods) > 1 else None
+
+    @property
     def norm(self) -> float:
         return self.entries[0].main.norm
 
@@ -140,8 +134,12 @@ class Comparison:
     def seconds(self, method: str) -> float:
         return sum(row.seconds for row in self.results[method].rows)
 
-    def gain(self, better: str, than: str) -> float | None:
-        """The relative gain of `better`'s mean radius over `than`'s, where both have one."""
+    def gain(self, better: str = "", than: str = "") -> float | None:
+        """The relative gain of `better`'s mean radius over `than`'s, where both have one.
+
+        By default that of the main method over the next looser one.
+        """
+        better, than = better or self.main, than or self.looser or ""
         if better not in self.results or than not in self.results:
             return None
         pairs = [(e.radius(better), e.radius(than)) for e in self.entries]
@@ -165,7 +163,7 @@ class Comparison:
 def display_name(method: str) -> str:
     """A method's name for people; brackets after it tell two runs of one method apart."""
     base, bracket, run = method.partition(" (")
-    return NAMES.get(base, base) + bracket + run
+    return TITLES.get(base, base) + bracket + run
 
 
 def _rank(method: str) -> tuple[int, bool, str]:
@@ -174,8 +172,8 @@ def _rank(method: str) -> tuple[int, bool, str]:
     So does a method among runs of it with other settings.
     """
     base, bracket, _ = method.partition(" (")
-    order = list(NAMES)
-    return (order.index(base) if base in NAMES else -1, not bracket, method)
+    place = list(TITLES).index(base) if base in TITLES else -1
+    return (place, not bracket, method)
 
 
 def _entry(index: int, rows: dict[str, Row]) -> Entry:

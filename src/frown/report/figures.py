@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from io import BytesIO
 from math import inf, isfinite
 from pathlib import Path
@@ -12,6 +15,7 @@ from frown.certification.folder import write_whole
 from frown.certification.results import Certification
 from frown.certification.statement import norm_name
 from frown.errors import InvalidInput, OutputError
+from frown.methods import TITLES
 from frown.report.comparison import Comparison, display_name
 from frown.report.read import read_results
 
@@ -24,17 +28,6 @@ except ImportError:
 
 KINDS = ("accuracy", "brackets", "radii")
 FORMATS = ("pdf", "svg", "png")
-COLOURS = {
-    "interval": "#858b96",
-    "fastlin": "#009e73",
-    "crown-ibp": "#56b4e9",
-    "crown": "#0072b2",
-    "lp": "#b07d00",
-    "frown": "#d55e00",
-    "branch": "#4b4fb5",
-    "milp": "#a8568a",
-}
-OTHERS = ("#a8568a", "#b07d00", "#4b4fb5")
 STYLE: Any = {
     "pdf.fonttype": 42,  # TrueType, embedded: journals refuse type 3
     "svg.fonttype": "path",
@@ -150,10 +143,18 @@ def _title(comparison: Comparison, panels: Sequence[Comparison]) -> str:
 def _colour(comparison: Comparison, method: str) -> str:
     base = method.partition(" (")[0]
     same = [m for m in comparison.methods if m.partition(" (")[0] == base]
-    if len(same) == 1 and base in COLOURS:
-        return COLOURS[base]
-    places = [*COLOURS.values(), *OTHERS]
+    palette = _palette()
+    if len(same) == 1 and base in TITLES:
+        return palette[base]
+    places = [palette[name] for name in TITLES]
     return places[(comparison.methods.index(method) + 3) % len(places)]
+
+
+@cache
+def _palette() -> dict[str, str]:
+    """The colours of the page's style sheet by name, those for light paper."""
+    style = files("frown.report").joinpath("page.css").read_text(encoding="utf-8")
+    return dict(re.findall(r"--([\w-]+): (#\w{6})", style.partition("@media")[0]))
 
 
 def _accuracy(place: Axes, comparison: Comparison) -> None:

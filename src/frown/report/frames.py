@@ -102,7 +102,7 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         else ""
     )
     return (
-        f"<section><h2>{said.part.capitalize()}s, one at a time{_by(method)}"
+        f"<section><h2>{said.part.capitalize()}s, one at a time, by {markup(display_name(method))}"
         f"{markup(said.against())}</h2><p>Only one"
         f" {said.part} may change, all others stay as they are. Each number is the"
         f" {markup(said.radius_title())} that {markup(display_name(method))} proved for that"
@@ -273,10 +273,6 @@ def _meanings(found: Sensitivity) -> str:
     if any(not row.complete for row in found.rows):
         words.append(("*", "ended early, a larger radius may be provable"))
     return "".join(f" <em>{text}</em>: {meaning}." for text, meaning in words)
-
-
-def _by(method: str) -> str:
-    return "" if method == "frown" else f", by {markup(display_name(method))}"
 
 
 def _limited(row: Row) -> bool:

@@ -241,7 +241,8 @@ def _tiles(comparison: Comparison) -> str:
             f"{right:,} of {count:,}",
         ),
     ]
-    gain = comparison.gain("frown", "crown")
+    looser = display_name(comparison.looser) if comparison.looser else ""
+    gain = comparison.gain()
     if comparison.statement.eps is not None:
         # Radii are the one asked about or 0, so that their means say nothing.
         proved = sum(e.main.status in ("certified", "robust") for e in comparison.entries)
@@ -250,11 +251,11 @@ def _tiles(comparison: Comparison) -> str:
         tiles.append(tile(name, share, f"{proved:,} of {count:,}", accent=True))
     elif gain is not None:
         larger = sum(
-            (e.radius("frown") or 0) > (e.radius("crown") or 0) for e in comparison.entries
+            e.proved > (e.radius(comparison.looser or "") or 0) for e in comparison.entries
         )
         tiles.append(
             tile(
-                "FROWN’s radius against CROWN’s",
+                f"{main}’s radius against {looser}’s",
                 f"{cut(100 * gain, 1, -1):+.1f} %",
                 f"on average; larger for {larger:,} of {count:,} inputs",
                 accent=True,
