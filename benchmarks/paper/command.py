@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from frown.certification.plain import plain
+from frown.certification.results import plain
 from frown.cli import reported
 from frown.errors import InvalidInput
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.plain import plain
+from frown.certification.results import plain
 from frown.errors import InvalidInput
 
 Bytes = NDArray[np.uint8]

@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from frown import __version__
-from frown.certification.plain import plain, plain_lines
+from frown.certification.results import plain, plain_lines
 from frown.errors import FrownError, InvalidInput
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.

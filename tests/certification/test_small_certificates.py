@@ -11,7 +11,7 @@ import torch
 import asking
 import frown
 import frown_check
-from frown.bounds.arithmetic.passing import _short
+from frown.bounds.replay import _short
 from frown.certification import prove as prover
 from onnx_models import model, node, saved
 from tamper.bases import recurrent

@@ -16,10 +16,9 @@ import zoo
 from charged import cases
 from charged.cases import Chosen, Tally
 from frown.bounds.arithmetic.curved import Deviation, bent_below, greatest, proven_secants
-from frown.bounds.arithmetic.passing import Guided
-from frown.bounds.ellipsoid import may_bend
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Request
+from frown.bounds.replay import Guided
 from frown.graph.box import Box
 from frown.methods.frown.curved import further, pays
 from frown.methods.frown.network import Frown
@@ -170,7 +169,7 @@ def test_no_bound_of_hostile_networks_is_false(monkeypatch: pytest.MonkeyPatch) 
         rng = np.random.default_rng([seed, 77])
         graph = cases.network(rng)
         region = replace(cases.regions(rng, graph.input_shape, 3), p=2.0, split=None)
-        if not may_bend(Plan(graph), region):
+        if not (region.euclidean and Plan(graph).bends):
             continue
         with np.errstate(all="ignore"):
             cases.replay(graph, region, rng, tally, False, f"seed {seed}")
@@ -247,10 +246,9 @@ def test_bent_rows_prove_larger_radii(tmp_path: Path) -> None:
 def test_rows_bend_unasked_where_it_pays(tmp_path: Path) -> None:
     """In convolutional networks; not in dense ones, with a time limit or for execution."""
     model = frown.load(network(tmp_path / "net.onnx"))
-    region = zoo.region(zoo.mlp(Relu()), 2.0)
     dense = Plan(zoo.mlp(Relu()))
-    assert further(Frown(), dense, region) is None
-    assert further(Frown(curved="always"), dense, region) is not None
+    assert further(Frown(), dense) is None
+    assert further(Frown(curved="always"), dense) is not None
     assert pays(Frown(), Plan(model.graph)) and not pays(Frown(group=0), Plan(model.graph))
     x = np.random.default_rng(0).uniform(size=(1, 1, 10, 10)).astype(np.float32)
     ball = frown.Ball(x, norm=2)
@@ -267,4 +265,4 @@ def test_rows_bend_unasked_where_it_pays(tmp_path: Path) -> None:
 def test_smooth_networks_and_other_norms_stay_straight() -> None:
     for op, p, bends in ((Relu(), 2.0, True), (Sigmoid(), 2.0, False), (Relu(), 1.0, False)):
         graph = zoo.mlp(op)
-        assert may_bend(Plan(graph), zoo.region(graph, p)) == bends
+        assert (zoo.region(graph, p).euclidean and Plan(graph).bends) == bends

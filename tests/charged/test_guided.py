@@ -10,12 +10,12 @@ from torch import Tensor
 
 import zoo
 from charged.cases import Chosen
-from frown.bounds.arithmetic import charged, passing
+from frown.bounds import replay as passing
+from frown.bounds.arithmetic import charged
 from frown.bounds.arithmetic.charged import Charges, charged_form
-from frown.bounds.arithmetic.passing import Guided
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
-from frown.bounds.replay import Replay, ReplayedRows
+from frown.bounds.replay import Guided, Replay, ReplayedRows
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.graph.graph import Graph

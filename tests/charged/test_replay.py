@@ -11,7 +11,7 @@ from charged.cases import Tally, run
 from charged.exact import exact, rational
 from frown.bounds import rows
 from frown.bounds.arithmetic import charged
-from frown.bounds.arithmetic.minima import enclosing, extremes, farthest, least
+from frown.bounds.arithmetic.charged import enclosing, extremes, farthest, least
 from frown.bounds.plan import Plan, spread_box
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay

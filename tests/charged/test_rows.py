@@ -7,7 +7,7 @@ import torch
 
 from charged.exact import exact, rational
 from frown.bounds import rows
-from frown.bounds.arithmetic.minima import least
+from frown.bounds.arithmetic.charged import least
 from frown.bounds.rows import Blocks, dot, inner, places, sample_index, spread
 from frown.problem.region import Region
 

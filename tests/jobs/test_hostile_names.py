@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from check.writer import seal
 from frown import api
-from frown.certification.plain import cell, markup, plain, plain_lines
+from frown.certification.results import cell, markup, plain, plain_lines
 from frown.cli import app
 from frown_check import shown
 from frown_check.__main__ import main

@@ -24,8 +24,8 @@ import frown
 from check.test_hostile_models import claimed
 from frown.errors import FrownError, InvalidModel, UnsupportedModel
 from frown.read.onnx.call import OnnxNode
-from frown.read.onnx.constants import RANDOM, Evaluator, fold
 from frown.read.onnx.load import MOST_NODES, load_onnx
+from frown.read.onnx.runtime import RANDOM, Evaluator, fold
 from onnx_models import integers, model, node, number, saved, weights
 from read.test_onnx import assert_same
 

@@ -16,8 +16,8 @@ from frown.errors import InvalidModel
 from frown.graph.graph import Graph
 from frown.read.model import Model
 from frown.read.onnx.call import OnnxNode
-from frown.read.onnx.constants import Evaluator
 from frown.read.onnx.load import Task, import_graph, load_onnx
+from frown.read.onnx.runtime import Evaluator
 from onnx_models import integers, model, node, refused, saved, weights
 from sequences import reached
 

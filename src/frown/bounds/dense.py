@@ -19,8 +19,14 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.charged import Charges, bounded, charged_form
-from frown.bounds.arithmetic.minima import ball_gain, enclosing
+from frown.bounds.arithmetic.charged import (
+    Charges,
+    ball_gain,
+    bounded,
+    charged_form,
+    enclosing,
+    no_lines,
+)
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Blocks
@@ -196,7 +202,7 @@ class DenseRows:
         source = self.runs[0].steps[-1][0]
         rows = here.T.reshape(-1, *plan.graph.nodes[source].shape).contiguous()
         sample = Blocks(slice(self.sample, self.sample + 1), len(rows))
-        form = charged_form(Charges(plan, weights, sample), source, rows, _no_lines)
+        form = charged_form(Charges(plan, weights, sample), source, rows, no_lines)
         return account.settle(bounded(region, form, sample))
 
     @cached_property
@@ -243,7 +249,3 @@ class RowAccount:
         parts = torch.stack([*self.parts, least])
         slack = parts.abs().sum(0) * gamma(len(parts) + 8) + self.charge
         return below(parts.sum(0), slack * LOOSE)
-
-
-def _no_lines(node: int, coef: Tensor) -> tuple[None, Tensor]:
-    raise AssertionError("an affine function of the input passes no nonlinearity")

@@ -21,7 +21,7 @@ from frown.bounds.rows import pieces
 from frown.bounds.work import Work
 from frown.graph.box import Box
 from frown.problem.region import Region
-from frown.relax.curvature import bends, secants
+from frown.relax.curvature import secants
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxed
 
@@ -111,14 +111,6 @@ def leading(matrix: Tensor) -> float:
         basis.append(x)
     space = torch.linalg.qr(torch.cat(basis, 1))[0]
     return float(torch.linalg.eigvalsh(space.T @ (matrix @ space))[-1].clamp(min=0))
-
-
-def may_bend(plan: Plan, region: Region) -> bool:
-    """True if rows may bend: over one l_2 ball for each sample, through functions of one
-    variable whose secant slopes are known."""
-    if region.p != 2 or region.split is not None or not plan.nonlinear:
-        return False
-    return all(bends(plan.relaxation(i)) for i in plan.nonlinear)
 
 
 class Ellipsoids:

@@ -15,6 +15,7 @@ from frown.graph.affine import Concat, Scale
 from frown.graph.box import Box
 from frown.graph.graph import Graph, Input
 from frown.graph.op import Affine, Nonlinear, Selection
+from frown.relax.curvature import bends
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxation
 from frown.relax.s_shaped import SShaped
@@ -62,6 +63,11 @@ class Plan:
         """The nonlinear nodes on the way to the output, in order."""
         needed = set(self.graph.ancestors(self.graph.output))
         return tuple(i for i in self.graph.nonlinear if i in needed)
+
+    @cached_property
+    def bends(self) -> bool:
+        """True if rows may bend at every nonlinear node: its secant slopes are known."""
+        return bool(self.nonlinear) and all(bends(self.relaxation(i)) for i in self.nonlinear)
 
     def relaxation(self, node: int) -> Relaxation:
         op = self.graph.nodes[node].op

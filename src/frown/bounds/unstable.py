@@ -24,8 +24,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.charged import Charges, charged_form
-from frown.bounds.arithmetic.minima import enclosing, least
+from frown.bounds.arithmetic.charged import Charges, charged_form, enclosing, least
 from frown.bounds.dense import DenseRows, Held, RowAccount
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Self
 
-from frown.certification.plain import plain
+from frown.certification.results import plain
 from frown.errors import OutputError
 
 RESULTS_LOCK = ".frown-results.lock"

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frown.bounds.arithmetic.charged import farthest
 from frown.bounds.arithmetic.executed import Execution
 from frown.bounds.arithmetic.float32 import PRECISIONS
-from frown.bounds.arithmetic.minima import farthest
 from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Proofs

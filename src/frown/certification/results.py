@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from html import escape
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from frown.certification.plain import markup
 from frown.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -324,3 +325,39 @@ class Sensitivity:
         mean = np.nanmean(self.radius, axis=0) if self.rows else np.full(len(self.frames), np.nan)
         shown = ", ".join(f"{digits(r, 3, -1):.3g}" for r in mean)
         return f"<Sensitivity of {len(self)} inputs, mean radius by frame {shown}>"
+
+
+# Controls, formats (bidi marks, zero-width), lone surrogates, private use, unassigned; line and
+# paragraph separators.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def plain(text: object) -> str:
+    """One line in which every character is seen; those that are not are written as \\x1b."""
+    shown = str(text)
+    if shown.isascii() and shown.isprintable():
+        return shown
+    return "".join(_code(c) if category(c) in _UNSEEN else c for c in shown)
+
+
+def plain_lines(text: object) -> str:
+    """Several lines, those after the first indented, so that no name can begin a line of ours."""
+    first, *rest = str(text).split("\n")
+    return "\n".join([plain(first), *(f"  {plain(line).lstrip()}" for line in rest)])
+
+
+def markup(text: object) -> str:
+    """The text of an HTML page, between tags or inside quotes."""
+    return escape(plain(text))
+
+
+def cell(value: object) -> object:
+    """A value of a CSV file; text that a spreadsheet would take for a formula gets a quote."""
+    if isinstance(value, str):
+        shown = plain(value)
+        return f"'{shown}" if shown[:1] in ("=", "+", "-", "@") else shown
+    return value
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -319,7 +319,7 @@ class RadiusSearch:
     def _further(self, method: Method, goal: Goal) -> Iterator[Searched]:
         """Radii by a costlier method, from those that another has left; its proofs are kept."""
         plan, region = self._of.plan, self._begun.cast.region
-        costlier = further(method, plan, region)
+        costlier = further(method, plan) if region.euclidean and plan.bends else None
         if costlier is None or self._proofs is None or self._clock.expired():
             return
         unasked = isinstance(method, Frown) and method.curved == "auto"

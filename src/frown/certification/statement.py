@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.plain import plain
-from frown.certification.results import LEVELS, Certification, Row, Sensitivity
+from frown.certification.results import LEVELS, Certification, Row, Sensitivity, plain
 from frown.problem.problem import Moving, Regions
 from frown.problem.property import GIVEN, Condition
 from frown.read.model import Model

@@ -3,6 +3,7 @@ move, repeat, drop or pad entries."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,8 +59,37 @@ class Linear(Affine):
         return F.linear(radii[0], self.sizes)
 
 
+class Convolution(Affine):
+    """A convolution or a transposed one, over the last 1, 2 or 3 axes."""
+
+    __slots__ = ()
+    weight: Tensor
+    bias: Tensor  # (out,)
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def apply(self, *xs: Tensor) -> Tensor:
+        return self._convolve(xs[0], self.weight, self.bias)
+
+    def shift(self, coef: Tensor) -> Tensor | None:
+        return _channels(coef, self.bias, len(self.stride))
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self._convolve(radii[0], self.weight.abs(), None)
+
+    @abstractmethod
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The operator with another weight and bias."""
+
+    def _axes(self) -> Axes:
+        """Stride, padding, dilation and kernel size along each axis."""
+        return zip(self.stride, self.padding, self.dilation, self.weight.shape[2:], strict=True)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Conv(Affine):
+class Conv(Convolution):
     """Convolution over the last 1, 2 or 3 axes, zero padding alike on both ends.
 
     Uneven padding is a `Pad` before it. `source` is the input's spatial shape,
@@ -76,9 +106,6 @@ class Conv(Affine):
 
     def shape(self, *inputs: Shape) -> Shape:
         return (*inputs[0][: -len(self.source) - 1], self.weight.shape[0], *self._reach())
-
-    def apply(self, *xs: Tensor) -> Tensor:
-        return self._convolve(xs[0], self.weight, self.bias)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         dims = len(self.source)
@@ -145,21 +172,11 @@ class Conv(Affine):
             fine = F.pad(fine, [w for pair in reversed(widths) for w in pair])
         return fine
 
-    def shift(self, coef: Tensor) -> Tensor | None:
-        return _channels(coef, self.bias, len(self.source))
-
-    def spread(self, *radii: Tensor) -> Tensor:
-        return self._convolve(radii[0], self.weight.abs(), None)
-
     def _reach(self) -> tuple[int, ...]:
         return tuple(
             (n + 2 * p - d * (k - 1) - 1) // s + 1
             for n, (s, p, d, k) in zip(self.source, self._axes(), strict=True)
         )
-
-    def _axes(self) -> Axes:
-        """Stride, padding, dilation and kernel size along each axis."""
-        return zip(self.stride, self.padding, self.dilation, self.weight.shape[2:], strict=True)
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         dims = len(self.source)
@@ -203,7 +220,7 @@ class Flat(Affine):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConvTranspose(Affine):
+class ConvTranspose(Convolution):
     """Transposed convolution over the last 1, 2 or 3 axes."""
 
     weight: Tensor  # (in, out / groups, *kernel)
@@ -220,9 +237,6 @@ class ConvTranspose(Affine):
         reach = ((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, (s, p, d, k), o in axes)
         return (*inputs[0][: -dims - 1], self.weight.shape[1] * self.groups, *reach)
 
-    def apply(self, *xs: Tensor) -> Tensor:
-        return self._convolve(xs[0], self.weight, self.bias)
-
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
         dims = len(self.stride)
         rest = (self.stride, self.padding, self.dilation, self.groups)
@@ -232,16 +246,6 @@ class ConvTranspose(Affine):
         for axis, (m, (s, p, d, k), o) in enumerate(axes, -dims):
             back = back.narrow(axis, 0, (m + 2 * p - d * (k - 1) - 1 - o) // s + 1)
         return (back,)
-
-    def shift(self, coef: Tensor) -> Tensor | None:
-        return _channels(coef, self.bias, len(self.stride))
-
-    def spread(self, *radii: Tensor) -> Tensor:
-        return self._convolve(radii[0], self.weight.abs(), None)
-
-    def _axes(self) -> Axes:
-        """Stride, padding, dilation and kernel size along each axis."""
-        return zip(self.stride, self.padding, self.dilation, self.weight.shape[2:], strict=True)
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         dims = len(self.stride)

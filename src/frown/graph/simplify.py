@@ -148,34 +148,19 @@ def _scale_scale(outer: Scale, inner: Scale, between: Shape) -> Op | None:
     return Scale(outer.factor * inner.factor, outer.factor * inner.offset + outer.offset)
 
 
-def _scale_linear(outer: Scale, inner: Linear, between: Shape) -> Op | None:
-    line = _along(outer, between, len(between) - 1)
-    if line is None:
-        return None
-    factor, offset = line
-    return Linear(inner.weight * factor[:, None], inner.bias * factor + offset)
-
-
-def _scale_conv(outer: Scale, inner: Conv, between: Shape) -> Op | None:
-    dims = len(inner.source)
+def _scale_weights(outer: Scale, inner: Linear | Conv | ConvTranspose, between: Shape) -> Op | None:
+    dims = inner.weight.dim() - 2
     line = _along(outer, between, len(between) - dims - 1)
     if line is None:
         return None
     factor, offset = line
-    weight = inner.weight * factor.reshape(-1, 1, *([1] * dims))
-    return replace(inner, weight=weight, bias=inner.bias * factor + offset)
-
-
-def _scale_conv_transpose(outer: Scale, inner: ConvTranspose, between: Shape) -> Op | None:
-    dims = len(inner.stride)
-    line = _along(outer, between, len(between) - dims - 1)
-    if line is None:
-        return None
-    factor, offset = line
-    # weight is (in, out / groups, *kernel); a group's inputs reach only its own outputs.
-    grouped = inner.weight.reshape(inner.groups, -1, *inner.weight.shape[1:])
-    scaled = grouped * factor.reshape(inner.groups, 1, -1, *([1] * dims))
-    weight = scaled.reshape(inner.weight.shape)
+    if isinstance(inner, ConvTranspose):
+        # weight is (in, out / groups, *kernel); a group's inputs reach only its own outputs.
+        grouped = inner.weight.reshape(inner.groups, -1, *inner.weight.shape[1:])
+        scaled = grouped * factor.reshape(inner.groups, 1, -1, *([1] * dims))
+        weight = scaled.reshape(inner.weight.shape)
+    else:
+        weight = inner.weight * factor.reshape(-1, 1, *([1] * dims))
     return replace(inner, weight=weight, bias=inner.bias * factor + offset)
 
 
@@ -215,9 +200,9 @@ _RULES: dict[tuple[type[Op], type[Op]], Callable[..., Op | None]] = {
     (Reshape, Reshape): _reshape_reshape,
     (Permute, Permute): _permute_permute,
     (Scale, Scale): _scale_scale,
-    (Scale, Linear): _scale_linear,
-    (Scale, Conv): _scale_conv,
-    (Scale, ConvTranspose): _scale_conv_transpose,
+    (Scale, Linear): _scale_weights,
+    (Scale, Conv): _scale_weights,
+    (Scale, ConvTranspose): _scale_weights,
     (Linear, Scale): _linear_scale,
     (Conv, Scale): _conv_scale,
     (Linear, Linear): _linear_linear,

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from frown import __version__
 from frown.certification.folder import write_whole
-from frown.certification.plain import markup
-from frown.certification.results import Row, class_text, digits
+from frown.certification.results import Row, class_text, digits, markup
 from frown.certification.statement import Spread, Statement, exact
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.files import ROWS_JSON, RUN, row_key

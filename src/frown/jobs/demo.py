@@ -18,8 +18,7 @@ from rich.table import Table
 
 from frown import api
 from frown.certification.folder import write_whole
-from frown.certification.plain import plain
-from frown.certification.results import cut, percent
+from frown.certification.results import cut, percent, plain
 from frown.certification.run import Watch
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.job import certify_files

@@ -29,8 +29,7 @@ from frown.certification.folder import (
     whole,
     write_whole,
 )
-from frown.certification.plain import cell
-from frown.certification.results import Certification, Row
+from frown.certification.results import Certification, Row, cell
 from frown.certification.statement import input_digest
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.store import Names, Store, key_of

@@ -26,9 +26,8 @@ from frown import __version__, api
 from frown.bounds.work import fitting_threads, now
 from frown.certification.certificates import SUFFIX
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
-from frown.certification.plain import plain
 from frown.certification.prove import Rigorous
-from frown.certification.results import LEVELS, Row, percent
+from frown.certification.results import LEVELS, Row, percent, plain
 from frown.certification.run import Outcome, each
 from frown.certification.search import At
 from frown.certification.statement import KEY, Statement

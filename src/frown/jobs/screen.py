@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from frown.certification.plain import plain
-from frown.certification.results import Row, digits
+from frown.certification.results import Row, digits, plain
 from frown.certification.run import Progress, Watch
 from frown.certification.statement import Statement
 from frown.jobs.files import Origin, dumps, record

@@ -11,8 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from frown.certification.plain import plain
-from frown.certification.results import LEVELS, Row, class_text, digits, percent
+from frown.certification.results import LEVELS, Row, class_text, digits, percent, plain
 from frown.certification.statement import Statement
 
 MOST_ROWS = 40

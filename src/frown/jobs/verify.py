@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.bounds.work import Machine, now
-from frown.certification.plain import plain
+from frown.certification.results import plain
 from frown.certification.witness import Witness
 from frown.errors import InvalidInput, OutputError
 from frown.problem.vnnlib import VnnLib, read_vnnlib

@@ -142,6 +142,11 @@ class Region:
         return 1.0 if self.p == inf else self.p / (self.p - 1)
 
     @property
+    def euclidean(self) -> bool:
+        """True for one l_2 ball per sample, over which rows may bend."""
+        return self.p == 2 and self.split is None
+
+    @property
     def clipped(self) -> bool:
         return self.lower is not None
 

@@ -163,11 +163,9 @@ class Elementwise(Relaxation):
         chord = self.chord(box)
         return Slopes(chord, chord)
 
-    def family(self, relaxed: Relaxed, count: int) -> Family:
+    def several(self, relaxed: Relaxed, count: int) -> Family:
         """The ends of the tightest range and, between their points of tangency, tangents at
         equal distances."""
-        if count == 1:
-            return Family((relaxed.lines.slopes.lower,), (relaxed.lines.slopes.upper,))
         sides = []
         for side, below in ((relaxed.range.lower, True), (relaxed.range.upper, False)):
             mask = torch.full_like(side.lower, below, dtype=torch.bool)
@@ -177,16 +175,6 @@ class Elementwise(Relaxation):
             tangents = (side.clip(self.derivative(z)) for z in between)
             sides.append((side.lower, side.upper, *tangents))
         return Family(*sides)
-
-    def image(self, box: Box) -> Box:
-        """A box around all values: lines of slope 0 touch f at its least and greatest value."""
-        zero = torch.zeros_like(box.lower)
-        below = torch.ones_like(zero, dtype=torch.bool)
-        anchors = self.anchors(box)
-        return Box(
-            self.line(zero, below, anchors).intercept,
-            self.line(zero, ~below, anchors).intercept,
-        )
 
     def stable(self, box: Box) -> Tensor:
         return box.lower == box.upper

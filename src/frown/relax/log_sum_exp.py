@@ -47,9 +47,6 @@ class LogSumExp(Joint):
     def apply(self, *xs: Tensor) -> Tensor:
         return self._present(xs[0]).logsumexp(-1)
 
-    def anchors(self, box: Box) -> Anchors:
-        return Anchors.of(box)
-
     # -- planes -------------------------------------------------------------------------
 
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
@@ -193,11 +190,9 @@ class LogSumExp(Joint):
         middle = self._shares(box.middle)
         return Slopes(middle, middle)
 
-    def family(self, relaxed: Relaxed, count: int) -> Family:
+    def several(self, relaxed: Relaxed, count: int) -> Family:
         """Tangents along the box's diagonal; chords at levels between the least and greatest."""
         rule = relaxed.lines.slopes
-        if count == 1:
-            return Family((rule.lower,), (rule.upper,))
         box, above = relaxed.box, relaxed.range.upper
         places = [k / (count - 1) for k in range(count)]
         return Family(

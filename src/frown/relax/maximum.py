@@ -36,9 +36,6 @@ class Max(Joint):
     def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
         return (*window, (0, source[-1])), self
 
-    def anchors(self, box: Box) -> Anchors:
-        return Anchors.of(box)
-
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
         under = self._below(slope, anchors.box)
         over = self._above(slope, anchors.box)
@@ -145,11 +142,9 @@ class Max(Joint):
         upper = self.crown(box).upper
         return Slopes(upper, upper)
 
-    def family(self, relaxed: Relaxed, count: int) -> Family:
+    def several(self, relaxed: Relaxed, count: int) -> Family:
         """Below: every entry. Above: the fixed rule's plane."""
         rule = relaxed.lines.slopes
-        if count == 1:
-            return Family((rule.lower,), (rule.upper,))
         entries = torch.eye(rule.lower.shape[-1], dtype=rule.lower.dtype, device=rule.lower.device)
         return Family(tuple(e.expand_as(rule.lower) for e in entries), (rule.upper,))
 

@@ -40,9 +40,6 @@ class Product(Joint):
     def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
         return (*window, (0, source[-1])), self
 
-    def anchors(self, box: Box) -> Anchors:
-        return Anchors.of(box)
-
     def line(self, slope: Tensor, below: Tensor, anchors: Anchors) -> Line:
         x_low, y_low = anchors.box.lower.unbind(-1)
         x_high, y_high = anchors.box.upper.unbind(-1)
@@ -111,11 +108,8 @@ class Product(Joint):
         middle = box.middle.flip(-1)
         return Slopes(middle, middle)
 
-    def family(self, relaxed: Relaxed, count: int) -> Family:
+    def several(self, relaxed: Relaxed, count: int) -> Family:
         """The ends of the two segments: McCormick's four planes."""
-        rule = relaxed.lines.slopes
-        if count == 1:
-            return Family((rule.lower,), (rule.upper,))
         low, high = relaxed.range.lower.lower, relaxed.range.lower.upper
         first = torch.tensor([True, False], device=low.device).expand_as(low)
         falling = (torch.where(first, high, low), torch.where(first, low, high))

@@ -219,16 +219,22 @@ class Relaxation(Nonlinear):
     def parallel(self, box: Box) -> Slopes:
         """Fast-Lin's rule: the chord's slope on both sides."""
 
-    @abstractmethod
     def family(self, relaxed: Relaxed, count: int) -> Family:
         """Slopes of up to `count` tightest lines per side for a linear program (appendix A.4).
 
         With `count` 1 they are CROWN's own.
         """
+        rule = relaxed.lines.slopes
+        return Family((rule.lower,), (rule.upper,)) if count == 1 else self.several(relaxed, count)
 
     @abstractmethod
+    def several(self, relaxed: Relaxed, count: int) -> Family:
+        """The slopes of `family` for a `count` of 2 or more."""
+
     def image(self, box: Box) -> Box:
-        """A box around all values of f over the box."""
+        """A box around all values of f over the box: lines of slope 0 touch its extremes."""
+        zero = torch.zeros_like(box.lower)
+        return Box(*self._intercepts(Slopes(zero, zero), box))
 
     @abstractmethod
     def stable(self, box: Box) -> Tensor:
@@ -236,14 +242,15 @@ class Relaxation(Nonlinear):
 
     def lines(self, slopes: Slopes, box: Box) -> Lines:
         """The tightest lines of these slopes, one per side."""
+        return Lines(slopes, *self._intercepts(slopes, box))
+
+    def _intercepts(self, slopes: Slopes, box: Box) -> tuple[Tensor, Tensor]:
+        """The intercepts of the lines of these slopes below and above."""
         anchors = self.anchors(box)
         output = (box.lower.shape[0], *self.shape(tuple(box.lower.shape[1:])))
         below = torch.ones(output, dtype=torch.bool, device=box.lower.device)
-        return Lines(
-            slopes,
-            self.line(slopes.lower, below, anchors).intercept,
-            self.line(slopes.upper, ~below, anchors).intercept,
-        )
+        sides = self.line(slopes.lower, below, anchors), self.line(slopes.upper, ~below, anchors)
+        return sides[0].intercept, sides[1].intercept
 
     def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """Lines inside the tightest range, on the side that `below` wants.
@@ -301,14 +308,9 @@ class Joint(Relaxation):
     def shape(self, *inputs: Shape) -> Shape:
         return inputs[0][:-1]
 
-    def image(self, box: Box) -> Box:
-        """A box around all values: planes of slope 0 touch f at its least and greatest value."""
-        zero, anchors = torch.zeros_like(box.lower), self.anchors(box)
-        below = torch.ones(zero.shape[:-1], dtype=torch.bool, device=zero.device)
-        return Box(
-            self.line(zero, below, anchors).intercept,
-            self.line(zero, ~below, anchors).intercept,
-        )
+    def anchors(self, box: Box) -> Anchors:
+        """The box itself: planes need no points computed before."""
+        return Anchors.of(box)
 
     def expand(self, coef: Tensor) -> Tensor:
         return coef.unsqueeze(-1)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 
-from frown.certification.plain import markup
-from frown.certification.results import cut, digits, percent
+from frown.certification.results import cut, digits, markup, percent
 from frown.methods import TITLES
 from frown.report.comparison import Comparison, Entry, display_name
 

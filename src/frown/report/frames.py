@@ -13,8 +13,7 @@ from math import isfinite, isnan, log
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.plain import markup
-from frown.certification.results import Certification, Row, Sensitivity, percent
+from frown.certification.results import Certification, Row, Sensitivity, markup, percent
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.report.charts import number

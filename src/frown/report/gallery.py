@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.plain import markup
+from frown.certification.results import markup
 from frown.errors import InvalidInput
 from frown.report.charts import number
 from frown.report.comparison import Comparison, Entry

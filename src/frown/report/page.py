@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.certification.folder import write_whole
-from frown.certification.plain import markup
 from frown.certification.results import (
     STATUSES,
     Certification,
     Sensitivity,
     class_text,
     cut,
+    markup,
     percent,
 )
 from frown.certification.statement import Statement

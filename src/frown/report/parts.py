@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from frown.certification.plain import markup
-from frown.certification.results import LEVELS, Certification, Row, Sensitivity
+from frown.certification.results import LEVELS, Certification, Row, Sensitivity, markup
 from frown.certification.statement import KEY, SAID, Statement, levels_text
 from frown.report.comparison import display_name
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from frown.bounds.arithmetic.charged import Charged, terms_of
+from frown.bounds.arithmetic.charged import Charged, extremes, terms_of
 from frown.bounds.arithmetic.float32 import (
     LARGE32,
     TINY32,
@@ -31,7 +31,6 @@ from frown.bounds.arithmetic.float32 import (
     own_error,
     sizes,
 )
-from frown.bounds.arithmetic.minima import extremes
 from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot, pieces
 from frown.bounds.work import Work

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frown.bounds.arithmetic.minima import farthest
+from frown.bounds.arithmetic.charged import farthest
 from frown.bounds.work import Clock
 from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates
 from frown.certification.procedure import Procedure

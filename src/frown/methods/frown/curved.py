@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
-from frown.bounds.ellipsoid import Ellipsoid, Ellipsoids, may_bend
+from frown.bounds.ellipsoid import Ellipsoid, Ellipsoids
 from frown.bounds.first_layer import Start
 from frown.bounds.forms import Chosen, begin, descend, form_of, push_forward
 from frown.bounds.method import Bounds, Method, every
@@ -335,10 +335,10 @@ class Curved(Method):
         return Bounds(Layers(joined, {}, empty), torch.cat(literals), proof, {})
 
 
-def further(method: Method, plan: Plan, region: Region) -> Curved | None:
-    """The method that goes on from FROWN's radii; None: it was not asked for, does not pay, or rows
-    cannot bend."""
-    if not isinstance(method, Frown) or method.curved == "never" or not may_bend(plan, region):
+def further(method: Method, plan: Plan) -> Curved | None:
+    """The method that goes on from FROWN's radii, where rows may bend; None: it was not asked for,
+    or does not pay."""
+    if not isinstance(method, Frown) or method.curved == "never":
         return None
     if method.curved == "auto" and not pays(method, plan):
         return None

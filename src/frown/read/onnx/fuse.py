@@ -28,7 +28,7 @@ from math import isfinite, pi, sqrt
 import numpy as np
 
 from frown.read.onnx.call import OnnxNode
-from frown.read.onnx.constants import Constants, widened
+from frown.read.onnx.runtime import Constants, widened
 
 Polynomial = dict[int, Fraction]  # power of t -> coefficient
 

@@ -30,10 +30,18 @@ from frown.graph import MOST_ENTRIES, Builder, Graph, Nonlinear, Operand, Shape,
 from frown.read.model import Model, Taken, finished, require_finite
 from frown.read.onnx.call import HANDLERS, Call, OnnxNode, captured, needed
 from frown.read.onnx.changes import Sizes, take
-from frown.read.onnx.constants import Constant, Constants, Evaluator, fold, stored, widened
 from frown.read.onnx.fuse import fuse_activations
 from frown.read.onnx.learn import require_network
-from frown.read.onnx.runtime import OnnxRuntime, Port
+from frown.read.onnx.runtime import (
+    Constant,
+    Constants,
+    Evaluator,
+    OnnxRuntime,
+    Port,
+    fold,
+    stored,
+    widened,
+)
 
 OLDEST_OPSET = 8
 CONTENT = "model.onnx"  # what a model without a file is called

@@ -27,10 +27,9 @@ from frown.relax import (
     Softplus,
     Tanh,
 )
-from frown.relax.proven.curve import Curve, Stretch
 from frown.relax.proven.powers import log_curve, power_curve
 from frown.relax.proven.rounding import UNIT, above, below
-from frown.relax.proven.taylor import REACH, Enclosure, Table, around, tabulate
+from frown.relax.proven.taylor import REACH, Curve, Enclosure, Stretch, Table, around, tabulate
 
 Series = Any  # flint.arb_series, which has no types
 

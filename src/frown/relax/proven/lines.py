@@ -24,11 +24,10 @@ from frown.relax import (
     Relaxation,
     Wave,
 )
-from frown.relax.proven.curve import Curve, Stretch
 from frown.relax.proven.curves import curve_of
 from frown.relax.proven.log_sum_exp import ProvenLogSumExp
 from frown.relax.proven.rounding import TINY, UNIT, below
-from frown.relax.proven.taylor import Enclosure, signed_gap
+from frown.relax.proven.taylor import Curve, Enclosure, Stretch, signed_gap
 from frown.relax.proven.waves import ProvenWave
 
 

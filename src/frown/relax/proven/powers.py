@@ -14,9 +14,17 @@ import torch
 from torch import Tensor
 
 from frown.relax import Elementwise, Power
-from frown.relax.proven.curve import Curve, Stretch
 from frown.relax.proven.rounding import TINY, UNIT, above, below
-from frown.relax.proven.taylor import HUGE, Enclosure, Table, around, one_by_one, tabulate
+from frown.relax.proven.taylor import (
+    HUGE,
+    Curve,
+    Enclosure,
+    Stretch,
+    Table,
+    around,
+    one_by_one,
+    tabulate,
+)
 
 _LOG_2 = 0.6931471805599453  # to half its last place
 _ROOT_HALF = 0.70703125  # the mantissas' range is [this, twice this)
