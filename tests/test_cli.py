@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from frown import api
+from frown import __version__, api
 from frown.certification.run import _Run
 from frown.cli import app, importing
 from frown.jobs import files as result_files
@@ -416,7 +416,8 @@ def test_the_command_starts_without_torch(net: Path):
     env = os.environ | {"PYTHONPATH": str(source)}
     assert subprocess.run([sys.executable, "-c", code], env=env).returncode == 0
     shown, _ = process("--version").communicate(timeout=60)
-    assert shown.startswith("frown ")
+    assert shown == f"{__version__}\n"
+    assert process("--name").communicate(timeout=60)[0] == "frown\n"
 
 
 def test_interrupt_keeps_the_rows_already_finished(net: Path, tmp_path: Path, x: np.ndarray):

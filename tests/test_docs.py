@@ -164,7 +164,7 @@ def test_the_page_of_the_command_line_names_every_option_and_no_other() -> None:
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
     defaults = {"--attack", "--help"}  # what holds without any option
     assert {o for o in options if o.startswith("--")} - defaults <= written
-    assert written - {"--version", "--help", "--install-completion"} <= options
+    assert written - {"--version", "--name", "--help", "--install-completion"} <= options
 
 
 def test_the_citation_names_this_version_and_the_paper() -> None:

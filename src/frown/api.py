@@ -200,6 +200,7 @@ def verify(
     model: Model | str | Path,
     query: VnnLib | str | Path,
     *,
+    real: bool = False,
     method: str | Method | None = None,
     machine: Machine = Machine(),  # noqa: B008  (a frozen value)
     watch: Watch | None = None,
@@ -209,6 +210,7 @@ def verify(
     Args:
         model: as `load` gives it, or the path of an ONNX file.
         query: as `frown.problem.vnnlib` reads it, or the path of a VNN-LIB file.
+        real: read floating point types that a query of VNN-LIB 2 declares as real numbers.
         method: what refutes it; None: the strongest whose proofs can be replayed, by cases where
             the network allows it.
         machine: device, precision, memory and a time limit (`seconds`).
@@ -224,7 +226,8 @@ def verify(
     model = _as_it_is(model)
     asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
     with fitting_threads(model.graph.parameters()):
-        return _Verification(model, asked, method, machine, watch or Watch(), clock).verdict()
+        posed = Posed.of(model, asked, real)
+        return _Verification(posed, method, machine, watch or Watch(), clock).verdict()
 
 
 @dataclass(frozen=True)
@@ -371,8 +374,7 @@ class _Verification:
 
     def __init__(
         self,
-        model: Model,
-        query: VnnLib,
+        posed: Posed,
         method: str | Method | None,
         machine: Machine,
         watch: Watch,
@@ -380,9 +382,9 @@ class _Verification:
     ) -> None:
         # Attacks go on beside proofs, in this process.
         machine = replace(machine, workers=machine.workers or 1, cluster=None)
-        self.model, self.machine, self.watch, self.clock = model, machine, watch, clock
-        self.posed = Posed.of(model, query)
-        self.plan = plan_for(model, machine, model.graph)
+        self.machine, self.watch, self.clock = machine, watch, clock
+        self.posed, self.model = posed, posed.bounded
+        self.plan = plan_for(self.model, machine, self.model.graph)
         self.method = self._strongest() if method is None else method_of(method)
         self.remarks: list[str] = []
         self.proved, self.began = 0, now()

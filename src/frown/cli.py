@@ -107,7 +107,13 @@ def reported() -> Iterator[None]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"frown {__version__}")
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _name(wanted: bool) -> None:
+    if wanted:
+        typer.echo("frown")
         raise typer.Exit
 
 
@@ -115,6 +121,9 @@ def _version(wanted: bool) -> None:
 def frown(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    name: Annotated[
+        bool, typer.Option("--name", callback=_name, is_eager=True, help="Print the solver's name.")
     ] = False,
 ) -> None:
     """Prove how far an input can move before a neural network may change its answer."""
@@ -302,6 +311,9 @@ def verify(
         Path | None,
         typer.Option(metavar="DIR", help="Write a witness there, as ONNX tensors."),
     ] = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="Read float32 and the like, in VNN-LIB 2, as real.")
+    ] = False,
     instances: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Answer all queries of an instances.csv instead."),
@@ -318,7 +330,7 @@ def verify(
 
             if query is not None or network or serialise_assignments is not None:
                 raise InvalidInput("--instances names queries and networks: give no others")
-            run_instances(instances, results, timeout, typer.echo)
+            run_instances(instances, results, timeout, typer.echo, real)
             return
         if query is None:
             raise InvalidInput("verify takes a query, or --instances")
@@ -331,6 +343,7 @@ def verify(
             networks=network or (),
             timeout=timeout,
             assignments=serialise_assignments,
+            real=real,
             began=began,
         )
         verify_files(files, typer.echo, lambda note: typer.echo(note, err=True))

@@ -159,3 +159,72 @@ def test_double_precision_is_the_element_type_of_its_witnesses(tmp_path: Path) -
     text = f"{HEAD}(assert {box(0.1, 0.3)})(assert (or (>= Y_0 0) (<= Y_0 0)))"
     verdict = frown.verify(saved(proto, tmp_path), parse_vnnlib(text))
     assert verdict.witness is not None and verdict.witness.x.dtype == np.float64
+
+
+def least_violation(net: Path, rows: np.ndarray, const: np.ndarray) -> float:
+    """The least over the box [-1, 1] of the greatest of rows . (outputs, inputs) + const, by a
+    mixed integer program: a query of these constraints (<= 0) is satisfied where it is not above
+    0."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(net).graph.initializer}
+    w0, b0, w1, b1 = (held[n].astype(np.float64) for n in ("w0", "b0", "w1", "b1"))
+    n, h = INPUTS, len(b0)
+    reach = np.abs(w0).sum(1) + np.abs(b0)
+    # x, z (what relus give), d (whether they are active), t
+    total = n + 2 * h + 1
+    eye, none = np.eye(h), np.zeros((h, 1))
+    lines = [
+        (np.hstack([-w0, eye, 0 * eye, none]), b0, np.inf),  # z >= w x + b
+        (np.hstack([-w0, eye, np.diag(reach), none]), -np.inf, b0 + reach),  # z <= w x + b + M(1-d)
+        (np.hstack([0 * w0, eye, -np.diag(reach), none]), -np.inf, 0),  # z <= M d
+    ]
+    onto = rows[:, :OUTPUTS] @ w1
+    ends = np.hstack([rows[:, OUTPUTS:], onto, np.zeros((len(rows), h)), -np.ones((len(rows), 1))])
+    lines.append((ends, -np.inf, -(const + rows[:, :OUTPUTS] @ b1)))
+    cost = np.zeros(total)
+    cost[-1] = 1
+    low = np.concatenate([-np.ones(n), np.zeros(2 * h), [-1e4]])
+    high = np.concatenate([np.ones(n), reach, np.ones(h), [1e4]])
+    kinds = np.concatenate([np.zeros(n + h), np.ones(h), [0]])
+    parts = [LinearConstraint(*line) for line in lines]
+    return float(milp(cost, integrality=kinds, bounds=Bounds(low, high), constraints=parts).fun)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_constraints_on_inputs_and_outputs_are_decided_as_a_program_decides_them(
+    net: Path, seed: int
+) -> None:
+    """Two constraints that mix both, and one of several inputs, in version 2; the last constant
+    moves what is asked to either side of the truth, or near it."""
+    dice = np.random.default_rng(seed)
+    rows = np.round(dice.uniform(-1, 1, (3, OUTPUTS + INPUTS)), 3)
+    rows[2, :OUTPUTS] = 0
+    const = np.round(dice.uniform(-1, 1, 3), 3)
+    shift = least_violation(net, rows, const) + dice.choice([-0.3, -0.01, 0.01, 0.3])
+    const = np.round(const - shift, 6)
+    names = [*(f"Y[{i}]" for i in range(OUTPUTS)), *(f"X[{i}]" for i in range(INPUTS))]
+    text = "(vnnlib-version <2.0>)(declare-network f (declare-input X real [3])"
+    text += "(declare-output Y real [2]))" + box(-1, 1).join(["(assert ", ")"])
+    text = text.replace("X_0", "X[0]").replace("X_1", "X[1]").replace("X_2", "X[2]")
+    for row, constant in zip(rows, const, strict=True):
+        terms = " ".join(f"(* {c:.3f} {v})" for c, v in zip(row, names, strict=True))
+        text += f"(assert ({'<' if seed % 2 else '<='} (+ {terms}) {-constant:.6f}))"
+    found = least_violation(net, rows, const)
+    verdict = frown.verify(net, parse_vnnlib(text), machine=frown.Machine(seconds=20))
+    assert verdict.answer == ("sat" if found < 0 else "unsat"), found
+    if verdict.witness is not None:
+        assert_witness(net, text, verdict.witness)
+
+
+def test_graph_and_original_are_compared_without_the_inputs_behind_them(net: Path) -> None:
+    """Inputs agree with themselves, however large they are: outputs that differ are seen."""
+    from dataclasses import replace
+
+    own = frown.load(net)
+    text = f"{HEAD}(assert {box(1e4, 1.0001e4)})(assert (<= (+ X_0 1e9) Y_0))"
+    query = parse_vnnlib(text)
+    assert query.mixed
+    assert frown.verify(own, query, machine=frown.Machine(seconds=10)).answer == "unsat"
+    lying = replace(own, run=lambda x: own.run(x) * 1.01)
+    assert frown.verify(lying, query, machine=frown.Machine(seconds=10)).answer != "unsat"

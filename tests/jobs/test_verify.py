@@ -170,3 +170,60 @@ def test_the_scripts_of_the_competition_run(net: Path, tmp_path: Path) -> None:
     query.write_text("(assert")
     assert called("run_instance.sh", *common, str(results), "60") == 0
     assert results.read_text() == "error\n"
+
+
+HEAD_2 = """(vnnlib-version <2.0>)
+(declare-network relu
+  (declare-input In real [1,2])
+  (declare-output Out real [1,1]))
+(assert (and (>= In[0,0] -1.0) (<= In[0,0] 1.0) (>= In[0,1] 0.25) (< In[0,1] 0.5)))
+"""
+
+
+def test_a_witness_of_version_2_has_its_form(net: Path, tmp_path: Path) -> None:
+    query = written(tmp_path, HEAD_2 + "(assert (<= In[0,0] Out[0,0]))")
+    shown = asked(net, query)
+    lines = shown.stdout.splitlines()
+    assert (lines[0], lines[1], lines[4], len(lines)) == (
+        "sat",
+        "In real [1,2]",
+        "Out real [1,1]",
+        6,
+    )
+    x0, x1, y0 = (float(lines[k]) for k in (2, 3, 5))
+    assert -1 <= x0 <= 1 and 0.25 <= x1 < 0.5 and x0 <= y0
+    kept = asked(net, query, "--serialise-assignments", str(tmp_path / "found"))
+    assert kept.stdout == "sat\n"
+    for name, shape in (("In", (1, 2)), ("Out", (1, 1))):
+        proto = onnx.TensorProto.FromString((tmp_path / "found" / f"{name}.pb").read_bytes())
+        assert numpy_helper.to_array(proto).shape == shape
+
+
+def test_version_2_names_its_network_and_its_types(net: Path, tmp_path: Path) -> None:
+    text = HEAD_2 + "(assert (<= Out[0,0] -0.5))"
+    query = written(tmp_path, text)
+
+    def called(network: str, *options: str) -> Result:
+        return CliRunner().invoke(app, ["verify", str(query), "--network", network, *options])
+
+    assert called(f"relu={net}").stdout == "unsat\n"
+    other = called(f"other={net}")
+    assert other.exit_code == 2 and "network is called relu" in other.stderr
+    for element, told in (
+        ("float32", "theory FLOAT32"),
+        ("float64", "has float32 there"),
+        ("int8", "has float32 there"),
+    ):
+        query.write_text(text.replace("real", element))
+        refused = called(str(net))
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert told in refused.stderr
+    query.write_text(text.replace("real", "float32"))
+    assert called(str(net), "--real").stdout == "unsat\n"
+    query.write_text(text.replace("real", "float32", 1))
+    assert "for all tensors" in called(str(net), "--real").stderr
+    query.write_text(text.replace("[1,2]", "[2,2]"))
+    assert called(str(net)).exit_code == 2
+    query.write_text(text.replace("[1,2]", "[2]").replace("[0,", "["))
+    refused = called(str(net))
+    assert refused.exit_code == 2 and "Out has 2 axes" in refused.stderr

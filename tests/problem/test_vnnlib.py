@@ -1,4 +1,4 @@
-"""Queries in VNN-LIB 1.0: what is read means what the text says, exactly."""
+"""Queries in VNN-LIB 1.0 and 2: what is read means what the text says, exactly."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ def term(dice: random.Random, depth: int) -> Tree:
 
 def formula(dice: random.Random, depth: int) -> Tree:
     if depth == 0 or dice.random() < 0.2:
-        return [dice.choice(["<=", ">=", "="] if dice.random() < 0.1 else ["<=", ">="])] + [
-            term(dice, 2) for _ in range(2)
-        ]
+        rare = ["<", ">", "="] if dice.random() < 0.3 else ["<=", ">="]
+        return [dice.choice(rare)] + [term(dice, 2) for _ in range(2)]
     some = [formula(dice, depth - 1) for _ in range(dice.randint(0, 3))]
     return [dice.choice(["and", "or"]), *some]
 
@@ -66,8 +65,14 @@ def value(tree: Tree, point: dict[str, Fraction]) -> Any:
             return own[0] <= own[1]
         case ">=":
             return own[0] >= own[1]
-        case "=":
+        case "<":
+            return own[0] < own[1]
+        case ">":
+            return own[0] > own[1]
+        case "=" | "==":
             return own[0] == own[1]
+        case "!=":
+            return own[0] != own[1]
         case "+":
             return sum(own)
         case "-":
@@ -171,7 +176,7 @@ def test_no_depth_is_too_deep() -> None:
     [
         ("(assert (<= Y_0 (* Y_0 Y_1)))", r"line 7, column 17: products of variables"),
         ("(assert (not (<= Y_0 1)))", "negation"),
-        ("(assert\n (< Y_0 1))", r"line 8, column 3: strict comparisons"),
+        ("(assert\n (=> Y_0 1))", r"line 8, column 3: implication"),
         ("(assert (<= Y_9 1))", "line 7, column 13: 'Y_9' is neither"),
         ("(assert (<= Y_0 1)", "never closed"),
         (")", "closing parenthesis"),
@@ -206,12 +211,188 @@ def test_mistakes_are_named_with_line_and_column(text: str, message: str) -> Non
         parse_vnnlib(HEAD + BOX + text)
 
 
-def test_inputs_need_bounds_and_mixed_constraints_have_no_property() -> None:
+def test_inputs_need_bounds() -> None:
     with pytest.raises(InvalidInput, match="X_1 has no lower or no upper bound"):
         parse_vnnlib(HEAD + "(assert (and (<= X_0 1) (>= X_0 0) (<= X_1 1)))")
-    (one,) = parse_vnnlib(HEAD + BOX + "(assert (<= (+ X_0 Y_0) 0))").disjuncts
-    with pytest.raises(InvalidInput, match="mix inputs and outputs"):
-        one.property(3)
+
+
+def test_a_literal_about_inputs_is_never_above_its_constraint() -> None:
+    """Coefficients that are no doubles are rounded; the constant makes up for it on the box."""
+    one_third = "0.3333333333333333333333"
+    text = f"(assert (<= (+ (* {one_third} X_0) (* -0.1234567890123456789 X_1) (* 2.5 Y_1)) 0.7))"
+    (one,) = parse_vnnlib(HEAD + BOX + text).disjuncts
+    ((exact,),) = one.cases
+    own = one.property(3, joined=True)
+    row = [Fraction(v) for v in own.coef[0, 0].tolist()]
+    const = Fraction(float(own.const[0, 0]))
+    assert row[:3] == [0, Fraction(5), 0]  # scaled by 2: outputs are exact
+    for x in ([-1, -2], [Fraction(3, 2), 1], [-1, 1], [Fraction(3, 2), -2], [0, 0]):
+        at = [Fraction(v) for v in x]
+        literal = sum(c * v for c, v in zip(row[3:], at, strict=True)) + const
+        off = 2 * exact.value(at, [Fraction(0)] * 3) - literal
+        assert 0 <= off < Fraction(1, 10**14)
+
+
+def test_constraints_on_several_inputs_narrow_the_box_and_lose_no_point() -> None:
+    text = HEAD + BOX + "(assert (<= (+ X_0 (* 3 X_1)) -5.5))(assert (>= (- X_0 X_1) 0.1))"
+    (one,) = parse_vnnlib(text).disjuncts
+    assert one.lower == (-1, -2) and one.upper[0] == Fraction(1, 2) and one.upper[1] == -1.5
+    dice = random.Random(0)
+    for _ in range(2000):
+        x = [Fraction(dice.randint(-800, 800), 400) for _ in range(2)]
+        asked = -1 <= x[0] <= 1.5 and -2 <= x[1] <= 1
+        asked &= x[0] + 3 * x[1] <= Fraction(-11, 2) and x[0] - x[1] >= Fraction(1, 10)
+        assert one.satisfied(x, [Fraction(0)] * 3) == asked
+    assert not parse_vnnlib(HEAD + BOX + "(assert (>= (+ X_0 X_1) 2.6))").disjuncts
+
+
+def test_a_strict_bound_is_no_witness_itself() -> None:
+    text = "(assert (and (> X_0 0.5) (< X_0 1) (>= X_1 0) (<= X_1 1) (<= Y_0 0)))"
+    (one,) = parse_vnnlib(HEAD + text).disjuncts
+    low, high = one.within(np.float32)
+    assert low[0] == np.nextafter(np.float32(0.5), np.float32(1)) and high[0] < 1 and high[1] == 1
+    assert one.around(np.float64)[0][0] == 0.5  # what is proved has it
+    zero = [Fraction(0)] * 3
+    assert not one.satisfied([Fraction(1, 2), Fraction(0)], zero)
+    assert one.satisfied([Fraction(3, 4), Fraction(0)], zero)
+    assert not parse_vnnlib(HEAD + text.replace("(< X_0 1)", "(<= X_0 0.5)")).disjuncts
+
+
+# -- VNN-LIB 2 ------------------------------------------------------------------------
+
+HEAD_2 = """(vnnlib-version <2.0>)
+(declare-network f
+  (declare-input X real [1,2]) ; two inputs
+  (declare-output Y real [3])
+)
+"""
+BOX_2 = "(assert (and (>= X[0,0] -1.0) (<= X[0,0] 1.5) (<= -2.0 X[0,1]) (>= 1.0 X[0,1])))\n"
+NAMES_2 = {"X_0": "X[0,0]", "X_1": "X [ 0, 1]", "Y_0": "Y[0]", "Y_1": "Y[1]", "Y_2": "Y[2]"}
+
+
+def in_version_2(tree: Tree) -> Tree | None:
+    """A formula of version 1 in version 2; None: it has no counterpart there."""
+    if isinstance(tree, str):
+        return str(float(Fraction(tree))) if tree not in NAMES_2 else tree
+    if len(tree) == 1 or tree[0] == "/":
+        return None
+    own = [in_version_2(t) for t in tree[1:]]
+    if any(t is None for t in own):
+        return None
+    name = {"=": "=="}.get(tree[0], tree[0])
+    if name in ("==", "<=", ">=", "<", ">") and not any(v in written(tree) for v in NAMES_2):
+        return None
+    return [name, *own]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_query_of_version_2_means_what_its_text_says(seed: int) -> None:
+    """Against the tree it was written from and, for what the text is, the reader of the standard's
+    authors."""
+    vnnlib = pytest.importorskip("vnnlib")
+    dice = random.Random(seed)
+    drawn = (in_version_2(formula(dice, 3)) for _ in range(50))
+    parts = [p for p in drawn if p is not None][:2]
+    unlike = [["!=", "Y_1", "0.5"]] * (seed % 5 == 0)
+    asserted = "".join(f"(assert {written(p)})\n" for p in (*parts, *unlike))
+    for name, tensor in NAMES_2.items():
+        asserted = asserted.replace(name, tensor)
+    text = HEAD_2 + BOX_2 + asserted
+    query = parse_vnnlib(text)
+    theirs = vnnlib.parse_query_string(text)
+    assert (query.inputs, query.outputs) == (2, 3)
+    asserts = [one.expr for one in theirs.assertions]
+    for _ in range(40):
+        x = [Fraction(dice.randint(-9, 9), 4) for _ in range(2)]
+        y = [Fraction(dice.randint(-9, 9), 4) for _ in range(3)]
+        point = {f"X_{i}": v for i, v in enumerate(x)} | {f"Y_{i}": v for i, v in enumerate(y)}
+        inside = -1 <= x[0] <= Fraction(3, 2) and -2 <= x[1] <= 1
+        asked = inside and all(value(p, point) for p in (*parts, *unlike))
+        assert query.satisfied(x, y) == asked == all(theirs_holds(e, x, y) for e in asserts)
+
+
+def theirs_holds(tree: Any, x: list[Fraction], y: list[Fraction]) -> Any:
+    """The truth of what the standard's own parser made of a text, by recursion."""
+    kind = type(tree).__name__
+    match kind:
+        case "And" | "Or":
+            own = [theirs_holds(t, x, y) for t in tree.args]
+            return all(own) if kind == "And" else any(own)
+        case "Var":
+            return x[tree.indices[1]] if tree.name == "X" else y[tree.indices[0]]
+        case "Negate":
+            return -theirs_holds(tree.expr, x, y)
+        case "Plus":
+            return sum(theirs_holds(t, x, y) for t in tree.args)
+        case "Minus":
+            return theirs_holds(tree.head, x, y) - sum(theirs_holds(t, x, y) for t in tree.rest)
+        case "Multiply":
+            product = Fraction(1)
+            for t in tree.args:
+                product *= theirs_holds(t, x, y)
+            return product
+    if hasattr(tree, "lexeme"):
+        return Fraction(tree.lexeme)
+    a, b = theirs_holds(tree.lhs, x, y), theirs_holds(tree.rhs, x, y)
+    return {
+        "LessEqual": a <= b,
+        "GreaterEqual": a >= b,
+        "LessThan": a < b,
+        "GreaterThan": a > b,
+        "Equal": a == b,
+        "NotEqual": a != b,
+    }[kind]
+
+
+ONE = "(assert (<= Y[0] 0.5))"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD_2 + BOX_2 + "(assert (<= (* Y[0] X[0,0]) 1.0))", r"line 7, column 13: .*POLY"),
+        (HEAD_2 + HEAD_2[23:].replace("f", "g", 1), r"line 6, column 1: several networks .*MNET"),
+        (HEAD_2.replace("network f", "network f (equal-to g)"), r"line 2, column 20: .*MNET"),
+        (
+            HEAD_2.replace("(declare-output", '(declare-hidden H real [1] "h") (declare-output'),
+            r"line 4, column 3: hidden nodes \(theory H\)",
+        ),
+        (
+            HEAD_2.replace("(declare-output", "(declare-output Z real [1])(declare-output"),
+            r"line 4, column 30: .*MIO",
+        ),
+        (HEAD_2.replace("[1,2]", "[1,2] initialized"), "initialises"),
+        (HEAD_2 + BOX_2 + "(assert (<= Y[3] 0.5))", r"line 7, column 13: place 3 is beyond"),
+        (HEAD_2 + BOX_2 + "(assert (<= Y[0,0] 0.5))", "Y has 1 axes"),
+        (HEAD_2 + BOX_2 + "(assert (<= Y 0.5))", "Y has 1 axes"),
+        (HEAD_2 + BOX_2 + "(assert (<= Z[0] 0.5))", "'Z.0.' is neither"),
+        (HEAD_2 + BOX_2 + "(assert (<= 0.0 1.0))", "no type"),
+        (HEAD_2 + BOX_2 + "(assert (= Y[0] 1.0))", "unknown operator '='"),
+        (HEAD_2 + BOX_2 + "(assert (<= Y[0 1.0))", "not one of a pair"),
+        (HEAD_2 + BOX_2 + "(assert (<= [0] 1.0))", "an operator was|places stand|behind"),
+        (HEAD_2 + ONE, r"X\[0,0\] has no lower or no upper bound"),
+        (HEAD_2.replace("<2.0>", "<3.0>"), "line 1, column 1: VNN-LIB 3.0"),
+        (HEAD_2.replace("<2.0>", "2.0"), "written as"),
+        (HEAD_2.replace("[1,2]", "[1,0]"), "a shape was expected"),
+        (HEAD_2.replace("[1,2]", "[999999999,999]"), "entries"),
+        (HEAD_2.replace("Y real", "X real"), "X is declared twice"),
+        ("(vnnlib-version <2.0>)" + ONE, "declared first"),
+        ("(vnnlib-version <2.0>)", "no network"),
+        (HEAD_2 + BOX_2 + HEAD_2[23:], "before anything is asserted"),
+        (HEAD_2 + BOX_2 + "(check-sat)", "unknown command"),
+    ],
+)
+def test_mistakes_in_version_2_are_named(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        parse_vnnlib(text)
+
+
+def test_tensors_without_axes_have_no_places() -> None:
+    text = HEAD_2.replace("[3]", "[]") + BOX_2 + "(assert (<= Y -0.5))"
+    query = parse_vnnlib(text)
+    assert query.outputs == 1 and query.declared is not None
+    assert (query.declared.version, query.declared.network) == ("2.0", "f")
+    assert query.satisfied([Fraction(0)] * 2, [Fraction(-1, 2)])
 
 
 def test_cases_that_no_input_satisfies_are_left_out() -> None:

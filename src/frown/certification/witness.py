@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
 from frown.problem.property import Answers, Condition, LinearProperty
-from frown.problem.vnnlib import VnnLib
+from frown.problem.vnnlib import Declared, VnnLib
 from frown.read.model import Model
 
 Array = NDArray[np.float64]
@@ -75,15 +75,28 @@ class Posed:
     element: type[np.floating]
 
     @classmethod
-    def of(cls, model: Model, query: VnnLib) -> Posed:
-        """Put a query to a model. Raises InvalidInput where their sizes differ."""
+    def of(cls, model: Model, query: VnnLib, real: bool = False) -> Posed:
+        """Put a query to a model; `real`: of whatever type a query of VNN-LIB 2 declares its
+        tensors, it is asked of real numbers.
+
+        Raises InvalidInput where sizes, shapes or types differ, and where floating point types are
+        declared and not `real`: proofs are about the real-valued network.
+        """
         inputs, outputs = prod(model.input_shape), model.classes
         if (query.inputs, query.outputs) != (inputs, outputs):
             raise InvalidInput(
                 f"the query has {query.inputs} inputs and {query.outputs} outputs, the network "
                 f"{model.name} {inputs} and {outputs}"
             )
+        if query.declared is not None:
+            _require_fit(model, query.declared, real)
         return cls(model, query, model.element)
+
+    @property
+    def bounded(self) -> Model:
+        """The model whose outputs the groups' properties are about: with its inputs behind them
+        where the query's constraints are about both."""
+        return self.model.with_inputs() if self.query.mixed else self.model
 
     def groups(self) -> Iterator[Group]:
         """The disjuncts, like ones together."""
@@ -98,7 +111,7 @@ class Posed:
         own = [self.query.disjuncts[k] for k in index]
         boxes = [one.around(np.float64) for one in own]
         inner = [one.within(self.element) for one in own]
-        parts = [one.property(self.query.outputs) for one in own]
+        parts = [one.property(self.query.outputs, self.query.mixed) for one in own]
         return Group(
             np.array(index),
             np.stack([low for low, _ in boxes]).reshape(shape),
@@ -128,6 +141,34 @@ class Posed:
                 if one.satisfied(one.reading(given), answered):
                     return Witness(x, y.astype(self.element), k)
         return None
+
+
+def _require_fit(model: Model, declared: Declared, real: bool) -> None:
+    """Raise InvalidInput unless a network is as a query of VNN-LIB 2 declares it."""
+    both = (declared.input, model.input_shape), (declared.output, model.graph.nodes[-1].shape)
+    for tensor, shape in both:
+        # Axes of 1, a batch among them, move no entry.
+        if [n for n in tensor.shape if n != 1] != [n for n in shape if n != 1]:
+            raise InvalidInput(
+                f"{tensor.name} is declared as {list(tensor.shape)}, and {model.name} has "
+                f"{list(shape)} there"
+            )
+    if declared.input.real != declared.output.real:
+        raise InvalidInput("real stands for all tensors of a query, or for none")
+    for tensor, element in zip((declared.input, declared.output), model.elements, strict=True):
+        if tensor.real:
+            continue
+        if tensor.element != element:
+            raise InvalidInput(
+                f"{tensor.name} is declared as {tensor.element}, and {model.name} has {element} "
+                "there; real stands for either"
+            )
+        if not real:
+            raise InvalidInput(
+                f"{tensor.name} is declared as {element} (theory {element.upper()}), and what is "
+                "proved is true of the real-valued network (theory REAL): write real in its place, "
+                "or give --real to read it so"
+            )
 
 
 def _exact(values: NDArray[np.floating]) -> list[Fraction]:

@@ -78,10 +78,10 @@ def read_instances(path: Path, most: float | None) -> list[Instance]:
 
 
 def run_instances(
-    path: Path, results: Path, most: float | None, tell: Callable[[str], None]
+    path: Path, results: Path, most: float | None, tell: Callable[[str], None], real: bool = False
 ) -> None:
     """Answer all instances of a file that are not answered yet; each is told of, and in the end how
-    many got which verdict.
+    many got which verdict; `real` as for a single query.
 
     Answers are in a store beside `results`, which is written anew from it after each. Raises
     InvalidInput, and OutputError where a file cannot be written or another run is writing it.
@@ -92,8 +92,8 @@ def run_instances(
         raise InvalidInput(
             f"{results} is there already, and not of a run to go on with; choose another --results"
         )
-    with Store(folder, {"command": "verify", "version": __version__}) as store:
-        _Answering(path.parent, instances, results, store, tell).run()
+    with Store(folder, {"command": "verify", "version": __version__, "real": real}) as store:
+        _Answering(path.parent, instances, results, store, tell, real).run()
 
 
 class _Answering:
@@ -106,7 +106,9 @@ class _Answering:
         results: Path,
         store: Store,
         tell: Callable[[str], None],
+        real: bool,
     ) -> None:
+        self.real = real
         digests: dict[str, str] = {}
         self.folder, self.results, self.store, self.tell = folder, results, store, tell
         self.instances = instances
@@ -123,7 +125,7 @@ class _Answering:
 
         def work(one: Instance, keep: Callable[[Sequence[tuple[str, Row]]], None]) -> None:
             began = time.monotonic()
-            verdict = _answered(self.folder, one)
+            verdict = _answered(self.folder, one, self.real)
             took = round(time.monotonic() - began, 3)
             keep([(keys[one], {"verdict": verdict, "seconds": took, "timeout": one.timeout})])
 
@@ -191,10 +193,11 @@ def summary(verdicts: list[tuple[str, str]]) -> Iterator[str]:
         yield " ".join([f"{family:{wide}}", *(f"{count[w]:9}" for w in words)])
 
 
-def _answered(folder: Path, one: Instance) -> str:
+def _answered(folder: Path, one: Instance, real: bool) -> str:
     """The verdict of a process of its own, which is ended should it not end by itself."""
     command = [sys.executable, "-m", "frown", "verify", str(folder / one.query)]
     command += ["--network", str(folder / one.network), "--timeout", f"{one.timeout:g}"]
+    command += ["--real"] * real
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=one.timeout + GRACE, check=False

@@ -36,6 +36,7 @@ class QueryFiles:
     networks: Sequence[str]  # as typed: [NAME=]MODEL
     timeout: float | None = None
     assignments: Path | None = None  # a folder for the witness's tensors
+    real: bool = False  # floating point types that the query declares mean real numbers
     began: float | None = None  # on the monotonic clock
 
 
@@ -49,10 +50,10 @@ def verify_files(files: QueryFiles, out: Callable[[str], None], tell: Callable[[
         raise InvalidInput(f"--timeout {files.timeout:g}: give seconds, more than 0")
     with _ended_in_time(files.timeout, began, out) as conclude:
         query = read_vnnlib(files.query)
-        path = network_of(files.networks)
+        path = network_of(files.networks, query)
         model = api.load(path)
         machine = Machine(seconds=_seconds(files.timeout, began))
-        verdict = api.verify(model, query, machine=machine)
+        verdict = api.verify(model, query, real=files.real, machine=machine)
         for remark in verdict.remarks:
             tell(plain(remark))
         tell(
@@ -69,29 +70,38 @@ def verify_files(files: QueryFiles, out: Callable[[str], None], tell: Callable[[
     return verdict.answer
 
 
-def network_of(networks: Sequence[str]) -> Path:
-    """The one network's file, from `[NAME=]MODEL` as typed."""
+def network_of(networks: Sequence[str], query: VnnLib) -> Path:
+    """The one network's file, from `[NAME=]MODEL` as typed.
+
+    Raises InvalidInput where there are others, or where the query calls its network otherwise.
+    """
     if len(networks) != 1:
         told = "none is given" if not networks else f"{len(networks)} are given"
         raise InvalidInput(f"a query about one network needs one --network, and {told}")
     (text,) = networks
-    _, equals, path = text.partition("=")
-    return Path(path if equals and not Path(text).exists() else text)
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).exists():
+        return Path(text)
+    if query.declared is not None and name != query.declared.network:
+        raise InvalidInput(
+            f"--network {name}=...: the query's network is called {query.declared.network}"
+        )
+    return Path(path)
 
 
 def written(query: VnnLib, witness: Witness) -> list[str]:
     """The lines of a witness in the form of the query's version."""
-    pairs = [*_named("X", witness.x), *_named("Y", witness.y)]
-    return [
-        f"{'(' if k == 0 else ''}({name} {value}){')' if k == len(pairs) - 1 else ''}"
-        for k, (name, value) in enumerate(pairs)
+    numbers = [[repr(v) for v in values.ravel().tolist()] for values in (witness.x, witness.y)]
+    if query.declared is not None:
+        lines = []
+        for tensor, own in zip((query.declared.input, query.declared.output), numbers, strict=True):
+            sizes = ",".join(map(str, tensor.shape))
+            lines += [f"{tensor.name} {tensor.element} [{sizes}]", *own]
+        return lines
+    pairs = [
+        f"({n}_{i} {v})" for n, own in zip("XY", numbers, strict=True) for i, v in enumerate(own)
     ]
-
-
-def _named(letter: str, values: NDArray[np.floating]) -> Iterator[tuple[str, str]]:
-    # As doubles, in which numbers of single precision are exact.
-    for i, value in enumerate(values.ravel().tolist()):
-        yield f"{letter}_{i}", repr(value)
+    return [f"({pairs[0]}", *pairs[1:-1], f"{pairs[-1]})"]
 
 
 def serialise(folder: Path, query: VnnLib, witness: Witness) -> None:
@@ -99,6 +109,9 @@ def serialise(folder: Path, query: VnnLib, witness: Witness) -> None:
     from onnx import numpy_helper
 
     tensors: Mapping[str, NDArray[np.floating]] = {"X": witness.x[None], "Y": witness.y[None]}
+    if query.declared is not None:
+        both = (query.declared.input, witness.x), (query.declared.output, witness.y)
+        tensors = {tensor.name: values.reshape(tensor.shape) for tensor, values in both}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, values in tensors.items():

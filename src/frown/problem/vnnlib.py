@@ -1,9 +1,14 @@
-"""Queries in VNN-LIB 1.0: is there an input of these boxes whose outputs satisfy these constraints?
+"""Queries in VNN-LIB 1.0 and 2: is there an input of these boxes whose outputs satisfy these
+constraints?
 
 All numbers are exact rationals. A query is brought into disjunctive form: a disjunct is a box of
 inputs with cases, each a conjunction of linear constraints; it is satisfied where all constraints
 of some case hold. So a disjunct is refuted by proving, on its box, the property that has a clause
-for every case.
+for every case. Constraints may be about inputs as well: then the property is about the outputs and,
+behind them, the inputs. Those about several inputs alone make boxes smaller, too.
+
+Of VNN-LIB 2, queries about one network with one input and one output, without hidden nodes, are
+read (the theories SNET, SIO and NH of the standard), with any linear constraints (MNC, LIN).
 """
 
 from __future__ import annotations
@@ -11,12 +16,13 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, product
 from math import inf, lcm, prod
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -30,41 +36,59 @@ MOST_CASES = 100_000  # of the disjunctive form
 MOST_CONSTRAINTS = 20_000_000  # in all cases together
 MOST_DIGITS = 2_000  # of a number, and the largest exponent
 MOST_BITS = 1 << 16  # of a coefficient, after sums and products
+MOST_ENTRIES = 1 << 24  # of a tensor
+
+ROUNDS = 4  # in which constraints on several inputs narrow a box
 
 _TOKEN = re.compile(
     r"\s+|;[^\n\r]*|(?P<token>[()]|\"(?:[^\"]|\"\")*\"|\|[^|]*\||[^\s();\"|]+|[\"|])"
 )
+_TOKEN_2 = re.compile(
+    r"\s+|;[^\n\r]*|(?P<token>[()]|\"(?:[^\"\\]|\\[\"\\nt])*\"|\[[\s\d,]*\]|[^\s();\"\[\]]+|[\"\[\]])"
+)
 _NUMBER = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(?:[eE](?P<exponent>[+-]?\d+))?")
 _VARIABLE = re.compile(r"(?P<kind>[XY])_(?P<index>0|[1-9]\d{0,8})")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_ELEMENT = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\[(?P<places>[\d,]+)\])?")
+_SHAPE = re.compile(r"\[(?:[1-9]\d{0,8}(?:,[1-9]\d{0,8})*)?\]")
+_VERSION = re.compile(r"<(?P<major>\d{1,9})\.(?P<minor>\d{1,9})>")
 _IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")
 _BEYOND = {
     "not": "negation",
     "=>": "implication",
     "xor": "exclusive or",
-    "<": "strict comparisons",
-    ">": "strict comparisons",
     "distinct": "disequality",
     "ite": "conditional terms",
     "let": "local names",
 }
+# The cases that a comparison stands for: of each, the signs of (left - right) <= 0, and whether
+# they are strict.
+_SIDES = ((1, False), (-1, False))
+_COMPARE = {
+    "<=": (_SIDES[:1],),
+    ">=": (_SIDES[1:],),
+    "<": (((1, True),),),
+    ">": (((-1, True),),),
+}
+_COMPARE_1 = {**_COMPARE, "=": (_SIDES,)}
+_COMPARE_2 = {**_COMPARE, "==": (_SIDES,), "!=": (((1, True),), ((-1, True),))}
+
+_Variable = tuple[str, int]  # X or Y, and which
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """inputs . x + outputs . y + const <= 0, with the coefficients that are not 0."""
+    """inputs . x + outputs . y + const <= 0 (or < 0), with the coefficients that are not 0."""
 
     inputs: tuple[tuple[int, Fraction], ...]
     outputs: tuple[tuple[int, Fraction], ...]
     const: Fraction
-
-    @property
-    def mixed(self) -> bool:
-        """True if it is about inputs beyond the bounds of a single one."""
-        return bool(self.inputs)
+    strict: bool = False
 
     def holds(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
         """True if a point satisfies it, exactly."""
-        return self.value(x, y) <= 0
+        value = self.value(x, y)
+        return value < 0 or (value == 0 and not self.strict)
 
     def value(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> Fraction:
         """The left side at a point."""
@@ -77,15 +101,26 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Disjunct:
-    """A closed box of inputs, and the cases of which one must hold there."""
+    """A box of inputs, and the cases of which one must hold there."""
 
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]
     cases: tuple[tuple[Constraint, ...], ...]
+    above: frozenset[int] = frozenset()  # the inputs that are not their lower bound,
+    below: frozenset[int] = frozenset()  # and not their upper one: sides without that end
+
+    @property
+    def mixed(self) -> bool:
+        """True if constraints are about inputs beyond the bounds of single ones."""
+        return any(one.inputs for case in self.cases for one in case)
 
     def contains(self, x: Sequence[Fraction]) -> bool:
         """True if a point lies in the box, exactly."""
-        return all(a <= v <= b for a, v, b in zip(self.lower, x, self.upper, strict=True))
+        return (
+            all(a <= v <= b for a, v, b in zip(self.lower, x, self.upper, strict=True))
+            and all(x[i] != self.lower[i] for i in self.above)
+            and all(x[i] != self.upper[i] for i in self.below)
+        )
 
     def satisfied(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
         """True if an input with these outputs satisfies the disjunct, exactly."""
@@ -110,6 +145,13 @@ class Disjunct:
         """
         low = np.array([_rounded(v, dtype, inf) for v in self.lower], dtype)
         high = np.array([_rounded(v, dtype, -inf) for v in self.upper], dtype)
+        for ends, bounds, open_, towards in (
+            (low, self.lower, self.above, inf),
+            (high, self.upper, self.below, -inf),
+        ):
+            for i in open_:
+                if np.isfinite(ends[i]) and Fraction(float(ends[i])) == bounds[i]:
+                    ends[i] = np.nextafter(ends[i], dtype(towards))
         for i in self._fixed():
             written = float(self.lower[i])
             with np.errstate(over="ignore"):
@@ -132,36 +174,36 @@ class Disjunct:
             if low == high and abs(low) < 1e300 and Fraction(repr(float(low))) == low:
                 yield i
 
-    def property(self, outputs: int) -> LinearProperty:
+    def property(self, outputs: int, joined: bool = False) -> LinearProperty:
         """A property, in double precision, that where it holds refutes the disjunct.
 
         Literals are scaled to whole coefficients and their constants rounded down, so that
-        what is proved of it is true of the query's own rationals.
+        what is proved of it is true of the query's own rationals. With `joined` they are about the
+        outputs and, behind them, the inputs of the box.
 
-        Raises InvalidInput where constraints mix inputs and outputs, or a coefficient has no
-        exact counterpart.
+        Raises InvalidInput where a coefficient of an output has no exact counterpart.
         """
         coef, const, above, clause = [], [], [], []
         for k, case in enumerate(self.cases):
             for one in case or (Constraint((), (), Fraction(0)),):
-                if one.mixed:
-                    raise InvalidInput(
-                        "constraints that mix inputs and outputs, or several inputs, have no "
-                        "bounds yet: only the theory of input boxes and linear output constraints"
-                    )
-                scale = lcm(*(c.denominator for _, c in one.outputs))
-                row = [0.0] * outputs
+                row = [0.0] * (outputs + joined * len(self.lower))
+                scale, given = _scale(one), one.inputs
                 for i, c in one.outputs:
-                    whole = int(c * scale)
-                    if abs(whole) > 1 << 53:
-                        raise InvalidInput(
-                            f"the coefficient {float(c):.6g} of Y_{i} has no exact counterpart in "
-                            "double precision"
-                        )
-                    row[i] = float(whole)
+                    row[i] = float(c * scale)
+                # What inputs lose, or gain, with coefficients that are rounded.
+                least = most = Fraction(0)
+                if given:
+                    assert joined
+                    ends = self.around(np.float64)
+                for i, c in given:
+                    row[outputs + i] = float(c * scale)
+                    off = c * scale - Fraction(row[outputs + i])
+                    if off:
+                        moved = [off * Fraction(float(end[i])) for end in ends]
+                        least, most = least + min(moved), most + max(moved)
                 coef.append(row)
-                const.append(_rounded(one.const * scale, np.float64, -inf))
-                above.append(_rounded(one.const * scale, np.float64, inf))
+                const.append(_rounded(one.const * scale + least, np.float64, -inf))
+                above.append(_rounded(one.const * scale + most, np.float64, inf))
                 clause.append(k)
         return LinearProperty(
             torch.tensor(coef, dtype=torch.float64)[None],
@@ -171,6 +213,49 @@ class Disjunct:
         )
 
 
+def _scale(one: Constraint) -> int:
+    """A factor that makes all coefficients whole numbers in double precision, or those of the
+    outputs at least; InvalidInput where there is none."""
+    every = lcm(*(c.denominator for _, c in (*one.outputs, *one.inputs)))
+    if all(abs(c * every) <= 1 << 53 for _, c in (*one.outputs, *one.inputs)):
+        return every
+    scale = lcm(*(c.denominator for _, c in one.outputs))
+    for i, c in one.outputs:
+        if abs(c * scale) > 1 << 53:
+            raise InvalidInput(
+                f"the coefficient {float(c):.6g} of output {i} has no exact counterpart in double "
+                "precision"
+            )
+    for i, c in one.inputs:
+        if abs(c * scale) > 1 << 900:
+            raise InvalidInput(f"the coefficient of input {i} is too large for double precision")
+    return scale
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTensor:
+    """A tensor that a query of VNN-LIB 2 declares."""
+
+    name: str
+    element: str  # its type, as written
+    shape: tuple[int, ...]
+
+    @property
+    def real(self) -> bool:
+        """True if it stands for real numbers."""
+        return self.element in ("real", "Real")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The network that a query of VNN-LIB 2 is about."""
+
+    version: str
+    network: str
+    input: DeclaredTensor
+    output: DeclaredTensor
+
+
 @dataclass(frozen=True, slots=True)
 class VnnLib:
     """A query: satisfied by an input, with its outputs, that satisfies one of the disjuncts."""
@@ -178,6 +263,12 @@ class VnnLib:
     inputs: int
     outputs: int
     disjuncts: tuple[Disjunct, ...]
+    declared: Declared | None = None  # None: a query of VNN-LIB 1.0
+
+    @property
+    def mixed(self) -> bool:
+        """True if constraints are about inputs beyond the bounds of single ones."""
+        return any(one.mixed for one in self.disjuncts)
 
     def satisfied(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> bool:
         """True if an input with these outputs satisfies the query, exactly."""
@@ -185,10 +276,10 @@ class VnnLib:
 
 
 def read_vnnlib(path: str | Path) -> VnnLib:
-    """The query of a file in VNN-LIB 1.0, or of one packed by gzip.
+    """The query of a file in VNN-LIB 1.0 or 2, or of one packed by gzip.
 
     Raises InvalidInput for what is no query, with line and column; also for what is one of
-    another theory (products of variables, negation, strict comparisons) or of VNN-LIB 2.
+    another theory (products of variables, several networks, hidden nodes), which is named.
     """
     try:
         return parse_vnnlib(_text(Path(path)))
@@ -226,21 +317,24 @@ def read_outputs(path: str | Path) -> tuple[int, Disjunct]:
 
 
 def parse_vnnlib(text: str) -> VnnLib:
-    """The query that a text in VNN-LIB 1.0 asks; raises what `read_vnnlib` does."""
-    declared, everything = _script(text)
-    inputs, outputs = _count(declared, "X"), _count(declared, "Y")
-    return VnnLib(inputs, outputs, tuple(_disjuncts(everything, inputs)))
+    """The query that a text in VNN-LIB 1.0 or 2 asks; raises what `read_vnnlib` does."""
+    script = _script(text)
+    disjuncts = tuple(_disjuncts(script.cases, script.inputs, script.name))
+    return VnnLib(script.inputs, script.outputs, disjuncts, script.declared)
 
 
 def parse_outputs(text: str) -> tuple[int, Disjunct]:
-    """The number of outputs, and the cases of them that a text in VNN-LIB 1.0 tells, without any
+    """The number of outputs, and the cases of them that a text in VNN-LIB tells, without any
     inputs: their bounds, which must be the same in all cases, are left aside.
 
-    Raises InvalidInput for what is no such text, also for constraints that mix inputs and outputs.
+    Raises InvalidInput for what is no such text, also for constraints that mix inputs and outputs
+    and for strict ones.
     """
-    declared, everything = _script(text)
-    outputs, cases, bounds = _count(declared, "Y"), [], set[_Case]()
-    for case in everything:
+    script = _script(text, outputs_alone=True)
+    cases, bounds = [], set[_Case]()
+    for case in script.cases:
+        if any(c.outputs and c.strict for c in case):
+            raise InvalidInput("a property has no strict comparisons (<, >): take <= or >=")
         if any(c.outputs and c.inputs for c in case) or any(len(c.inputs) > 1 for c in case):
             raise InvalidInput("a property is about outputs, and this one mixes inputs into it")
         bounds.add(tuple(c for c in case if c.inputs))
@@ -253,39 +347,205 @@ def parse_outputs(text: str) -> tuple[int, Disjunct]:
         )
     if not cases or not all(cases):
         raise InvalidInput("there is no condition on the outputs Y_0, Y_1, ... in it")
-    return outputs, Disjunct((), (), tuple(dict.fromkeys(cases)))
+    return script.outputs, Disjunct((), (), tuple(dict.fromkeys(cases)))
 
 
-def _script(text: str) -> tuple[dict[str, int], _Cases]:
-    """The variables that a text declares, and the cases that it asserts."""
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """The cases that a text asserts, of so many variables."""
+
+    inputs: int
+    outputs: int
+    cases: _Cases
+    declared: Declared | None
+
+    def name(self, i: int) -> str:
+        """The text's name of an input."""
+        if self.declared is None:
+            return f"X_{i}"
+        one = self.declared.input
+        places = ",".join(str(int(k)) for k in np.unravel_index(i, one.shape)) if one.shape else ""
+        return f"{one.name}[{places}]" if places else one.name
+
+
+def _script(text: str, outputs_alone: bool = False) -> _Script:
+    """Read a text of either version: the first command tells which. With `outputs_alone` one of
+    VNN-LIB 1.0 may have no inputs."""
     reader = _Reader(text)
-    declared: dict[str, int] = {}
+    commands = reader.commands()
+    first = next(commands, None)
+    if isinstance(first, _List) and first.items and _named(first.items[0], "vnnlib-version"):
+        return _script_2(_Reader(text, second=True))
+    every = commands if first is None else chain([first], commands)
+    return _script_1(reader, every, outputs_alone)
+
+
+def _named(item: _Expression, name: str) -> bool:
+    return isinstance(item, _Atom) and item.text == name
+
+
+def _command(reader: _Reader, command: _Expression) -> tuple[_List, str, Sequence[_Expression]]:
+    """A command, its name and what follows it."""
+    if isinstance(command, _Atom) or not command.items or isinstance(command.items[0], _List):
+        raise reader.wrong(command, "a command was expected, such as (assert ...)")
+    return command, command.items[0].text, command.items[1:]
+
+
+def _asserted(reader: _Reader, command: _List, rest: Sequence[_Expression], find: _Find) -> _Cases:
+    if len(rest) != 1:
+        raise reader.wrong(command, "assert takes one formula")
+    return _cases(reader, rest[0], find)
+
+
+def _script_1(reader: _Reader, commands: Iterator[_Expression], outputs_alone: bool) -> _Script:
+    """The variables that a text in VNN-LIB 1.0 declares, and the cases that it asserts."""
+    declared: dict[str, _Variable] = {}
     asserted: list[_Cases] = []
     asked = ""  # the command that asked, or ended the script
-    for command in reader.commands():
-        if isinstance(command, _Atom) or not command.items or isinstance(command.items[0], _List):
-            raise reader.wrong(command, "a command was expected, such as (assert ...)")
-        name, rest = command.items[0].text, command.items[1:]
+
+    def find(atom: _Atom) -> _Variable | None:
+        return declared.get(atom.text)
+
+    for each in commands:
+        command, name, rest = _command(reader, each)
         if name == "vnnlib-version" or name.startswith("declare-network"):
-            raise reader.wrong(command, "a query of VNN-LIB 2; only VNN-LIB 1.0 is read")
+            raise reader.wrong(
+                command, f"{name} is of VNN-LIB 2, whose queries begin with (vnnlib-version <2.0>)"
+            )
         if asked and name in ("declare-const", "declare-fun", "assert"):
             raise reader.wrong(command, f"{name} after {asked}, which it is no part of")
         if name in ("declare-const", "declare-fun"):
             _declare(reader, command, rest, declared)
         elif name == "assert":
-            if len(rest) != 1:
-                raise reader.wrong(command, "assert takes one formula")
-            asserted.append(_cases(reader, rest[0], declared))
+            asserted.append(_asserted(reader, command, rest, find))
         elif name not in _IGNORED:
             raise reader.wrong(command, f"unknown command {name[:40]!r}")
         elif name in ("check-sat", "exit"):
             asked = name
-    return declared, _conjoined(reader, asserted, None)
+    inputs = sum(kind == "X" for kind, _ in declared.values())
+    if inputs or not outputs_alone:
+        inputs = _count(declared, "X")
+    return _Script(inputs, _count(declared, "Y"), _conjoined(reader, asserted, None), None)
 
 
-def _count(declared: dict[str, int], kind: str) -> int:
+def _script_2(reader: _Reader) -> _Script:
+    """The network that a text in VNN-LIB 2 declares, and the cases that it asserts."""
+    commands = reader.commands()
+    command, _, rest = _command(reader, next(commands))
+    given = rest[0].text if len(rest) == 1 and _is_atom(rest[0]) else ""
+    number = _VERSION.fullmatch(given)
+    if number is None:
+        raise reader.wrong(command, "the version is written as (vnnlib-version <2.0>)")
+    if number["major"] != "2":
+        raise reader.wrong(command, f"VNN-LIB {given[1:-1]}: versions 1.0 and 2 are read")
+    declared: Declared | None = None
+    asserted: list[_Cases] = []
+    for each in commands:
+        command, name, rest = _command(reader, each)
+        if name == "declare-network":
+            if asserted:
+                raise reader.wrong(command, "networks are declared before anything is asserted")
+            if declared is not None:
+                raise reader.wrong(
+                    command, "several networks (theory MNET) are beyond the one of SNET"
+                )
+            declared = _network(reader, command, rest, given[1:-1])
+        elif name == "assert":
+            if declared is None:
+                raise reader.wrong(command, "a network must be declared first (declare-network)")
+            asserted.append(_asserted(reader, command, rest, _finder(reader, declared)))
+        else:
+            raise reader.wrong(command, f"unknown command {name[:40]!r}")
+    if declared is None:
+        raise InvalidInput("there is no network in it (declare-network)")
+    sizes = prod(declared.input.shape), prod(declared.output.shape)
+    return _Script(*sizes, _conjoined(reader, asserted, None), declared)
+
+
+def _is_atom(item: _Expression) -> TypeGuard[_Atom]:
+    return isinstance(item, _Atom)
+
+
+def _network(
+    reader: _Reader, command: _List, rest: Sequence[_Expression], version: str
+) -> Declared:
+    """The declaration of a network of one input and one output."""
+    if not rest or not _is_atom(rest[0]) or _NAME.fullmatch(rest[0].text) is None:
+        raise reader.wrong(command, "declare-network is followed by a name")
+    tensors: dict[str, DeclaredTensor] = {}
+    names = {rest[0].text}
+    for each in rest[1:]:
+        part, what, given = _command(reader, each)
+        if what == "declare-hidden":
+            raise reader.wrong(part, "hidden nodes (theory H) are beyond NH, which has none")
+        if what in ("equal-to", "isomorphic-to"):
+            raise reader.wrong(
+                part, f"several networks ({what}, theory MNET) are beyond the one of SNET"
+            )
+        if what not in ("declare-input", "declare-output"):
+            raise reader.wrong(part, f"{what[:40]!r} is no part of a network's declaration")
+        if what in tensors:
+            raise reader.wrong(
+                part, "several inputs or outputs (theory MIO) are beyond SIO, one of each"
+            )
+        if what == "declare-input" and tensors:
+            raise reader.wrong(part, "inputs are declared before outputs")
+        one = tensors[what] = _tensor(reader, part, given)
+        if one.name in names:
+            raise reader.wrong(part, f"{one.name} is declared twice")
+        names.add(one.name)
+    if len(tensors) < 2:
+        raise reader.wrong(command, "a network has an input and an output (declare-input, ...)")
+    both = tensors["declare-input"], tensors["declare-output"]
+    return Declared(version, rest[0].text, *both)
+
+
+def _tensor(reader: _Reader, part: _List, given: Sequence[_Expression]) -> DeclaredTensor:
+    if len(given) == 4 and _named(given[3], "initialized"):
+        raise reader.wrong(given[3], "inputs that a model initialises are beyond what is read")
+    if len(given) != 3:
+        raise reader.wrong(part, "a tensor has a name, an element type and a shape: X real [1,2]")
+    name, element, shape = given
+    if not _is_atom(name) or _NAME.fullmatch(name.text) is None:
+        raise reader.wrong(name, "a name was expected")
+    if not _is_atom(element) or _NAME.fullmatch(element.text) is None:
+        raise reader.wrong(element, "an element type was expected, such as real or float32")
+    if not _is_atom(shape) or _SHAPE.fullmatch(shape.text) is None:
+        raise reader.wrong(shape, "a shape was expected, such as [1,2] or []")
+    sizes = tuple(int(n) for n in shape.text[1:-1].split(",") if n)
+    if prod(sizes) > MOST_ENTRIES:
+        raise reader.wrong(shape, f"a tensor of more than {MOST_ENTRIES:,} entries")
+    return DeclaredTensor(name.text, element.text, sizes)
+
+
+def _finder(reader: _Reader, declared: Declared) -> _Find:
+    """A function that finds the variable which a name, with places in its tensor, stands for."""
+    known = {declared.input.name: ("X", declared.input.shape)}
+    known[declared.output.name] = "Y", declared.output.shape
+
+    def find(atom: _Atom) -> _Variable | None:
+        match = _ELEMENT.fullmatch(atom.text)
+        if match is None or match["name"] not in known:
+            return None
+        kind, shape = known[match["name"]]
+        places = [] if match["places"] is None else match["places"].split(",")
+        if "" in places or len(places) != len(shape):
+            raise reader.wrong(
+                atom, f"{match['name']} has {len(shape)} axes, and so many places are to be given"
+            )
+        index = 0
+        for place, size in zip(places, shape, strict=True):
+            if len(place) > 9 or int(place) >= size:
+                raise reader.wrong(atom, f"place {place[:20]} is beyond an axis of {size}")
+            index = index * size + int(place)
+        return kind, index
+
+    return find
+
+
+def _count(declared: dict[str, _Variable], kind: str) -> int:
     """The number of variables of a kind, which are declared from 0 on."""
-    own = sorted(i for v, i in declared.items() if v[0] == kind)
+    own = sorted(i for k, i in declared.values() if k == kind)
     if own != list(range(len(own))) or not own:
         told = f"{kind}_{own[-1]} is declared, others before it are not" if own else "none is"
         raise InvalidInput(f"variables {kind}_0, {kind}_1, ... must be declared: {told}")
@@ -311,10 +571,14 @@ _Expression = _Atom | _List
 
 
 class _Reader:
-    """A text as nested lists, and where mistakes stand in it."""
+    """A text as nested lists, and where mistakes stand in it.
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    In VNN-LIB 2 shapes, and the places behind a tensor's name, are in square brackets: in an
+    assertion they are one with the name before them.
+    """
+
+    def __init__(self, text: str, second: bool = False) -> None:
+        self.text, self.second = text, second
 
     def wrong(self, where: _Expression | int | None, what: str) -> InvalidInput:
         if where is None:
@@ -327,10 +591,21 @@ class _Reader:
     def commands(self) -> Iterator[_Expression]:
         """The outermost expressions, one after the other."""
         open_: list[_List] = []
-        for match in _TOKEN.finditer(self.text):
+        for match in (_TOKEN_2 if self.second else _TOKEN).finditer(self.text):
             token = match["token"]
             if token is None:
                 continue
+            if self.second and token[0] in "[]":
+                if len(token) == 1:
+                    raise self.wrong(match.start(), f"this {token} is not one of a pair")
+                token = "".join(token.split())
+                items = open_[-1].items if open_ else []
+                if items and _named(open_[0].items[0], "assert"):
+                    last = items[-1]
+                    if not _is_atom(last) or _NAME.fullmatch(last.text) is None:
+                        raise self.wrong(match.start(), "places stand behind a tensor's name")
+                    items[-1] = _Atom(last.text + token, last.at)
+                    continue
             if token in ('"', "|"):
                 raise self.wrong(match.start(), f"this {token} is never closed")
             if token == "(":
@@ -351,7 +626,7 @@ class _Reader:
 
 
 def _declare(
-    reader: _Reader, command: _List, rest: Sequence[_Expression], declared: dict[str, int]
+    reader: _Reader, command: _List, rest: Sequence[_Expression], declared: dict[str, _Variable]
 ) -> None:
     if not rest or isinstance(rest[0], _List):
         raise reader.wrong(command, "a name was expected")
@@ -365,27 +640,29 @@ def _declare(
         raise reader.wrong(command, "variables are declared as (declare-const X_0 Real)")
     if rest[0].text in declared:
         raise reader.wrong(rest[0], f"{rest[0].text} is declared twice")
-    declared[rest[0].text] = int(match["index"])
+    declared[rest[0].text] = match["kind"], int(match["index"])
 
 
 # -- meaning --------------------------------------------------------------------------
 
 _Case = tuple[Constraint, ...]
 _Cases = list[_Case]
+_Find = Callable[[_Atom], _Variable | None]
 
 
 @dataclass(slots=True)
 class _Term:
     """A linear term; its coefficients are taken over by the sum it enters."""
 
-    coef: dict[str, Fraction]
+    coef: dict[_Variable, Fraction]
     const: Fraction
+    named: bool = True  # a variable was named in it, be its coefficient 0
 
 
 _Value = _Term | list[_Case]
 
 
-def _cases(reader: _Reader, formula: _Expression, declared: dict[str, int]) -> _Cases:
+def _cases(reader: _Reader, formula: _Expression, find: _Find) -> _Cases:
     """A formula in disjunctive form. However deep it is nested, no call is."""
     waiting: list[tuple[_List, list[_Value]]] = []
     current: _Expression = formula
@@ -395,7 +672,7 @@ def _cases(reader: _Reader, formula: _Expression, declared: dict[str, int]) -> _
                 raise reader.wrong(current, "an operator was expected after the parenthesis")
             waiting.append((current, []))
         elif isinstance(current, _Atom):
-            value: _Value = _atom(reader, current, declared)
+            value: _Value = _atom(reader, current, find)
             if not waiting:
                 return _formula(reader, current, value)
             waiting[-1][1].append(value)
@@ -410,17 +687,18 @@ def _cases(reader: _Reader, formula: _Expression, declared: dict[str, int]) -> _
         current = above.items[1 + len(values)]
 
 
-def _atom(reader: _Reader, atom: _Atom, declared: dict[str, int]) -> _Value:
-    if atom.text in ("true", "false"):
+def _atom(reader: _Reader, atom: _Atom, find: _Find) -> _Value:
+    if atom.text in ("true", "false") and not reader.second:
         return [()] if atom.text == "true" else []
     number = _NUMBER.fullmatch(atom.text)
     if number is not None:
         if len(number["digits"]) > MOST_DIGITS or abs(int(number["exponent"] or 0)) > MOST_DIGITS:
             raise reader.wrong(atom, f"a number of more than {MOST_DIGITS} digits")
-        return _Term({}, Fraction(atom.text))
-    if atom.text not in declared:
+        return _Term({}, Fraction(atom.text), named=False)
+    variable = find(atom)
+    if variable is None:
         raise reader.wrong(atom, f"{atom.text[:40]!r} is neither a number nor declared before")
-    return _Term({atom.text: Fraction(1)}, Fraction(0))
+    return _Term({variable: Fraction(1)}, Fraction(0))
 
 
 def _formula(reader: _Reader, where: _Expression, value: _Value) -> _Cases:
@@ -450,15 +728,17 @@ def _applied(reader: _Reader, list_: _List, values: list[_Value]) -> _Value:
                 expression, "a number or variable was expected, and this is a formula"
             )
         terms.append(value)
-    if name.text in ("<=", ">=", "="):
+    compared = (_COMPARE_2 if reader.second else _COMPARE_1).get(name.text)
+    if compared is not None:
         if len(terms) < 2:
             raise reader.wrong(list_, f"{name.text} compares two terms")
         if len(terms) > 2:
             raise reader.wrong(list_, f"{name.text} compares two terms, not {len(terms)}")
         a, b = terms
-        signs = {"<=": (1,), ">=": (-1,), "=": (1, -1)}[name.text]
+        if reader.second and not (a.named or b.named):
+            raise reader.wrong(list_, "a comparison without variables has no type")
         difference = _sum(reader, list_, [a, _scaled(reader, list_, b, Fraction(-1))])
-        return [tuple(_constraint(difference, sign) for sign in signs)]
+        return [tuple(_constraint(difference, *side) for side in case) for case in compared]
     if not terms:
         raise reader.wrong(list_, f"{name.text[:40]!r} has no operands")
     if name.text == "+":
@@ -473,13 +753,16 @@ def _applied(reader: _Reader, list_: _List, values: list[_Value]) -> _Value:
     if name.text == "*":
         variable = [t for t in terms if t.coef]
         if len(variable) > 1:
-            raise reader.wrong(list_, "products of variables are beyond the theory of linear terms")
+            raise reader.wrong(
+                list_, "products of variables (theory POLY) are beyond linear terms (LIN)"
+            )
         factor = Fraction(1)
         for t in terms:
             if not t.coef:
                 factor = _bounded(reader, list_, factor * t.const)
-        return _scaled(reader, list_, variable[0], factor) if variable else _Term({}, factor)
-    if name.text == "/":
+        product = _scaled(reader, list_, variable[0], factor) if variable else _Term({}, factor)
+        return replace(product, named=any(t.named for t in terms))
+    if name.text == "/" and not reader.second:
         if len(terms) != 2 or terms[1].coef or terms[1].const == 0:
             raise reader.wrong(list_, "terms are divided by one number other than 0")
         return _scaled(reader, list_, terms[0], 1 / terms[1].const)
@@ -494,7 +777,7 @@ def _bounded(reader: _Reader, where: _List, number: Fraction) -> Fraction:
 
 def _scaled(reader: _Reader, where: _List, term: _Term, factor: Fraction) -> _Term:
     coef = {v: _bounded(reader, where, c * factor) for v, c in term.coef.items() if factor}
-    return _Term(coef, _bounded(reader, where, term.const * factor))
+    return _Term(coef, _bounded(reader, where, term.const * factor), term.named)
 
 
 def _sum(reader: _Reader, where: _List, terms: list[_Term]) -> _Term:
@@ -510,14 +793,14 @@ def _sum(reader: _Reader, where: _List, terms: list[_Term]) -> _Term:
                     coef[v] = total
                 else:
                     coef.pop(v, None)
-    return _Term(coef, const)
+    return _Term(coef, const, any(term.named for term in terms))
 
 
-def _constraint(term: _Term, sign: int) -> Constraint:
+def _constraint(term: _Term, sign: int, strict: bool) -> Constraint:
     own: dict[str, list[tuple[int, Fraction]]] = {"X": [], "Y": []}
-    for v, c in term.coef.items():
-        own[v[0]].append((int(v[2:]), sign * c))
-    return Constraint(tuple(sorted(own["X"])), tuple(sorted(own["Y"])), sign * term.const)
+    for (kind, i), c in term.coef.items():
+        own[kind].append((i, sign * c))
+    return Constraint(tuple(sorted(own["X"])), tuple(sorted(own["Y"])), sign * term.const, strict)
 
 
 def _conjoined(reader: _Reader, parts: list[_Cases], where: _List | None) -> _Cases:
@@ -539,38 +822,116 @@ def _check(reader: _Reader, cases: int, constraints: int, where: _List | None) -
         )
 
 
-def _disjuncts(cases: _Cases, inputs: int) -> Iterator[Disjunct]:
+@dataclass(slots=True)
+class _Side:
+    """The least, or greatest, value of an input that constraints leave so far."""
+
+    bound: Fraction | None = None
+    open: bool = False  # it is not reached itself
+
+    def meet(self, bound: Fraction, strict: bool, sign: int) -> None:
+        """Take in a further bound, from above with the sign 1 and from below with -1."""
+        if self.bound is None or sign * (bound - self.bound) < 0:
+            self.bound, self.open = bound, strict
+        elif bound == self.bound:
+            self.open |= strict
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A box, as a disjunct has it."""
+
+    lower: tuple[Fraction, ...]
+    upper: tuple[Fraction, ...]
+    above: frozenset[int]
+    below: frozenset[int]
+
+
+def _disjuncts(cases: _Cases, inputs: int, name: Callable[[int], str]) -> Iterator[Disjunct]:
     """Cases of one box together; those that no input satisfies are left out."""
-    boxes: dict[tuple[tuple[Fraction, ...], tuple[Fraction, ...]], list[_Case]] = {}
+    # Cases share most of their constraints, as objects: their box is worked out once.
+    places: dict[tuple[int, ...], int | None] = {}  # by bounds; None: there is no such input
+    boxes: dict[_Box, int] = {}
+    own: list[list[_Case]] = []
     for case in cases:
-        lower: list[Fraction | None] = [None] * inputs
-        upper: list[Fraction | None] = [None] * inputs
-        rest, empty = [], False
-        for one in case:
-            if not one.inputs and not one.outputs:
-                empty |= one.const > 0
-            elif one.outputs or len(one.inputs) > 1:
-                rest.append(one)
-            else:
-                ((i, c),) = one.inputs
-                bound = -one.const / c  # c x + const <= 0
-                low, high = lower[i], upper[i]
-                if c > 0:
-                    upper[i] = bound if high is None else min(high, bound)
-                else:
-                    lower[i] = bound if low is None else max(low, bound)
-        if empty:
-            continue
-        low_known = tuple(v for v in lower if v is not None)
-        high_known = tuple(v for v in upper if v is not None)
-        if len(low_known) < inputs or len(high_known) < inputs:
-            missing = next(i for i in range(inputs) if lower[i] is None or upper[i] is None)
-            raise InvalidInput(f"the input X_{missing} has no lower or no upper bound in some case")
-        if any(a > b for a, b in zip(low_known, high_known, strict=True)):
-            continue
-        boxes.setdefault((low_known, high_known), []).append(tuple(rest))
-    for (first, last), own in boxes.items():
-        yield Disjunct(first, last, tuple(own))
+        bounds = [c for c in case if not c.outputs]
+        rest = tuple(c for c in case if c.outputs or len(c.inputs) > 1)
+        key = tuple(map(id, bounds))
+        if key not in places:
+            box = _box(bounds, inputs, name)
+            places[key] = None if box is None else boxes.setdefault(box, len(boxes))
+        place = places[key]
+        if place is not None:
+            if place == len(own):
+                own.append([])
+            own[place].append(rest)
+    for box, mine in zip(boxes, own, strict=True):
+        yield Disjunct(box.lower, box.upper, tuple(mine), box.above, box.below)
+
+
+def _box(bounds: Sequence[Constraint], inputs: int, name: Callable[[int], str]) -> _Box | None:
+    """The box that constraints on inputs alone leave; None: nothing is left of it."""
+    sides = [_Side() for _ in range(2 * inputs)]  # below, and above
+    for one in bounds:
+        if not one.inputs:
+            if not one.holds((), ()):
+                return None
+        elif len(one.inputs) == 1:
+            ((i, c),) = one.inputs
+            above = c > 0  # c x + const <= 0
+            sides[i + inputs * above].meet(-one.const / c, one.strict, 1 if above else -1)
+    known = [side.bound for side in sides if side.bound is not None]
+    if len(known) < len(sides):
+        missing = next(i for i, side in enumerate(sides) if side.bound is None) % inputs
+        raise InvalidInput(f"the input {name(missing)} has no lower or no upper bound in some case")
+    open_ = [frozenset(i for i in range(inputs) if sides[i + k].open) for k in (0, inputs)]
+    low, high = known[:inputs], known[inputs:]
+    if any(a > b for a, b in zip(low, high, strict=True)):
+        return None
+    if any(low[i] == high[i] for i in open_[0] | open_[1]):
+        return None
+    narrow = _narrowed(low, high, [one for one in bounds if len(one.inputs) > 1])
+    if narrow is None:
+        return None
+    ends = zip(narrow, (low, high), open_, strict=True)
+    kept = (frozenset(i for i in o if new[i] == old[i]) for new, old, o in ends)
+    return _Box(tuple(narrow[0]), tuple(narrow[1]), *kept)
+
+
+_Bounds = tuple[list[Fraction], list[Fraction]]
+
+
+def _narrowed(
+    lower: list[Fraction], upper: list[Fraction], constraints: Sequence[Constraint]
+) -> _Bounds | None:
+    """A box in which all points of another lie that satisfy constraints on several inputs; None:
+    there is none. Its ends are doubles where they moved.
+
+    Of c . x + d <= 0 with the least values m_j of c_j x_j over the box, c_i x_i is at most
+    m_i - (d + sum m_j).
+    """
+    if not constraints:
+        return lower, upper
+    for _ in range(ROUNDS):
+        before = lower, upper
+        lower, upper = list(lower), list(upper)
+        for one in constraints:
+            least = [c * before[0 if c > 0 else 1][i] for i, c in one.inputs]
+            total = one.const + sum(least)
+            if total > 0 or (total == 0 and one.strict):
+                return None
+            for (i, c), own in zip(one.inputs, least, strict=True):
+                end = _rounded((own - total) / c, np.float64, inf if c > 0 else -inf)
+                if np.isfinite(end):
+                    if c > 0:
+                        upper[i] = min(upper[i], Fraction(end))
+                    else:
+                        lower[i] = max(lower[i], Fraction(end))
+        if any(a > b for a, b in zip(lower, upper, strict=True)):
+            return None
+        if (lower, upper) == before:
+            break
+    return lower, upper
 
 
 def _rounded(value: Fraction, dtype: type[np.floating], towards: float) -> float:

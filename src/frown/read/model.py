@@ -17,6 +17,7 @@ from frown.errors import InvalidInput, InvalidModel, ModelMismatch
 from frown.graph import (
     LEAST,
     Builder,
+    Concat,
     Graph,
     Input,
     Node,
@@ -74,6 +75,7 @@ class Model:
     normalisation: tuple[tuple[Array, Array], ...] = ()  # mean and std, of the input's shape
     scores: Graph | None = None  # `graph` before a last function that keeps the outputs' order
     taken: Taken = Taken()
+    alone: Model | None = None  # the same without inputs behind the outputs (`with_inputs`)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what can be worked out again."""
@@ -94,6 +96,19 @@ class Model:
         """The type of the numbers that the original computes with."""
         port = getattr(self.run, "port", None)
         return np.float32 if port is None else port.dtype.type
+
+    @property
+    def elements(self) -> tuple[str, str]:
+        """The types of the original's inputs and outputs, as ONNX calls them."""
+        session = getattr(self.run, "session", None)
+        if session is None:
+            return np.dtype(self.element).name, np.dtype(self.element).name
+        names = {"tensor(float)": "float32", "tensor(double)": "float64"}
+        ends = session.get_inputs()[0].type, session.get_outputs()[0].type
+        first, last = (
+            names.get(end, end.removeprefix("tensor(").removesuffix(")")) for end in ends
+        )
+        return first, last
 
     @property
     def ranking(self) -> Graph:
@@ -134,6 +149,20 @@ class Model:
             normalisation=applied,
             scores=scores,
         )
+
+    def with_inputs(self) -> Self:
+        """A copy of the model whose outputs are followed by its inputs, as the user gives them: for
+        properties that are about both."""
+        nodes, size = self.graph.nodes, self.graph.nodes[0].size
+        last = self.graph.output
+        ends = []
+        for name, i in (("outputs", last), ("inputs", 0)):
+            flat = Reshape(nodes[i].shape, (nodes[i].size,))
+            ends.append(Node(name, flat, (i,), (nodes[i].size,)))
+        both = Concat(0, (self.classes, size))
+        sides = Node("joined", both, (last + 1, last + 2), (self.classes + size,))
+        graph = Graph((*nodes, *ends, sides), self.graph.dtype, self.graph.device)
+        return replace(self, graph=graph, run=_Joined(self.run), scores=None, alone=self)
 
     def check(self, trials: int = 4, seed: int = 0) -> None:
         """Compare the graph with the original runtime on random inputs.
@@ -226,6 +255,17 @@ class _Normalised:
 
     def __call__(self, x: Array) -> Array:
         return self.run((x - self.mean) / self.std)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A runtime whose answers are followed by its inputs."""
+
+    run: Callable[[Array], Array]
+
+    def __call__(self, x: Array) -> Array:
+        y = np.asarray(self.run(x), np.float64)
+        return np.concatenate([y, np.asarray(x, np.float64).reshape(len(y), -1)], 1)
 
 
 def _behind(first: Scale, graph: Graph) -> Graph:
