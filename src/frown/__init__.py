@@ -74,57 +74,38 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bound": "frown.api",
-    "certify": "frown.api",
-    "load": "frown.api",
-    "open": "frown.report.read",
-    "sensitivity": "frown.api",
-    "verify": "frown.api",
-    "Verdict": "frown.certification.verdict",
-    "Witness": "frown.certification.witness",
-    "Method": "frown.bounds.method",
-    "Machine": "frown.bounds.work",
-    "PGD": "frown.certification.attack",
-    "Bounded": "frown.certification.inspect",
-    "Estimate": "frown.certification.prove",
-    "Rigorous": "frown.certification.prove",
-    "Certification": "frown.certification.results",
-    "Row": "frown.certification.results",
-    "Sensitivity": "frown.certification.results",
-    "Outcome": "frown.certification.run",
-    "Progress": "frown.certification.run",
-    "Watch": "frown.certification.run",
-    "At": "frown.certification.search",
-    "Largest": "frown.certification.search",
-    "Branch": "frown.methods.branch.method",
-    "Crown": "frown.methods.crown",
-    "CrownIbp": "frown.methods.crown",
-    "FastLin": "frown.methods.crown",
-    "Interval": "frown.methods.crown",
-    "Exact": "frown.methods.exact.distance",
-    "Frown": "frown.methods.frown.network",
-    "LP": "frown.methods.lp.bounds",
-    "Frames": "frown.problem.problem",
-    "Ball": "frown.problem.problem",
-    "Box": "frown.problem.problem",
-    "Clauses": "frown.problem.property",
-    "Condition": "frown.problem.property",
-    "label_wins": "frown.problem.property",
-    **dict.fromkeys(
-        ("above", "below", "multilabel", "threshold", "top", "vnnlib", "within"),
-        "frown.problem.questions",
-    ),
-    "Model": "frown.read.model",
+    "frown.api": "bound certify load sensitivity verify",
+    "frown.bounds.method": "Method",
+    "frown.bounds.work": "Machine",
+    "frown.certification.attack": "PGD",
+    "frown.certification.inspect": "Bounded",
+    "frown.certification.prove": "Estimate Rigorous",
+    "frown.certification.results": "Certification Row Sensitivity",
+    "frown.certification.run": "Outcome Progress Watch",
+    "frown.certification.search": "At Largest",
+    "frown.certification.verdict": "Verdict",
+    "frown.certification.witness": "Witness",
+    "frown.methods.branch.method": "Branch",
+    "frown.methods.crown": "Crown CrownIbp FastLin Interval",
+    "frown.methods.exact.distance": "Exact",
+    "frown.methods.frown.network": "Frown",
+    "frown.methods.lp.bounds": "LP",
+    "frown.problem.problem": "Ball Box Frames",
+    "frown.problem.property": "Clauses Condition label_wins",
+    "frown.problem.questions": "above below multilabel threshold top vnnlib within",
+    "frown.read.model": "Model",
+    "frown.report.read": "open",
 }
 
 
 def __getattr__(name: str) -> object:
     """Public names load what they need when first used, so that importing stays quick."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'frown' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'frown' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -161,21 +161,17 @@ def _bounded_rows(
     record: bool = True,
 ) -> Iterator[_BoundedRows]:
     """Bound some of a tree's rows, batch by batch."""
-    if isinstance(dense, UnstableRows):
-        yield from _by_unstable(root, sample, tree, property, which, dense, record)
+    if dense is not None:
+        yield from _by_matrices(root, sample, tree, property, which, dense, record)
         return
     for index in _batches(root, which):
         at, literal = tree.literals.node[index], tree.literals.literal[index]
         along = AlongTree.of(root, tree, index)
         coef = property.pick(sample * property.shape[1] + literal)
         const = property.const[sample, literal].expand(len(index))
-        done = None if dense is None else _by_matrices(dense, tree, at, along, coef, const)
-        if done is None:
-            cases, crossed = _cases(root, sample, tree, at, along)
-            every = torch.arange(len(index))
-            bound = cases.outputs(coef, Rows(every, literal, torch.zeros_like(every)), const)
-        else:
-            bound, crossed = done
+        cases, crossed = _cases(root, sample, tree, at, along)
+        every = torch.arange(len(index))
+        bound = cases.outputs(coef, Rows(every, literal, torch.zeros_like(every)), const)
         bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
         yield _BoundedRows(at, literal, bound, crossed, along)
 
@@ -738,20 +734,20 @@ def _dense(root: Replay, sample: int, tree: Tree) -> DenseRows | None:
     return found if 32 * found.kept.size() <= root.work.memory else None
 
 
-def _by_unstable(
+def _by_matrices(
     root: Replay,
     sample: int,
     tree: Tree,
     property: Property,
     which: Tensor,
-    dense: UnstableRows,
+    dense: DenseRows,
     record: bool,
 ) -> Iterator[_BoundedRows]:
-    """Bound some of a tree's rows with the matrices of unstable neurons; those with a multiplier
-    that is not one of a cut go the way of all others."""
+    """Bound some of a tree's rows by matrices; those with a multiplier that is not one of a cut go
+    the way of all others."""
     places, slots = root.plan.slots(root.plan.graph.output)
     starts = torch.tensor([part.start for part in places.values()])
-    kept = dense.kept.slots
+    kept = dense.slots
     place_of = torch.full((slots,), -1, dtype=torch.long)
     place_of[kept] = torch.arange(len(kept))
     column = torch.arange(slots)
@@ -785,28 +781,6 @@ def _by_unstable(
             along = AlongTree.of(root, tree, index)
             along.slopes[:, kept] = code.to(torch.uint8).mul_(used.T)
         yield _BoundedRows(rows.node, rows.literal, bound, dense.crossed(cut), along)
-
-
-def _by_matrices(
-    dense: DenseRows, tree: Tree, nodes: Tensor, along: AlongTree, coef: Tensor, const: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """Proven bounds of rows at these tree nodes, and (nodes,) whether a box has crossed; None
-    where a multiplier is not one of a cut."""
-    place, node, side = tree.cuts(nodes)
-    starts = torch.tensor([part.start for part in dense.parts])
-    slot = starts[tree.site[node]] + tree.neuron[node]
-    cut = torch.zeros(along.given.shape[::-1], dtype=torch.float64)
-    cut[slot, place] = side.double() * 2 - 1
-    lift = along.lifts.T.double().contiguous()
-    if bool((lift * cut > 0).any() | (lift.bool() & (cut == 0)).any()):
-        return None
-    usual = (dense.upper > -dense.lower).double()
-    code = along.codes(usual)
-    slope = ((code - 1) / (CODES - 1)).T.contiguous()
-    crossed = dense.crossed(cut)
-    bound, used = dense.bound(coef, const, Held(cut, slope, lift))
-    along.slopes.copy_(code.to(torch.uint8).mul_(used.T))
-    return bound, crossed
 
 
 def _numbers(slopes: Tensor, rows: Literals) -> Tensor:
@@ -869,10 +843,6 @@ class AlongTree(Proof):
         slots = self.given.shape[1]
         given, lifts = torch.full((samples, slots), torch.nan), torch.zeros(samples, slots)
         return AlongTree(self.lines, self.plan, given.double(), lifts, self.coded)
-
-    def codes(self, usual: Tensor) -> Tensor:
-        """(rows, slots) the places of ReLU's slopes, `usual` (slots,) where there are none."""
-        return _code(self.given, usual)
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         places, _ = plan.slots(request.target)

@@ -80,13 +80,27 @@ class Held:
         return Held(self.cut[:, piece], self.slope[:, piece], self.lift[:, piece])
 
 
+@dataclass(frozen=True, slots=True)
+class CaseLines:
+    """Lines of every neuron in every row of cases: (slots, rows) each."""
+
+    held: Held
+    free: Tensor  # 1 where a neuron is not cut
+    open: Tensor  # 1 where it is not stable, either
+    low: Tensor  # slopes below
+    high: Tensor  # and above
+    used: Tensor  # a mask, which passes fill: where lines below have used their slopes
+
+
 class DenseRows:
     """One sample's boxes, from which rows of its cases are bounded."""
 
     def __init__(self, root: Replay, sample: int, runs: list[Run]) -> None:
         self.root, self.sample, self.runs = root, sample, runs
         plan, weights = root.plan, root.arithmetic.weights
-        self.parts = [plan.slots(plan.graph.output)[0][i] for i in plan.nonlinear]
+        places, count = plan.slots(plan.graph.output)
+        self.slots = torch.arange(count)  # of the plan, that neurons here stand for
+        self.parts = [places[i] for i in plan.nonlinear]
         boxes = [plan.carry(i, root.values[plan.sources[i]]) for i in plan.nonlinear]
         low = torch.cat([box.lower[sample].flatten() for box in boxes])
         high = torch.cat([box.upper[sample].flatten() for box in boxes])
@@ -140,33 +154,35 @@ class DenseRows:
         return torch.cat(found), torch.cat(used, 1)
 
     def _bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
-        free = torch.addcmul(torch.ones((), dtype=coef.dtype), held.cut, held.cut, value=-1)
-        on = held.cut.relu()
-        open_ = self.open * free
-        low = torch.addcmul(torch.addcmul(on, self.still, free), open_, held.slope)
-        high = torch.addcmul(on, self.high, free)
-        used = torch.zeros_like(held.cut, dtype=torch.bool)
-        here = coef.T.contiguous()
+        here, lines = coef.T.contiguous(), self._lines(held)
         account = RowAccount(const)
-        for k in range(len(self.runs) - 1, 0, -1):
-            here = self._affine(self.runs[k], here, account)
-            part = self.parts[k - 1]
-            above_ = here.clamp(max=0)  # along the line above: their coefficients are negative
-            below_ = here - above_
-            gain = self.rise[part].T @ (above_ * free[part])  # <= 0
-            account.add(gain[0], -gain[0] * gamma(len(here) + 8))
-            torch.logical_and(here >= 0, open_[part] > 0, out=used[part])
-            here = (below_ * low[part]).addcmul_(above_, high[part])
-            here += held.lift[part]
-            # -max(m l, m u), where the box leaves out 0
-            lift = held.lift[part].abs()
-            gain = self.away[part].T @ lift
-            account.add(gain[0], gain[0] * gamma(len(here) + 8))
-            # What a product, its rounding and that of the sum may lose.
-            sizes = here.abs().add_(lift)
-            account.charge += (self.size[part].T @ sizes)[0] * (8 * UNIT)
+        for run, part in zip(self.runs[:0:-1], reversed(self.parts), strict=True):
+            here = self._through(self._affine(run, here, account), part, lines, account)
         account.charge += TINY * self.lost
-        return self._lowest(here, account), used
+        return self._lowest(here, account), lines.used
+
+    def _lines(self, held: Held) -> CaseLines:
+        """The lines of all neurons, as they are held."""
+        free = torch.addcmul(torch.ones((), dtype=held.cut.dtype), held.cut, held.cut, value=-1)
+        on, open_ = held.cut.relu(), self.open * free
+        low = torch.addcmul(torch.addcmul(on, self.still, free), open_, held.slope)
+        used = torch.zeros_like(held.cut, dtype=torch.bool)
+        return CaseLines(held, free, open_, low, torch.addcmul(on, self.high, free), used)
+
+    def _through(self, here: Tensor, part: slice, lines: CaseLines, account: RowAccount) -> Tensor:
+        """Coefficients of what some neurons read, from those of their outputs."""
+        above_ = here.clamp(max=0)  # along the line above: their coefficients are negative
+        gain = self.rise[part].T @ (above_ * lines.free[part])  # <= 0
+        account.add(gain[0], -gain[0] * gamma(len(here) + 8))
+        torch.logical_and(here >= 0, lines.open[part] > 0, out=lines.used[part])
+        found = (here.relu() * lines.low[part]).addcmul_(above_, lines.high[part])
+        found += lines.held.lift[part]
+        lift = lines.held.lift[part].abs()
+        gain = self.away[part].T @ lift  # -max(m l, m u), where the box leaves out 0
+        account.add(gain[0], gain[0] * gamma(len(here) + 8))
+        # What a product, its rounding and that of the sum may lose.
+        account.charge += (self.size[part].T @ found.abs().add_(lift))[0] * (8 * UNIT)
+        return found
 
     def _affine(self, run: Run, here: Tensor, account: RowAccount) -> Tensor:
         """Coefficients before a run of affine operators, from those after it."""

@@ -29,7 +29,7 @@ from frown.bounds.dense import DenseRows, Held, RowAccount
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay
 from frown.bounds.rows import Blocks
-from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, gamma
+from frown.relax.proven.rounding import LOOSE, TINY, above, gamma
 
 BANDS = (1, 2, 4, 8, 16, 32)  # into which the rows of a matrix may be divided
 CALL = 2_500  # multiplications of one row that take as long as its part of a call
@@ -173,7 +173,7 @@ class UnstableRows(DenseRows):
         unknown = self.still[:, 0].isnan()  # kept, and nothing comes of their rows
         self.kept = KeptNeurons.of(root.plan, (self.open[:, 0] > 0) | cut | unknown)
         self.passing = (self.still[:, 0] > 0).double().index_fill(0, self.kept.slots, 0.0)
-        slots = self.kept.slots
+        self.slots = slots = self.kept.slots
         for name in ("lower", "upper", "open", "still", "high", "rise", "away", "size"):
             setattr(self, name, getattr(self, name)[slots])
         self.parts = list(self.kept.parts)
@@ -230,14 +230,8 @@ class UnstableRows(DenseRows):
         return found * LOOSE + TINY, lost * LOOSE
 
     def _bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
-        free = torch.addcmul(torch.ones((), dtype=coef.dtype), held.cut, held.cut, value=-1)
-        on = held.cut.relu()
-        open_ = self.open * free
-        low = torch.addcmul(torch.addcmul(on, self.still, free), open_, held.slope)
-        high = torch.addcmul(on, self.high, free)
-        used = torch.zeros_like(held.cut, dtype=torch.bool)
-        features, count = len(self.kept.pixels), len(coef)
-        every = coef.new_zeros(self.kept.values, count)
+        lines, features = self._lines(held), len(self.kept.pixels)
+        every = coef.new_zeros(self.kept.values, len(coef))
         account = RowAccount(const)
         (arriving, off), (sizes, lost) = self.layers, self._sizes
         # A coefficient is a sum of at most so many products, in whatever order.
@@ -247,8 +241,7 @@ class UnstableRows(DenseRows):
                 below_ = coef.T.contiguous()
             else:
                 here = every[features + part.start : features + part.stop]
-                below_ = self._through(here, part, held, free, (low, high), account)
-                torch.logical_and(here >= 0, open_[part] > 0, out=used[part])
+                below_ = self._through(here, part, lines, account)
             size = below_.abs()
             rows = layer.rows
             # What the matrices are off, what their products round, and the sum of biases.
@@ -259,30 +252,7 @@ class UnstableRows(DenseRows):
                 mine = below_[block.rows.start - rows.start : block.rows.stop - rows.start]
                 every[block.columns].addmm_(block.weight.T, mine)
         account.charge += TINY * lost * (1 + coef.abs().sum(1))
-        return account.settle(self._over_input(every[:features], account)), used
-
-    def _through(
-        self,
-        here: Tensor,
-        part: slice,
-        held: Held,
-        free: Tensor,
-        slopes: tuple[Tensor, Tensor],
-        account: RowAccount,
-    ) -> Tensor:
-        """Coefficients of what kept neurons read, from those of their outputs."""
-        low, high = slopes
-        above_ = here.clamp(max=0)  # along the line above: their coefficients are negative
-        gain = self.rise[part].T @ (above_ * free[part])  # <= 0
-        account.add(gain[0], -gain[0] * gamma(len(here) + 8))
-        found = (here.relu() * low[part]).addcmul_(above_, high[part])
-        found += held.lift[part]
-        lift = held.lift[part].abs()
-        gain = self.away[part].T @ lift  # -max(m l, m u), where the box leaves out 0
-        account.add(gain[0], gain[0] * gamma(len(here) + 8))
-        # What a product, its rounding and that of the sum may lose.
-        account.charge += (self.size[part].T @ found.abs().add_(lift))[0] * (8 * UNIT)
-        return found
+        return account.settle(self._over_input(every[:features], account)), lines.used
 
     def _over_input(self, coef: Tensor, account: RowAccount) -> Tensor:
         """The least values of forms (features, rows) over the region."""

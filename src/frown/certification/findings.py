@@ -133,23 +133,25 @@ class Findings:
     proved: Proved | None
 
     @property
+    def _proofs(self) -> Proved | None:
+        """The proofs with all rounding accounted for, if there are any."""
+        return self.proved if self.proved is not None and self.proved.radius is not None else None
+
+    @property
     def rigorous(self) -> bool:
         """True if radii are proved with all rounding accounted for."""
-        return self.proved is not None and self.proved.radius is not None
+        return self._proofs is not None
 
     @property
     def radius(self) -> Tensor:
         """(n,) the radii proved of the right answers."""
-        if self.proved is not None and self.proved.radius is not None:
-            return self.proved.radius
-        return self.searched.bracket.proved
+        known = None if self.proved is None else self.proved.radius
+        return self.searched.bracket.proved if known is None else known
 
     @property
     def margins(self) -> Tensor:
         """(n, clauses) the margins there."""
-        if self.proved is not None and self.proved.radius is not None:
-            return self.proved.margins
-        return self.searched.bracket.at_proved
+        return self._proofs.margins if self._proofs else self.searched.bracket.at_proved
 
     @property
     def level(self) -> str:
@@ -159,7 +161,7 @@ class Findings:
     @property
     def execution(self) -> str:
         """The precision of execution that the proofs cover."""
-        return "" if self.proved is None or self.proved.radius is None else self.proved.execution
+        return self._proofs.execution if self._proofs else ""
 
     @property
     def certificates(self) -> Mapping[int, bytes]:
@@ -184,8 +186,8 @@ class Findings:
 
     def leaves(self, k: int) -> int:
         """The number of cases in the k-th right input's proof; 0: it was not proved by cases."""
-        if self.proved is not None and self.proved.radius is not None:
-            return self.proved.leaves.get(k, 0)
+        if self._proofs:
+            return self._proofs.leaves.get(k, 0)
         kept = None if self.searched.proofs is None else self.searched.proofs.kept.get(k)
         if kept is None or not isinstance(kept[0], Branched):
             return 0
@@ -197,8 +199,8 @@ class Findings:
 
     def everywhere(self, k: int) -> bool:
         """True if the k-th right input's proof is of the whole valid range."""
-        if self.proved is not None and self.proved.radius is not None:
-            return bool(self.proved.covered[k])
+        if self._proofs:
+            return bool(self._proofs.covered[k])
         return float(self.searched.bracket.proved[k]) >= float(self.begun.whole[k])
 
 

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.plan import Plan
-from frown.methods.lp.solvers import needed, quiet_highs
+from frown.methods.lp.solvers import (
+    Constraints,
+    highs_problem,
+    needed,
+    quiet_clarabel,
+    quiet_highs,
+)
 from frown.problem.region import Region
 
 Array = NDArray[np.float64]
@@ -154,7 +160,6 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
     if ball.p == 2:
         solved = _cone(piece, ball, radius, seconds)
         return None if isinstance(solved, Decided) else solved
-    highspy = needed("highspy")
     down, up = ball.reach(radius)
     rows = piece.side[:, None] * piece.slope
     low = -piece.side * (piece.shift + piece.slope @ ball.centre)
@@ -170,11 +175,9 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
         safe = np.where(ball.scale > 0, ball.scale, 1.0)
         matrix = np.vstack([matrix, np.append(np.tile(1 / safe, 2), 0.0)])
         low, high = np.append(low, -inf), np.append(high, radius)
-    model, lp = _model(seconds), highspy.HighsLp()
-    _fill(lp, matrix, low, high, np.append(least, 0.0), np.append(most, inf), cost)
-    model.passModel(lp)
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    ends = np.append(least, 0.0), np.append(most, inf)
+    model = _solved(matrix, (low, high), ends, cost, seconds)
+    if model is None:
         return None
     gives = float(model.getObjectiveValue())
     if gives <= 1e-9:
@@ -213,10 +216,8 @@ def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) 
     """The shortest step d (features,) with rows d <= high, no longer than `most`."""
     if ball.p == 2:
         return _nearest_cone(rows, high, ball, most, seconds)
-    highspy = needed("highspy")
     features = len(ball.centre)
     down, up = ball.reach(most)
-    model, lp = _model(seconds), highspy.HighsLp()
     if ball.p == inf:
         # d = e - t scale with 0 <= e <= 2 t scale, t the distance.
         scale, eye = ball.scale[:, None], np.eye(features)
@@ -232,15 +233,12 @@ def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) 
         high = np.concatenate([high, np.zeros(features), up[cut]])
         cost = np.append(np.zeros(features), 1.0)
         ends = np.append(2 * most * ball.scale, most)
-        _fill(lp, matrix, low, high, np.zeros(features + 1), ends, cost)
     else:
         safe = np.where(ball.scale > 0, ball.scale, 1.0)
         low, cost = np.full(len(rows), -inf), np.tile(1 / safe, 2)
-        ends = np.append(up, down)
-        _fill(lp, np.hstack([rows, -rows]), low, high, np.zeros(2 * features), ends, cost)
-    model.passModel(lp)
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        matrix, ends = np.hstack([rows, -rows]), np.append(up, down)
+    model = _solved(matrix, (low, high), (np.zeros(len(ends)), ends), cost, seconds)
+    if model is None:
         return None
     v = np.asarray(model.getSolution().col_value)
     step: Array = v[:features] - (v[features] * ball.scale if ball.p == inf else v[features:])
@@ -328,10 +326,7 @@ def _conic(
         clarabel.NonnegativeConeT(len(right) - features - 1),
         clarabel.SecondOrderConeT(features + 1),
     ]
-    settings = clarabel.DefaultSettings()
-    settings.verbose, settings.max_threads = False, 1
-    settings.presolve_enable = False
-    settings.time_limit = max(seconds, 0.01)
+    settings = quiet_clarabel(max(seconds, 0.01))
     nothing = csc_array((features + 1, features + 1))
     solution = clarabel.DefaultSolver(nothing, aim, left, right, cones, settings).solve()
     status, w, z = str(solution.status), np.asarray(solution.x)[:-1], np.asarray(solution.z)
@@ -358,20 +353,16 @@ def _solve(
     radius: float,
     seconds: float,
 ) -> tuple[Array, Array, float] | None:
-    highspy = needed("highspy")
-    model, lp = _model(seconds), highspy.HighsLp()
     features = len(cost)
-    if ball.p == inf:
-        _fill(lp, piece.slope, low, high, -down, up, cost)
-    else:
+    matrix, least, most = piece.slope, -down, up
+    if ball.p != inf:
         safe = np.where(ball.scale > 0, ball.scale, 1.0)
         matrix = np.vstack([np.hstack([piece.slope, -piece.slope]), np.tile(1 / safe, 2)[None]])
         low, high = np.append(low, -inf), np.append(high, radius)
-        least = np.zeros(2 * features)
-        _fill(lp, matrix, low, high, least, np.append(up, down), np.append(cost, -cost))
-    model.passModel(lp)
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        least, most = np.zeros(2 * features), np.append(up, down)
+        cost = np.append(cost, -cost)
+    model = _solved(matrix, (low, high), (least, most), cost, seconds)
+    if model is None:
         return None
     solution = model.getSolution()
     v = np.asarray(solution.col_value)
@@ -380,28 +371,22 @@ def _solve(
     return step, duals, float(model.getObjectiveValue())
 
 
-def _model(seconds: float) -> Any:
+def _solved(
+    matrix: Array, rows: tuple[Array, Array], ends: tuple[Array, Array], cost: Array, seconds: float
+) -> Any:
+    """HiGHS after minimising cost . v with matrix v and v between these bounds; None: it failed."""
+    from scipy.sparse import csr_array
+
     model = quiet_highs()
+    lp = highs_problem(Constraints(csr_array(matrix), *rows, *ends))
+    lp.col_cost_ = cost
     if seconds < inf:
         model.setOptionValue("time_limit", max(seconds, 0.01))
     for name in ("primal_feasibility", "dual_feasibility"):
         model.setOptionValue(f"{name}_tolerance", 1e-9)
-    return model
-
-
-def _fill(
-    lp: Any, matrix: Array, low: Array, high: Array, least: Array, most: Array, cost: Array
-) -> None:
-    from scipy.sparse import csr_array
-
-    sparse = csr_array(matrix)
-    lp.num_row_, lp.num_col_ = matrix.shape
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, least, most
-    lp.row_lower_, lp.row_upper_ = low, high
-    lp.a_matrix_.format_ = needed("highspy").MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = sparse.indptr.astype(np.int32)
-    lp.a_matrix_.index_ = sparse.indices.astype(np.int32)
-    lp.a_matrix_.value_ = sparse.data
+    model.passModel(lp)
+    model.run()
+    return model if model.getModelStatus() == needed("highspy").HighsModelStatus.kOptimal else None
 
 
 def tensor(point: Array, like: Tensor) -> Tensor:

@@ -164,6 +164,14 @@ def highs_problem(problem: Constraints) -> Any:
     return lp
 
 
+def quiet_clarabel(seconds: float) -> Any:
+    """Settings of Clarabel: one thread, a time limit, nothing printed."""
+    settings = needed("clarabel").DefaultSettings()
+    settings.verbose, settings.presolve_enable, settings.max_threads = False, False, 1
+    settings.time_limit = seconds
+    return settings
+
+
 def quiet_highs() -> Any:
     model = needed("highspy").Highs()
     model.silent()
@@ -230,11 +238,7 @@ def _cone_program(
         clarabel.NonnegativeConeT(inequalities),
         *(clarabel.SecondOrderConeT(len(ball) + 1) for ball in problem.cones),
     ]
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.presolve_enable = False
-    settings.max_threads = 1
-    settings.time_limit = clock.left()
+    settings = quiet_clarabel(clock.left())
     quadratic = csc_array((width, width))
     found = Duals.blank(count, len(problem.low))
     solver = None
