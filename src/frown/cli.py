@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
 from inspect import Parameter, Signature, signature
@@ -144,10 +144,25 @@ def certify(
     # `_Commands` puts the command of `_certify` in this one's place.
 
 
+def _several_workers(typed: Sequence[str]) -> bool:
+    """True if a command line asks for workers, as far as that can be seen before it is parsed."""
+    after = zip(typed, [*typed[1:], ""], strict=True)
+    counts = [
+        n if one == "--workers" else one.partition("=")[2]
+        for one, n in after
+        if one == "--workers" or one.startswith("--workers=")
+    ]
+    return any(n.isdigit() and int(n) > 1 for n in counts)
+
+
 def _certify(every: bool = False) -> typer.Typer:
     """The command `certify` with all options: they are fields of objects that take torch to load,
     so it is made when it is called or its help is asked for. Help shows those in COMMON, or
     `every` one."""
+    if _several_workers(sys.argv):
+        from frown.certification.spread.forks import prepare
+
+        prepare()
     from frown.jobs.options import flags
 
     def run(model: Path, data: Path, **options: Any) -> None:

@@ -1,8 +1,8 @@
 """Workers that are processes of this machine.
 
-Each is a fresh Python with one thread, which talks through its standard input and output: pickled
-messages, each after its length. It does not import the caller's script, so a script needs no guard
-around its main part. A process that loses its driver, however that ended, ends at once.
+Each has one thread, and talks through its standard input and output: pickled messages, each after
+its length. It is no copy of the caller (`forks`) and does not import its script, so a script needs
+no guard around its main part. A process that loses its driver, however that ended, ends at once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch
 
 from frown.certification.procedure import Procedure
 from frown.certification.run import Progress, Watch
+from frown.certification.spread.forks import started
 from frown.certification.spread.messages import (
     Done,
     Failed,
@@ -41,11 +42,6 @@ from frown.certification.spread.messages import (
 from frown.errors import WorkersLost
 
 _INTERRUPT = "interrupt"
-_BOOT = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from frown.certification.spread.processes import serve; serve()"
-)
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MEMORY = 75  # the exit code of a worker whose memory was not enough
 _PATIENCE = 5.0  # seconds for processes to be gone
 
@@ -114,14 +110,7 @@ class _Process:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._said: deque[str] = deque(maxlen=5)  # its last words
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT.format(path=sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | dict.fromkeys(_THREADS, "1"),
-                start_new_session=True,  # Ctrl-C is for the driver, which passes it on
-            )
+            self.process = started()
         except OSError as error:
             raise WorkersLost(f"a worker cannot be started: {error}") from None
         self._outbox.put(procedure)
@@ -192,10 +181,10 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 def serve() -> None:
     """Be a worker, until the driver has gone."""
-    words = os.fdopen(os.dup(1), "wb")
+    heard, words = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not be taken for a message
     torch.set_num_threads(1)
-    _Server(sys.stdin.buffer, words).run()
+    _Server(heard, words).run()
 
 
 class _Server(Watch):
