@@ -205,10 +205,7 @@ class DenseRows:
         plan, region = self.root.plan, self.root.region
         if self._front is not None:
             weight, norms, centre, error, radius = self._front
-            account.add(
-                centre @ here,
-                (error + centre.abs() * gamma(len(here) + 8)) @ here.abs(),
-            )
+            account.add(centre @ here, (error + centre.abs() * gamma(len(here) + 8)) @ here.abs())
             move = (here.T @ weight).abs_()
             most = ball_gain(move[:, None], region.p)[:, 0]
             count = weight.numel()

@@ -98,12 +98,7 @@ class Bounded:
 
 
 def bounded(
-    plan: Plan,
-    region: Region,
-    coef: Tensor,
-    method: Method,
-    shape: tuple[int, ...],
-    work: Work,
+    plan: Plan, region: Region, coef: Tensor, method: Method, shape: tuple[int, ...], work: Work
 ) -> Bounded:
     """Bound coef (K, outputs) . outputs over each ball of the region.
 

@@ -53,8 +53,7 @@ class CertifyRequest:
         Option("sizes of axes that the model leaves open", metavar="NAME=1,SIZE,...", panel=DATA),
     ] = None
     mean: Annotated[
-        str | None,
-        Option("the model sees (x - mean) / std", metavar="FILE|NUMBERS", panel=DATA),
+        str | None, Option("the model sees (x - mean) / std", metavar="FILE|NUMBERS", panel=DATA)
     ] = None
     std: Annotated[
         str | None,
@@ -69,8 +68,7 @@ class CertifyRequest:
         ),
     ] = None
     threshold: Annotated[
-        str | None,
-        Option("one output stays on its side of T", metavar="T", panel=SEARCH),
+        str | None, Option("one output stays on its side of T", metavar="T", panel=SEARCH)
     ] = None
     within: Annotated[
         str | None,

@@ -36,8 +36,7 @@ class Columns:
         Option("what a .csv calls the inputs: first, last or a column's name", panel="Data"),
     ] = None
     drop: Annotated[
-        str | None,
-        Option("columns of a .csv to leave out", metavar="NAME,NAME", panel="Data"),
+        str | None, Option("columns of a .csv to leave out", metavar="NAME,NAME", panel="Data")
     ] = None
     class_names: Annotated[
         str | None,
@@ -390,11 +389,7 @@ def _require_filled(path: Path, lines: _Lines) -> None:
 def _read_table(
     path: Path, columns: Columns, labels: bool
 ) -> tuple[
-    NDArray[np.float64],
-    NDArray[Any] | None,
-    NDArray[Any] | None,
-    tuple[str, ...],
-    tuple[str, ...],
+    NDArray[np.float64], NDArray[Any] | None, NDArray[Any] | None, tuple[str, ...], tuple[str, ...]
 ]:
     """Inputs, labels, targets, names of features and of inputs, of a .csv file."""
     lines = _read_csv(path)

@@ -58,8 +58,7 @@ class Frames:
         ),
     ] = "all"
     axis: Annotated[
-        int,
-        Option("the frames' axis, from 0, the batch aside", flag="frame-axis", panel="Search"),
+        int, Option("the frames' axis, from 0, the batch aside", flag="frame-axis", panel="Search")
     ] = 0
 
     def on(self, shape: Shape) -> Moving | None:

@@ -143,12 +143,7 @@ def normalised(b: Builder, x: Value, axes: Sequence[int], eps: float) -> Value:
 
 
 def layer_norm(
-    b: Builder,
-    x: Value,
-    first: int,
-    weight: Operand | None,
-    bias: Operand | None,
-    eps: float,
+    b: Builder, x: Value, first: int, weight: Operand | None, bias: Operand | None, eps: float
 ) -> Operand:
     """Layer normalisation over the axes from `first` on."""
     shape = x.shape

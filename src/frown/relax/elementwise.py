@@ -12,15 +12,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Box, Shape, Window
-from frown.relax.relaxation import (
-    Anchors,
-    Family,
-    Line,
-    Relaxation,
-    Relaxed,
-    SlopeRange,
-    Slopes,
-)
+from frown.relax.relaxation import Anchors, Family, Line, Relaxation, Relaxed, SlopeRange, Slopes
 
 
 class Elementwise(Relaxation):
@@ -129,10 +121,7 @@ class Elementwise(Relaxation):
         at_l, at_u = self.end_slopes(box)
         from_l = torch.stack([chord, *at_l, *first])
         to_u = torch.stack([chord, *at_u, *last])
-        return SlopeRange(
-            Box(from_l.amin(0), to_u.amax(0)),
-            Box(to_u.amin(0), from_l.amax(0)),
-        )
+        return SlopeRange(Box(from_l.amin(0), to_u.amax(0)), Box(to_u.amin(0), from_l.amax(0)))
 
     def crown(self, box: Box) -> Slopes:
         return self.least_area(box, self.tightest(box))

@@ -111,9 +111,7 @@ class LogSumExp(Joint):
             exact = torch.maximum(rest * box.lower, rest * box.upper).sum(-1)
             intercept = torch.where(single.any(-1), exact, intercept)
         return _Over(
-            intercept,
-            torch.lerp(box.lower, box.upper, levels.share(zeta)[..., None]),
-            high.sum(-1),
+            intercept, torch.lerp(box.lower, box.upper, levels.share(zeta)[..., None]), high.sum(-1)
         )
 
     def _slack(self, slope: Tensor, anchors: Anchors, lifted: Tensor) -> Tensor:

@@ -307,9 +307,7 @@ class Charged(Arithmetic):
         shape = (len(box.lower), *self.plan.graph.nodes[node].shape)
         under = torch.ones(shape, dtype=torch.bool, device=box.lower.device)
         lines = Lines(
-            slopes,
-            proven.intercept(slopes.lower, under),
-            proven.intercept(slopes.upper, ~under),
+            slopes, proven.intercept(slopes.lower, under), proven.intercept(slopes.upper, ~under)
         )
         (source,) = self.plan.graph.nodes[node].inputs
         self.fixed[node] = FixedLines.of(op, lines, self.weights.value[source])

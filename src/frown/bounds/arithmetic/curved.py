@@ -181,10 +181,7 @@ class Deviations:
             parts: dict[int, Tensor] = {}
 
             def through(
-                i: int,
-                here: Tensor,
-                charges: Charges = charges,
-                parts: dict[int, Tensor] = parts,
+                i: int, here: Tensor, charges: Charges = charges, parts: dict[int, Tensor] = parts
             ) -> tuple[None, Tensor]:
                 known = self.found[i, sample]
                 flat = here.flatten(1)[:, known.index]

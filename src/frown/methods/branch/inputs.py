@@ -128,13 +128,7 @@ class InputSearch:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        region: Region,
-        property: Property,
-        ends: Ends,
-        inner: Method,
-        work: Work,
+        self, plan: Plan, region: Region, property: Property, ends: Ends, inner: Method, work: Work
     ) -> None:
         self.plan, self.property, self.inner, self.work = plan, property, inner, work
         self.region = region.with_radius(ends.limit)
@@ -358,10 +352,6 @@ class InputSearch:
         slots = self.plan.slots(self.plan.graph.output)[1]
         rows = Literals(none, none, torch.zeros(0, slots), Multipliers.none())
         tree = Tree(
-            torch.where(inner, INPUT, LEAF),
-            feature.clamp(min=0),
-            point,
-            rows,
-            anew=ByRule(RULE),
+            torch.where(inner, INPUT, LEAF), feature.clamp(min=0), point, rows, anew=ByRule(RULE)
         )
         return Branched(own.root, ((tree,),))

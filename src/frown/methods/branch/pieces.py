@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.plan import Plan
-from frown.methods.lp.solvers import (
-    Constraints,
-    highs_problem,
-    needed,
-    quiet_clarabel,
-    quiet_highs,
-)
+from frown.methods.lp.solvers import Constraints, highs_problem, needed, quiet_clarabel, quiet_highs
 from frown.problem.region import Region
 
 Array = NDArray[np.float64]

@@ -41,11 +41,7 @@ class OnnxNode:
         )
 
     def replaced(
-        self,
-        op: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        attributes: dict[str, Any],
+        self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attributes: dict[str, Any]
     ) -> OnnxNode:
         """Another operator in this node's place, under its name."""
         proto = onnx.helper.make_node(op, inputs, outputs, self.name, **attributes)

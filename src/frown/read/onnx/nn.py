@@ -116,8 +116,7 @@ def average_pool(call: Call) -> Value:
 
 
 @handles(
-    "MaxPool",
-    attributes="auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
+    "MaxPool", attributes="auto_pad ceil_mode dilations kernel_shape pads storage_order strides"
 )
 def max_pool(call: Call) -> Value:
     x = call.value()

@@ -139,11 +139,7 @@ def full_like(b: Builder, x: Value, value: Operand | float, **kind: Any) -> Tens
 
 @handles("pad")
 def pad(
-    b: Builder,
-    x: Value,
-    widths: Sequence[int],
-    mode: str = "constant",
-    value: float | None = None,
+    b: Builder, x: Value, widths: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Value:
     if not widths:
         return x
