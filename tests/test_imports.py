@@ -11,6 +11,7 @@ import pytest
 
 import frown
 import frown_check
+from frown.methods import METHODS, TITLES
 
 ROOT = Path(frown.__file__).parent
 CHECKER = Path(frown_check.__file__).parent
@@ -138,7 +139,29 @@ def test_no_function_takes_more_than_a_dozen_parameters() -> None:
 
 # Names with two meanings that are still to be told apart; and `Box`, which means the same twice:
 # the region that users ask about, and the intervals of a node's entries.
-TWICE = {"Ascent", "Ball", "Box", "Input", "Lines", "Outcome", "Problem", "Refuted"}
+TWICE = {"Box", "Input", "Outcome", "Problem"}
+
+
+def parts_of(side: ast.expr) -> list[ast.expr]:
+    """A side of a comparison, or the entries of one that is written out."""
+    return side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+
+
+def test_every_method_has_a_title() -> None:
+    assert set(TITLES) == set(METHODS)
+
+
+def test_methods_are_known_by_name_in_their_registry_alone() -> None:
+    """No `if method == "frown"`: what differs between methods is theirs to say."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                sides = [n for side in (node.left, *node.comparators) for n in parts_of(side)]
+                names = {n.value for n in sides if isinstance(n, ast.Constant)}
+                if names & set(METHODS) and path != ROOT / "methods" / "__init__.py":
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
 
 
 def test_one_class_name_has_one_meaning() -> None:

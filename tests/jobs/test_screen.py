@@ -10,7 +10,7 @@ from rich.console import Console
 
 from frown.certification.run import Progress
 from frown.jobs import screen
-from frown.jobs.screen import JsonScreen, Lines, Pace, Screen, TableScreen
+from frown.jobs.screen import JsonScreen, LineWatch, Pace, Screen, TableScreen
 
 
 def test_the_pace_tells_means_throughput_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,11 @@ def test_the_pace_tells_means_throughput_and_time_left(monkeypatch: pytest.Monke
 def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "LINES", 0.02)
     said = io.StringIO()
-    with Lines(Console(file=said), 7) as watch:
+    with LineWatch(Console(file=said), 7) as watch:
         watch.progress(Progress(3, 7, 0.5, "crown"))
         time.sleep(0.2)
     assert "3 of 7 done, mean proved 0.5" in said.getvalue()
-    assert screen.LINES < 1 and isinstance(TableScreen().working(7), Lines)
-    assert isinstance(JsonScreen().working(7), Lines) and not isinstance(Screen().working(7), Lines)
+    assert screen.LINES < 1 and isinstance(TableScreen().working(7), LineWatch)
+    assert isinstance(JsonScreen().working(7), LineWatch) and not isinstance(
+        Screen().working(7), LineWatch
+    )

@@ -12,8 +12,7 @@ from torch import Tensor
 import zoo
 from frown.bounds.first_layer import AtInput
 from frown.bounds.forms import form_along
-from frown.bounds.plan import Plan
-from frown.bounds.stacks import stacked
+from frown.bounds.plan import Plan, stacked
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.methods.crown import crown_layers

@@ -25,9 +25,9 @@ from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact, Frown
 from frown.methods.branch import relu
-from frown.methods.branch.ascent import Ascent, Bases, Leaves, ascend
+from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, ascend
 from frown.methods.branch.passes import Dense, General, Passes, passes
-from frown.methods.branch.pieces import Ball, Piece, Pieces, decide, empty, nearest
+from frown.methods.branch.pieces import Piece, PieceBall, Pieces, decide, empty, nearest
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch, TreeNode
@@ -451,7 +451,7 @@ def test_prices_of_an_empty_piece_outweigh_the_row() -> None:
     shift = np.array([-1e-4, -1e-4, 0.3])  # z0 >= 0 and z1 = -z0 - 2e-4 >= 0
     side, held = np.ones(3), np.array([True, True, False])
     for p in (1.0, 2.0, inf):
-        ball = Ball.of(Region(torch.zeros(1, 4), torch.ones(1), p))
+        ball = PieceBall.of(Region(torch.zeros(1, 4), torch.ones(1), p))
         piece = Piece(slope, shift, rng.normal(size=4), -50.0, side, held)
         price = empty(piece, ball, 0.5, 5.0)
         assert price is not None and (price >= 0).all() and price[2] == 0
@@ -477,7 +477,7 @@ def test_the_nearest_point_of_a_piece_is_that_of_the_whole_program(p: float) -> 
         clipped = seed % 2 == 1
         limits = (torch.full((1, n), -2.0), torch.full((1, n), 1.5)) if clipped else (None, None)
         region = Region(torch.zeros(1, n), torch.ones(1), p, None, *limits)
-        x = nearest(piece, Ball.of(region), 20.0, 1.0, 5.0)
+        x = nearest(piece, PieceBall.of(region), 20.0, 1.0, 5.0)
         # min t with the sides, the row at most 0, and |x|_p <= t.
         above = np.hstack([-side[:, None] * slope, np.zeros((sides, n + 1))])
         last = np.append(row, np.zeros(n + 1))[None]
@@ -513,7 +513,7 @@ def test_time_for_the_replay_is_kept_back() -> None:
         ends = Ends(0 * one, 3 * one, inf * one.double(), region.centre, False, replayed_)
         limits = Limits(20, 0.01, False)
         search = ReluSearch(
-            Plan(graph), own, region, wanted, ends, Frown(), limits, Work(), Ascent()
+            Plan(graph), own, region, wanted, ends, Frown(), limits, Work(), LeafAscent()
         )
         with torch.inference_mode():
             for _ in search.run(region.centre):
@@ -589,7 +589,7 @@ def test_pieces_of_euclidean_balls_are_decided(form: str) -> None:
         elif form == "scaled":
             scale = torch.tensor([[0.5, 2.0, 0.0, 1.0]])
             region = Region(torch.zeros(1, 4), torch.ones(1), 2.0, scale)
-        ball = Ball.of(region)
+        ball = PieceBall.of(region)
         found = decide(piece, ball, 0.9, 5.0)
         every = torch.zeros(4000, dtype=torch.long)
         noise = torch.from_numpy(rng.normal(size=(4000, 4))).float()

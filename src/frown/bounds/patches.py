@@ -20,8 +20,7 @@ from torch import Tensor
 
 from frown.bounds.first_layer import AtInput, Start, first_layer
 from frown.bounds.halfspace import Halfspace
-from frown.bounds.plan import Plan, per_plan
-from frown.bounds.stacks import line_rows, stacked
+from frown.bounds.plan import Plan, line_rows, per_plan, stacked
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.graph.affine import Conv, ConvTranspose, Flat
 from frown.graph.box import Box, rows_of

@@ -33,10 +33,9 @@ from frown.bounds.arithmetic.executed import Executed, Execution
 from frown.bounds.arithmetic.patches import patched_rows
 from frown.bounds.halfspace import Halfspace, best_factor
 from frown.bounds.patches import Parts, Patch, of_convolution, parts_of, shared
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, Stack, stacks
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.rows import Rows, charged_pieces, inner, one_hot, sample_index, tightened
-from frown.bounds.stacks import Stack, stacks
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box

@@ -34,7 +34,7 @@ class Witness:
 
 
 @dataclass(frozen=True, eq=False)
-class Refuted(Condition):
+class Unsatisfied(Condition):
     """The condition that outputs satisfy no case of any disjunct."""
 
     refuting: LinearProperty  # a property of every disjunct
@@ -61,9 +61,9 @@ class Group:
         return len(self.index)
 
     @property
-    def condition(self) -> Refuted:
+    def condition(self) -> Unsatisfied:
         """The condition that refutes all of them."""
-        return Refuted(self.refuting)
+        return Unsatisfied(self.refuting)
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ def _rate(speed: float) -> str:
     return f"{speed * 86400:.3g} per day"
 
 
-class Lines(Watch):
+class LineWatch(Watch):
     """A line now and then, by a thread of its own, so that a long step is no silence."""
 
     def __init__(self, console: Console, total: int) -> None:
@@ -101,7 +101,7 @@ class Lines(Watch):
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._print, daemon=True)
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> LineWatch:
         self._thread.start()
         return self
 
@@ -126,7 +126,7 @@ class Telling(Screen):
         self.warn(text)
 
     def working(self, total: int) -> AbstractContextManager[Watch]:
-        return self._bar(total) if self.err.is_terminal else Lines(self.err, total)
+        return self._bar(total) if self.err.is_terminal else LineWatch(self.err, total)
 
     @contextmanager
     def _bar(self, total: int) -> Iterator[Watch]:

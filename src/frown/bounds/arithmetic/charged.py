@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.forms import Partial, Through, descend, form_of
-from frown.bounds.plan import Plan, RouteNode
+from frown.bounds.plan import Plan, RouteNode, Stack, stacked_lines
 from frown.bounds.rows import (
     Blocks,
     SampleIndex,
@@ -30,7 +30,6 @@ from frown.bounds.rows import (
     places,
     spread,
 )
-from frown.bounds.stacks import Stack, stacked_lines
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
 from frown.graph.affine import Combine, Concat, Permute, Reshape, Slice

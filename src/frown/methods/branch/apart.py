@@ -16,7 +16,7 @@ from torch import Tensor
 from frown.bounds.method import Ends, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.work import OutOfTime, Work
-from frown.methods.branch.ascent import Ascent
+from frown.methods.branch.ascent import LeafAscent
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.relu import Input, Known, ReluSearch, flat
@@ -41,7 +41,7 @@ class ApartSearch:
     inner: Method
     limits: Limits
     work: Work
-    ascent: Ascent
+    ascent: LeafAscent
 
     def __post_init__(self) -> None:
         count = self.property.shape[0]

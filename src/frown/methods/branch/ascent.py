@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.methods.branch.passes import Lines, Passes, Where
+from frown.methods.branch.passes import LeafLines, Passes, Where
 
 HUGE = 1e30
 GRID = 1.5 * 2.0**16  # added and taken away again, it leaves a multiple of 2^-7
@@ -29,7 +29,7 @@ SLACK = 1e-5  # of a row's terms: what rounding may take from its bound, and mor
 
 
 @dataclass(frozen=True, slots=True)
-class Ascent:
+class LeafAscent:
     """Settings of the ascents on slopes and multipliers of leaves."""
 
     steps: int = 6
@@ -147,7 +147,9 @@ class Leaves:
         """(B,) the bounds at the present slopes and multipliers, less some slack for rounding."""
         low = torch.addcmul(self.still, self.open, self.theta)
         tilt = torch.mul(self.cut, self.theta).neg_()
-        self.end = self.passes.back(self.head, Lines(low, self.high, self.rise, tilt), self.coef)
+        self.end = self.passes.back(
+            self.head, LeafLines(low, self.high, self.rise, tilt), self.coef
+        )
         self.first = self.where.lowest(self.end)
         above = (self.coef * -HUGE).clamp_(0, 1)
         slope = torch.addcmul(low, above, self.high - low)
@@ -202,7 +204,7 @@ def gaps(leaves: Leaves) -> Tensor:
     return coef.relu().mul_(below.abs()).mul_(leaves.open).add_(leaves.open, alpha=1e-12)
 
 
-def ascend(leaves: Leaves, ascent: Ascent, score: Score = intercepts) -> Risen:
+def ascend(leaves: Leaves, ascent: LeafAscent, score: Score = intercepts) -> Risen:
     """Raise the bounds of leaves until they are positive, or hopeless, or steps are used up.
 
     A leaf that does not get near 0 is to be cut further: more steps for it would be lost.

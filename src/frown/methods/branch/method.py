@@ -23,7 +23,7 @@ from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.methods.branch.apart import ApartSearch
-from frown.methods.branch.ascent import Ascent
+from frown.methods.branch.ascent import LeafAscent
 from frown.methods.branch.inputs import InputSearch, fits
 from frown.methods.branch.passes import passes
 from frown.methods.branch.radii import Limits
@@ -57,7 +57,7 @@ class Branch(Closing):
         float, Option("CPU seconds of branching and of its replay, for each input", above=0)
     ] = 10.0
     gap: Annotated[float, Option("broken / proved - 1 that is enough", above=0, below=1)] = 0.001
-    ascent: Ascent = field(default_factory=Ascent)
+    ascent: LeafAscent = field(default_factory=LeafAscent)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -22,7 +22,7 @@ from frown.relax.piecewise import Relu
 
 
 @dataclass
-class Lines:
+class LeafLines:
     """The lines of leaves at all neurons, (slots, leaves) each.
 
     A neuron's output is bounded below by `low` z, above by `high` z + `rise`; `tilt` z is added to
@@ -53,7 +53,7 @@ class Passes(ABC):
         """The regions of all inputs as leaves need them."""
 
     @abstractmethod
-    def back(self, head: Tensor, lines: Lines, coef: Tensor) -> Tensor:
+    def back(self, head: Tensor, lines: LeafLines, coef: Tensor) -> Tensor:
         """Fill in the coefficients `coef` (slots, leaves) of all neurons' outputs; returns those
         of the input, as `Where.lowest` takes them."""
 
@@ -146,7 +146,7 @@ class Dense(Passes):
     def places(self, region: Region) -> Places:
         return DensePlaces(self, region)
 
-    def back(self, head: Tensor, lines: Lines, coef: Tensor) -> Tensor:
+    def back(self, head: Tensor, lines: LeafLines, coef: Tensor) -> Tensor:
         lean = lines.low - lines.high
         here = head
         for k in range(self.depth - 1, -1, -1):
@@ -287,7 +287,7 @@ class General(Passes):
     def places(self, region: Region) -> Places:
         return GeneralPlaces(self, region)
 
-    def back(self, head: Tensor, lines: Lines, coef: Tensor) -> Tensor:
+    def back(self, head: Tensor, lines: LeafLines, coef: Tensor) -> Tensor:
         rows = head.shape[1]
         pending = {}
         for i, own in zip(self.begun, head.split_with_sizes(self.sizes), strict=True):

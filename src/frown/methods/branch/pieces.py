@@ -100,7 +100,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Ball:
+class PieceBall:
     """One input's region in double precision, for p = 1, 2 or inf."""
 
     centre: Array
@@ -110,7 +110,7 @@ class Ball:
     p: float
 
     @classmethod
-    def of(cls, region: Region) -> Ball:
+    def of(cls, region: Region) -> PieceBall:
         """The ball of a region of one sample."""
 
         def flat(t: Tensor) -> Array:
@@ -129,7 +129,7 @@ class Ball:
         return np.minimum(self.down, radius * self.scale), np.minimum(self.up, radius * self.scale)
 
 
-def decide(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | None:
+def decide(piece: Piece, ball: PieceBall, radius: float, seconds: float) -> Decided | None:
     """The least value of a piece's row at a radius; None where the solver gives no answer, or the
     piece is empty."""
     if ball.p == 2:
@@ -145,7 +145,7 @@ def decide(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided |
     return Decided(value + float(piece.row @ ball.centre) + piece.const, ball.centre + step, price)
 
 
-def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | None:
+def empty(piece: Piece, ball: PieceBall, radius: float, seconds: float) -> Array | None:
     """Multipliers that lift a row above 0 on a piece without points; None where there are none.
 
     They tell by how little some side must give way: min t with side z >= -t. Times any number they
@@ -183,7 +183,9 @@ def empty(piece: Piece, ball: Ball, radius: float, seconds: float) -> Array | No
     return price
 
 
-def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) -> Array | None:
+def nearest(
+    piece: Piece, ball: PieceBall, most: float, unit: float, seconds: float
+) -> Array | None:
     """The nearest point (features,) of a piece where its row is at most 0, within radius `most`.
 
     Few of the sides matter: the program has those that are close, and then those it violates.
@@ -206,7 +208,9 @@ def nearest(piece: Piece, ball: Ball, most: float, unit: float, seconds: float) 
         used = np.append(used, worst[beyond[worst] > 1e-9])
 
 
-def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) -> Array | None:
+def _nearest(
+    rows: Array, high: Array, ball: PieceBall, most: float, seconds: float
+) -> Array | None:
     """The shortest step d (features,) with rows d <= high, no longer than `most`."""
     if ball.p == 2:
         return _nearest_cone(rows, high, ball, most, seconds)
@@ -239,7 +243,7 @@ def _nearest(rows: Array, high: Array, ball: Ball, most: float, seconds: float) 
     return np.clip(step, -down, up)
 
 
-def _cone(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | Array | None:
+def _cone(piece: Piece, ball: PieceBall, radius: float, seconds: float) -> Decided | Array | None:
     """Find the least value of a piece's row for p = 2, or prices that show it to be empty; None
     where the solver gives no answer."""
     at = piece.side * (piece.shift + piece.slope @ ball.centre)
@@ -265,7 +269,7 @@ def _cone(piece: Piece, ball: Ball, radius: float, seconds: float) -> Decided | 
 
 
 def _nearest_cone(
-    rows: Array, high: Array, ball: Ball, most: float, seconds: float
+    rows: Array, high: Array, ball: PieceBall, most: float, seconds: float
 ) -> Array | None:
     """`_nearest` for p = 2."""
     down, up = ball.reach(most)
@@ -276,7 +280,7 @@ def _nearest_cone(
     return found
 
 
-def _range(ball: Ball, down: Array, up: Array) -> tuple[Array, Array]:
+def _range(ball: PieceBall, down: Array, up: Array) -> tuple[Array, Array]:
     """The ends of w = d / scale that the valid range imposes; infinite where there is none."""
     moving = ball.scale > 0
     safe = np.where(moving, ball.scale, 1.0)
@@ -338,7 +342,7 @@ def _rows(piece: Piece, centre: Array) -> tuple[Array, Array]:
 
 def _solve(
     piece: Piece,
-    ball: Ball,
+    ball: PieceBall,
     low: Array,
     high: Array,
     cost: Array,

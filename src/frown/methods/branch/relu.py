@@ -21,10 +21,10 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import Proof, State
 from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
-from frown.methods.branch.ascent import Ascent, Bases, Leaves, Risen, ascend
+from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, Risen, ascend
 from frown.methods.branch.nodes import Nodes
 from frown.methods.branch.passes import Passes
-from frown.methods.branch.pieces import Ball, Pieces, decide, empty, nearest, tensor
+from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.frown.network import FrownState
 from frown.problem.property import Property
@@ -80,7 +80,7 @@ class ReluSearch:
         inner: Method,
         limits: Limits,
         work: Work,
-        ascent: Ascent,
+        ascent: LeafAscent,
         known: Known | None = None,
         batch: int = 512,
     ) -> None:
@@ -411,7 +411,7 @@ class ReluSearch:
             yield Update(n, own.low, point=point)
         if self.pieces is None or self.limits.single:
             return
-        ball = Ball.of(self.region.rows(slice(n, n + 1)))
+        ball = PieceBall.of(self.region.rows(slice(n, n + 1)))
         x = point.double().flatten().numpy()
         moved = False
         coef = self.property.rows(slice(n, n + 1)).pick(slice(None)).double().numpy()
@@ -466,7 +466,7 @@ class ReluSearch:
         coef = self.property.pick(torch.tensor([key]))[0].double().numpy()
         const = float(self.property.const[n, literal])
         piece = self.pieces.at(side, held, coef, const)
-        ball = Ball.of(self.region.rows(slice(n, n + 1)))
+        ball = PieceBall.of(self.region.rows(slice(n, n + 1)))
         found = decide(piece, ball, own.radius, self._left(5.0))
         price = None
         if found is None:
@@ -504,7 +504,7 @@ class ReluSearch:
             self.const[key],
             self.places.of(sample, torch.tensor([own.radius], dtype=self.region.radius.dtype)),
         )
-        found = ascend(leaves, Ascent(steps=150, decay=0.98, hope=inf))
+        found = ascend(leaves, LeafAscent(steps=150, decay=0.98, hope=inf))
         self.nodes.theta[row] = found.theta
         self.nodes.bound[node] = found.bound[0]
         if bool(found.bound[0] > 0):

@@ -25,7 +25,7 @@ from frown.bounds.forms import Partial, descend, form_of
 from frown.bounds.plan import Plan
 from frown.bounds.unstable import CALL, Arriving, KeptNeurons, PulledBack
 from frown.graph.affine import Conv, ConvTranspose, Linear
-from frown.methods.branch.passes import Lines, Passes, Places, Where
+from frown.methods.branch.passes import LeafLines, Passes, Places, Where
 from frown.problem.region import Region
 
 SLOWER = 4  # times a convolution's multiplications are slower than those of a product of matrices
@@ -78,7 +78,7 @@ class Unstable(Passes):
     def places(self, region: Region) -> Places:
         return UnstablePlaces(self, region)
 
-    def back(self, head: Tensor, lines: Lines, coef: Tensor) -> Tensor:
+    def back(self, head: Tensor, lines: LeafLines, coef: Tensor) -> Tensor:
         lean = lines.low - lines.high
         every = head.new_zeros(self.features + self.slots, head.shape[1])
         below = head

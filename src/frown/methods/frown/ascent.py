@@ -30,8 +30,7 @@ from frown.bounds.forms import (
     push_forward,
 )
 from frown.bounds.halfspace import Halfspace, best_factor
-from frown.bounds.plan import Plan
-from frown.bounds.stacks import Stack, stacks
+from frown.bounds.plan import Plan, Stack, stacks
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import LinesWithin, Relaxation, Relaxed, RowSides, Slopes, above_of

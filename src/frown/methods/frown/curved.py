@@ -189,7 +189,7 @@ class Ended:
 
 
 @dataclass
-class Ascent:
+class BentAscent:
     """Settings of the ascents of rows that bend."""
 
     rate: float = 0.25  # first step of slopes, in units of their range
@@ -217,7 +217,7 @@ class BentRows:
         self.places, _ = self.plan.slots(self.target)
         self.fresh = bool(self.alpha.isnan().any())
 
-    def ascend(self, ascent: Ascent, steps: int) -> Ended:
+    def ascend(self, ascent: BentAscent, steps: int) -> Ended:
         """Maximise every row's bound by a fixed number of steps; the best of each row is kept."""
         best = self.coef.new_full((len(self.coef),), -torch.inf)
         kept = self.alpha
@@ -300,7 +300,7 @@ class Curved(Method):
     again: int = 4  # and from the second radius on
     even: int = 10  # of literals' with one curvature per layer
     margins: int = 30  # and of those with one per neuron
-    ascent: Ascent = field(default_factory=Ascent)
+    ascent: BentAscent = field(default_factory=BentAscent)
 
     def start(self, samples: int) -> FrownState:
         return FrownState(Tables(samples))

@@ -16,10 +16,9 @@ from frown.bounds.arithmetic.float import Float, halved_box, without_rows
 from frown.bounds.halfspace import Halfspace
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import Part, of_convolution, parts, shared
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, stacked
 from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rows import Rows, at_once, one_hot, pieces, rounded, unstable
-from frown.bounds.stacks import stacked
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box

@@ -186,16 +186,14 @@ def cumsum(b: Builder, x: Value, axis: int, dtype: torch.dtype | None = None) ->
 def linear(b: Builder, x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
     value, matrix = computed(x, "input"), constant(weight, "weight")
     if matrix.dim() == 1:
-        y = matmul(b, value, matrix)
+        y = matrices.matmul(b, value, matrix)
         return y if bias is None else b.combine(y, bias, 1.0)
     if isinstance(bias, Value):
         return b.combine(b.linear(value, matrix), bias, 1.0)
     return b.linear(value, matrix, bias)
 
 
-@handles("matmul", "mm", "bmm", "mv", "dot")
-def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
-    return matrices.matmul(b, x, y)
+handles("matmul", "mm", "bmm", "mv", "dot")(matrices.matmul)
 
 
 @handles("addmm")
@@ -204,7 +202,7 @@ def addmm(
 ) -> Operand:
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         x = b.constant(x.double())  # whose product with the other is charged as any
-    product = matmul(b, x, y)
+    product = matrices.matmul(b, x, y)
     if alpha != 1:
         product = b.multiply(product, operand(alpha))
     return b.combine(product, bias, float(beta))

@@ -44,9 +44,8 @@ def view(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     return b.reshape(x, [math.prod(x.shape) // known if n == -1 else n for n in shape])
 
 
-@handles("permute")
-def permute(b: Builder, x: Value, axes: Sequence[int]) -> Value:
-    return b.permute(x, axes)
+handles("permute")(Builder.permute)
+handles("select")(Builder.select)
 
 
 @handles("unsqueeze")
@@ -106,11 +105,6 @@ def slice_(
 ) -> Value:
     last = x.shape[axis] if stop is None else stop
     return b.slice(x, axis, 0 if start is None else start, last, step)
-
-
-@handles("select")
-def select(b: Builder, x: Value, axis: int, index: int) -> Value:
-    return b.select(x, axis, index)
 
 
 @handles("alias", "clone", "detach")
