@@ -26,6 +26,7 @@ from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact, Frown
 from frown.methods.branch import relu
 from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, ascend
+from frown.methods.branch.nodes import Nodes
 from frown.methods.branch.passes import Dense, General, Passes, passes
 from frown.methods.branch.pieces import Piece, PieceBall, Pieces, decide, empty, nearest
 from frown.methods.branch.radii import Limits, Stage
@@ -199,7 +200,8 @@ def replayed(plan: Plan, region: Region, wanted: Property, tree: Tree) -> Tensor
             part = slice(end - sizes[k - 1], end)
             end -= sizes[k - 1]
             lo, hi = low[part], high[part]
-            s = rows.slopes[r, part].double()
+            code = rows.slopes[r, part].double()
+            s = torch.where(code > 0, (code - 1) / (rows.levels - 1), torch.nan)
             s = torch.where(torch.isnan(s), (lo >= 0).double(), s)
             chord = torch.where((lo < 0) & (hi > 0), hi / (hi - lo), s)
             slope = torch.where(coef >= 0, s, chord)
@@ -556,19 +558,31 @@ def test_a_radius_that_would_take_too_long_is_given_up_for_a_nearer_one() -> Non
     stage = Stage(0, 1.0, 3.0, inf)
     stage.advance(Limits(10, 0.01, False))
     first = stage.radius
-    stage.waiting, stage.bounded = False, 5000
-    assert not stage.retreat(0.6, 4000)  # the other 40 % will be done in time
-    assert stage.retreat(0.1, 4000) and stage.waiting and stage.bounded == 0
-    assert 1.0 < stage.radius < first
-    stage.low = stage.radius
-    stage.seen.append((stage.radius, 100))
-    stage.advance(Limits(10, 0.01, False))
-    assert stage.low < stage.radius < first  # not beyond what took too long
-    stage.low = first
-    stage.advance(Limits(10, 0.01, False))
-    assert stage.radius > first
+    stage.waiting, stage.bounded, stage.begun = False, 5000, 100
+    stage.rest = 0.4
+    assert not stage.retreat(4000)  # the other 40 % will be done in time
+    stage.rest = 0.9
+    assert stage.retreat(4000) and stage.waiting and stage.bounded == 0
+    assert 1.0 < stage.radius < first and not stage.rests
     stage.bounded = 10
-    assert not stage.retreat(0.0, 1.0)  # too early to tell
+    assert not stage.retreat(1.0)  # too early to tell
+    stage.bounded, stage.begun = 50_000, 100_000
+    assert stage.retreat(1000) and stage.rests  # no radius that is larger is near enough
+
+
+def test_radii_never_creep_towards_one_that_took_too_long() -> None:
+    stage, limits = Stage(0, 1.0, 3.0, inf), Limits(10, 0.01, False)
+    stage.advance(limits)
+    stage.bounded, stage.begun, stage.rest = 5000, 100, 0.9
+    assert stage.retreat(4000)
+    steps = 0
+    while not stage.done:
+        assert steps < 60
+        stage.low = stage.radius
+        stage.seen.append((stage.radius, 4000 + 10 * steps))
+        stage.advance(limits)
+        steps += 1
+    assert stage.low * 1.01 >= stage.high
 
 
 @pytest.mark.parametrize("form", ["plain", "clipped", "scaled"])
@@ -618,3 +632,67 @@ def test_leaves_of_euclidean_balls_are_decided_by_programs() -> None:
         region, wanted = question(graph, seed, 2)
         low, high, _ = closed(graph, region, wanted, limit=50.0, seconds=10)
         assert high < inf and low >= high / 1.0011
+
+
+def searched(memory: int, radii: tuple[float, ...]) -> tuple[ReluSearch, list[Update]]:
+    """A search at one radius of an input, or at one for each of several copies of it."""
+    graph = zoo.mlp(Relu(), (20, 40, 40, 3), 1).to(torch.float32)
+    region, wanted = question(graph, 4, inf)
+    copies, radius = torch.zeros(len(radii), dtype=torch.long), torch.tensor(radii)
+    region, every, plan = region.rows(copies), wanted.rows(copies), Plan(graph)
+    ends = Ends(0 * radius, radius, inf * radius.double(), region.centre, True)
+    own = passes(plan)
+    assert own is not None
+    limits, work = Limits(60, 0.01, True), Work(memory=memory)
+    search = ReluSearch(plan, own, region, every, ends, Frown(), limits, work, LeafAscent(), batch=16)
+    with torch.inference_mode():
+        return search, list(search.run(region.centre))
+
+
+def test_leaves_in_files_prove_what_they_prove_in_memory() -> None:
+    found = []
+    for memory in (1 << 30, 1 << 15):
+        search, updates = searched(memory, (0.307,))
+        assert (search.nodes.memory == 0) == (memory == 1 << 15)
+        (proof,) = (u.proof for u in updates if isinstance(u.proof, Branched))
+        found.append(proof.trees[0])
+    for a, b in zip(*found, strict=True):
+        assert len(a) > 100
+        for name in ("site", "neuron", "point"):
+            assert bool((getattr(a, name) == getattr(b, name)).all())
+        assert bool((a.literals.slopes == b.literals.slopes).all())
+        assert bool((a.literals.multipliers.value == b.literals.multipliers.value).all())
+
+
+def test_the_largest_tree_is_let_go_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 150
+    whole, _ = searched(1 << 30, (0.307,))
+    assert whole.inputs[0].low == pytest.approx(0.307) and whole.nodes.rows > most + 100
+    monkeypatch.setattr(ReluSearch, "most_leaves", most)
+    search, updates = searched(1 << 30, (0.25, 0.307, 0.26))
+    assert search.nodes.rows <= most + 16
+    last = {u.sample: u for u in updates}
+    assert last[1].remark == "branching ran out of memory" and not last[1].complete
+    assert last[1].proved == 0 and search.inputs[1].problems == {}
+    for n, radius in ((0, 0.25), (2, 0.26)):
+        proof = last[n].proof
+        assert last[n].complete and last[n].proved == pytest.approx(radius)
+        assert isinstance(proof, Branched) and len(proof.trees[0][0].leaves) > 10
+        # Their leaves were numbered anew on the way, and are theirs still.
+        alone, others = searched(1 << 30, (radius,))
+        (same,) = (u.proof for u in others if isinstance(u.proof, Branched))
+        leaves = sum(len(tree.leaves) for tree in proof.trees[0])
+        assert leaves == sum(len(tree.leaves) for tree in same.trees[0])
+        assert alone.inputs[0].low == last[n].proved
+
+
+def test_multipliers_too_large_for_half_precision_stay_as_they_are() -> None:
+    nodes = Nodes(3, torch.zeros(1), most=0)
+    root = nodes.plant(0, torch.tensor([0.5, 0.25, 1.0]))
+    low, high = nodes.split(torch.tensor([root]), torch.tensor([1]))
+    large = torch.tensor([[0.5, 3.0e6, 0.125]])
+    nodes.set_theta(low, large)
+    assert bool((nodes.theta(low) == large).all())
+    assert nodes.theta(high).tolist() == [[0.5, 0.0, 1.0]]
+    assert nodes.cut(low).tolist() == [[0, -1, 0]] and nodes.cut(high).tolist() == [[0, 1, 0]]
+    assert nodes.preorder(root).tolist() == [root, int(low), int(high)]

@@ -21,7 +21,8 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.rows import Rows
-from frown.bounds.tree import INPUT, NONE, Literals, Multipliers, Tree, source_entry
+from frown.bounds.spill import Table
+from frown.bounds.tree import CODES, INPUT, NONE, Literals, Multipliers, Tree, source_entry
 from frown.bounds.unstable import UnstableRows
 from frown.bounds.walk import Given, walk
 from frown.errors import InvalidInput
@@ -37,8 +38,8 @@ ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
 FURTHER = 8  # times that leaves are cut on ...
 FEW, FAILED = 32, 0.1  # ... if so many, or such a part of all, failed at the most
 FEW = 32  # leaves for which matrices are not worth while
+SPILL = 8  # the part of the memory, 1 / this, that recorded slopes may take
 TOGETHER = 1 << 10  # cases that pass matrices at once
-CODES = 129  # places of a ReLU's slope between 0 and 1, which are exact numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Replayed:
     rows: Tensor  # which of the tree's rows were bounded, in the order of their nodes
     levels: int  # of codes; 0: slopes are numbers
     slopes: Tensor  # (rows, slots) uint8 codes, or float32 with NaN for the rule's; if recorded
-    multipliers: Tensor  # (rows, slots) float32; if recorded
+    multipliers: Multipliers  # of these rows; if recorded
     passes: dict[int, Pass] = field(default_factory=dict)  # by node, of those bounded anew
     factors: Tensor | None = None  # (rows,) of what is assumed
 
@@ -95,27 +96,34 @@ def replay_tree(
     useful = order[wanted[clause[rows.literal[order]]]]
     found = torch.full((len(tree) * count,), -torch.inf, dtype=torch.float64)
     empty = torch.zeros(len(tree), dtype=torch.bool)
-    used: list[AlongTree] = []
+    slots = root.plan.slots(root.plan.graph.output)[1]
+    kind = torch.uint8 if _coded(root.plan) else torch.float32
+    slopes, lifts = Table((slots,), kind, root.work.memory // SPILL), list[Multipliers]()
+    used = 0
     dense = _dense(root, sample, tree)
 
-    def bound(which: Tensor) -> None:
+    def bound(which: Tensor, record: bool) -> None:
+        nonlocal used
         for own in _bounded_rows(root, sample, tree, property, which, dense, record):
             empty[own.at] |= own.crossed
             found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
             if record and own.along is not None:
-                used.append(own.along)
+                end = used + len(own.along.slopes)
+                slopes.grow(end)
+                slopes.data[used:end] = own.along.slopes
+                here = Multipliers.of(own.along.lifts)
+                lifts.append(replace(here, row=here.row + used))
+                used = end
 
     if doubts is not None and len(doubts):
         doubtful = torch.isin(rows.node[useful], doubts)
-        bound(useful[doubtful])
+        bound(useful[doubtful], False)
         known = found.view(-1, count)[doubts]
         still = doubts[~empty[doubts] & (~(known > 0) & wanted).any(1)]
         if len(still):
             nothing = torch.full((count,), -torch.inf, dtype=torch.float64)
-            none = torch.zeros(0, root.plan.slots(root.plan.graph.output)[1])
-            return Replayed(tree, nothing, still, useful[:0], 0, none, none)
-        used.clear()  # rows are told in order, hence once more
-    bound(useful)
+            return Replayed(tree, nothing, still, useful[:0], 0, slopes.data, Multipliers.none())
+    bound(useful, record)
     bare = tree.leaves[~torch.isin(tree.leaves, rows.node[useful])]
     for index in _batches(root, bare):
         empty[index] = _cut(root, sample, tree, index)[1]
@@ -128,15 +136,14 @@ def replay_tree(
     # Cases that are all empty contradict each other, for every region has a point.
     least = torch.where(torch.isfinite(least), least, -torch.inf)
     failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
-    slots = root.plan.slots(root.plan.graph.output)[1]
     return Replayed(
         tree,
         least,
         failing,
         useful,
         CODES if _coded(root.plan) else 0,
-        torch.cat([own.slopes for own in used]) if used else torch.zeros(0, slots),
-        torch.cat([own.lifts for own in used]) if used else torch.zeros(0, slots),
+        slopes.data[:used],
+        Multipliers.cat([Multipliers.none(), *lifts]),
     )
 
 
@@ -355,7 +362,9 @@ def _replay_anew(
         if len(failed):
             nothing = torch.zeros(0, slots)
             least = torch.full((property.clauses,), -torch.inf, dtype=torch.float64)
-            return Replayed(tree, least, failed, torch.zeros(0).long(), 0, nothing, nothing)
+            return Replayed(
+                tree, least, failed, torch.zeros(0).long(), 0, nothing, Multipliers.none()
+            )
     for done in own.run(None, record):
         found[done.nodes] = done.margins
         passes |= done.passes
@@ -385,7 +394,7 @@ def _replay_anew(
         torch.arange(len(node)),
         0,
         slopes[order],
-        lifts[order],
+        Multipliers.of(lifts[order]),
         passes,
         factors[order],
     )
@@ -448,7 +457,7 @@ def _replay_leaves(
         torch.arange(len(node)),
         0,
         slopes[order],
-        lifts[order],
+        Multipliers.of(lifts[order]),
         passes,
     )
 
@@ -490,7 +499,7 @@ def _replay_ruled(
     bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
     failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
     none, blank = torch.zeros(0, dtype=torch.long), torch.zeros(0, slots)
-    return Replayed(tree, bound, failing, none, 0, blank, blank)
+    return Replayed(tree, bound, failing, none, 0, blank, Multipliers.none())
 
 
 def _together(root: Replay, ruled: bool) -> int:

@@ -39,9 +39,10 @@ INPUT = -1  # the site of a cut through a feature of the input
 LEAF = -2
 NONE = 0  # the code of a slope that is left to the rule
 LEVELS = 15  # codes of slopes by default: with NONE they fit four bits
+CODES = 129  # places of a ReLU's slope between 0 and 1, which are exact numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Multipliers:
     """The multipliers of some rows, those that are not 0."""
 
@@ -60,14 +61,34 @@ class Multipliers:
         row, slot = dense.nonzero(as_tuple=True)
         return cls(row, slot, dense[row, slot])
 
+    @classmethod
+    def cat(cls, parts: Sequence[Multipliers]) -> Multipliers:
+        """All of some, whose rows are counted together."""
+        return cls(
+            torch.cat([m.row for m in parts]),
+            torch.cat([m.slot for m in parts]),
+            torch.cat([m.value for m in parts]),
+        )
+
     def dense(self, rows: int, slots: int) -> Tensor:
         """(rows, slots) in double precision."""
         found = torch.zeros(rows, slots, dtype=torch.float64)
         found[self.row, self.slot] = self.value.double()
         return found
 
+    @cached_property
+    def _in_order(self) -> bool:
+        return bool((self.row[1:] >= self.row[:-1]).all())
+
     def take(self, index: Tensor, rows: int) -> Multipliers:
-        """The multipliers of some of the rows (an index may not repeat), which are counted anew."""
+        """The multipliers of some of the rows (an index may not repeat), which are counted anew;
+        quickly where they are in the order of their rows, as `of` gives them."""
+        if self._in_order:
+            first = torch.searchsorted(self.row, index)
+            count = torch.searchsorted(self.row, index, right=True) - first
+            row = torch.arange(len(index)).repeat_interleave(count)
+            keep = torch.arange(len(row)) + (first - count.cumsum(0) + count)[row]
+            return Multipliers(row, self.slot[keep], self.value[keep])
         place = torch.full((rows,), -1, dtype=torch.long)
         place[index] = torch.arange(len(index))
         keep = place[self.row] >= 0

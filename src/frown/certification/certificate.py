@@ -253,10 +253,8 @@ def _tree(done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
     inner, rows = tree.inner.numpy(), tree.literals
     point = tree.point.numpy()[inner]
     counts = np.bincount(rows.node[done.rows].numpy(), minlength=len(tree))
-    row, slot = done.multipliers.nonzero(as_tuple=True)
-    lifts = done.multipliers[row, slot].numpy()
-    slopes = done.slopes.numpy()
-    each = np.bincount(row.numpy(), minlength=len(done.rows))
+    lifts, slopes = done.multipliers, done.slopes.numpy()
+    each = np.bincount(lifts.row.numpy(), minlength=len(done.rows))
     return {
         "site": payload.whole(tree.site.numpy() + 2),
         "neuron": payload.whole(tree.neuron.numpy()[inner]),
@@ -270,8 +268,8 @@ def _tree(done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
         "slopes": payload.put(slopes, "u1") if done.levels else payload.put(*_stored(slopes)),
         "multipliers": {
             "count": payload.whole(each),
-            "slot": payload.whole(slot.numpy()),
-            "value": payload.put(*_stored(lifts)),
+            "slot": payload.whole(lifts.slot.numpy()),
+            "value": payload.put(*_stored(lifts.value.numpy())),
         },
     }
 

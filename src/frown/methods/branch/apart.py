@@ -19,7 +19,7 @@ from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import LeafAscent
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import Input, Known, ReluSearch, flat
+from frown.methods.branch.relu import LEAF_BYTES, Input, Known, ReluSearch, flat
 from frown.methods.branch.unstable import unstable
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -50,7 +50,7 @@ class ApartSearch:
             for n, limit in enumerate(self.ends.limit)
         ]
         self.bounds: list[dict[int, float]] = [{} for _ in range(count)]
-        self.total = 0  # leaves bounded
+        self.total, self.kept = 0, 0  # leaves bounded, and those of proofs
         for own in self.inputs:
             own.done = own.high <= own.limit
 
@@ -66,9 +66,9 @@ class ApartSearch:
                         searches[n] = self._search(n)
                         yield from self._news(n, searches[n].begin(points[n : n + 1]))
                     own, before = searches[n], searches[n].total
-                    others = sum(s.nodes.bytes for k, s in searches.items() if k != n)
-                    own.work = replace(self.work, memory=max(0, self.work.memory - 2 * others))
-                    own.full = False
+                    others = self.kept + sum(s.nodes.rows for k, s in searches.items() if k != n)
+                    memory = max(0, self.work.memory - others * LEAF_BYTES)
+                    own.work = replace(self.work, memory=memory)
                     own.deadline = deadline
                     yield from self._news(n, own.advance(time.process_time() + turn))
                     self.total += own.total - before
@@ -76,8 +76,6 @@ class ApartSearch:
                         if own.inputs[0].low >= own.inputs[0].limit:
                             deadline -= own.replay_seconds()
                         self._finish(n, searches.pop(n))
-                if all(own.full for own in searches.values()):
-                    break
                 left, turn = [n for n in left if n in searches], 2 * turn
         except OutOfTime:
             pass
@@ -113,7 +111,7 @@ class ApartSearch:
             ends,
             self.inner,
             self.limits,
-            self.work,
+            replace(self.work, memory=self.work.memory // len(self.inputs)),  # of its tables
             self.ascent,
             Known(known, state),
             BATCH,
@@ -128,6 +126,7 @@ class ApartSearch:
         mine, found = self.inputs[n], search.inputs[0]
         mine.low, mine.high, mine.done = found.low, found.high, True
         self.bounds[n] = search.margins(0)
+        self.kept += found.seen[-1][1] // 2 if found.seen else 0
 
     def margins(self, sample: int) -> dict[int, float]:
         """Lower bounds of the literals that alone prove all leaves of a clause."""

@@ -13,9 +13,9 @@ from math import inf, isfinite, log
 GROWTH = 3.0  # times as many leaves as before are what the next radius is to take
 FIRST = 0.35  # of a bracket: how far the first radius goes
 FEW = 300  # leaves are nothing: radii go further
-PATIENCE, MANY = 6.0, 2000  # leaves, times those before or in number, that a radius takes at least
-RETREAT = 0.4  # of the way from what is proved: where to go when a radius takes too long
-LEAST = 0.002  # of a radius: a step that is not worth a retreat
+PART, MANY = 0.1, 2000  # of the leaves it begins with, or in number: what a radius is judged by
+FIT = 0.8  # of the leaves that there is time for is what a radius is to take
+WORTH = 1.1  # times as many leaves as before are the least that a larger radius is worth
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Stage:
     failed: float = inf  # the least radius that no program could decide
     seen: list[tuple[float, int]] = field(default_factory=list)  # radii proved, leaves they took
     bounded: int = 0  # leaves, at this radius
-    far: float = inf  # a radius that took too long
+    begun: int = 0  # leaves with which this radius began
+    rest: float = 1.0  # the part of the work at this radius that is left
+    rests: bool = False  # for lack of time, which others may leave
     waiting: bool = True  # for its boxes
     done: bool = False
 
@@ -47,32 +49,36 @@ class Stage:
         """The largest radius worth trying."""
         return min(self.limit, self.high / (1 + 0.5 * gap), self.failed * (1 - 1e-3))
 
-    def retreat(self, done: float, left: float) -> bool:
+    def retreat(self, left: float) -> bool:
         """Give a radius up for a smaller one, where it would take too long; returns whether.
 
-        `done` is the part of it that is proved, `left` the number of leaves that there is time for.
+        `left` is the number of leaves that there is time for. Every cut has two more of them
+        bounded. Where hardly any radius is near enough, the input `rests`.
         """
-        before = self.seen[-1][1] if self.seen else 0
-        if self.low <= 0 or self.bounded < max(PATIENCE * before, MANY):
+        done, begun = 1 - self.rest, self.begun
+        if self.low <= 0 or done <= 0 or self.bounded < max(PART * begun, MANY):
             return False
-        if self.bounded * (1 - done) <= done * left:
+        if self.bounded * self.rest <= done * left:
             return False
-        nearer = self.low + RETREAT * (self.radius - self.low)
-        if nearer <= self.low * (1 + LEAST):
-            return False
-        self.far, self.radius = self.radius, nearer
+        leaves = max(0.5 * (self.bounded / done + begun), begun + 1)
+        fit = 0.5 * (FIT * left + begun)
+        if fit <= WORTH * begun:
+            self.rests = True
+        else:
+            self.radius = self.low + min(log(fit / begun) / log(leaves / begun), 0.8) * (
+                self.radius - self.low
+            )
         self.waiting, self.bounded = True, 0
         return True
 
-    def advance(self, limits: Limits, few: int = FEW, first: float = FIRST) -> None:
-        """Set the radius to try next; `done` where there is none."""
+    def advance(self, limits: Limits, left: float = inf) -> None:
+        """Set the radius to try next; `done` where there is none. `left` is the number of leaves
+        that there is time for."""
         self.waiting, self.bounded, gap = True, 0, limits.gap
         if limits.single:
             self.radius = self.limit
             return
         top, low = self.top(gap), self.low
-        if self.far <= low:
-            self.far = inf
         if low * (1 + gap) >= min(self.high, self.failed, self.limit) or top <= low:
             self.done = True
             return
@@ -80,17 +86,19 @@ class Stage:
             self.radius = 1.3 * low if low > 0 else 0.01 * top
             return
         leaves = self.seen[-1][1] if self.seen else 1
-        if len(self.seen) < 2 or leaves < few:
-            part = first if leaves < few else 0.6 * first
-            if leaves < few / 8 and self.seen:
+        growth = min(GROWTH, 0.5 * (FIT * left / leaves + 1))
+        if leaves >= MANY and growth < WORTH:
+            self.rests = True
+        if len(self.seen) < 2 or leaves < FEW:
+            part = FIRST if leaves < FEW else 0.6 * FIRST
+            if leaves < FEW / 8 and self.seen:
                 part = 0.6
             radius = low + part * (top - low)
         else:
-            (r0, n0), (r1, n1) = self.seen[-2:]
+            (r0, n0), (r1, n1) = self.seen[-4:][0], self.seen[-1]
             rate = max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
-            radius = low + log(GROWTH) / rate
-            radius = min(max(radius, low + 0.04 * (top - low)), low + 0.5 * (top - low))
+            radius = low + log(max(growth, WORTH)) / rate
+            radius = min(max(radius, low + 0.02 * (top - low)), low + 0.5 * (top - low))
         if radius > top - 0.12 * (top - low) or top <= low * (1 + 2 * gap):
             radius = top
-        # What took too long is not tried again before something in between has been proved.
-        self.radius = min(radius, 0.5 * (low + self.far)) if isfinite(self.far) else radius
+        self.radius = radius

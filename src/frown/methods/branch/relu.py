@@ -19,10 +19,11 @@ from torch import Tensor
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proof, State
-from frown.bounds.tree import LEAF, Branched, Literals, Multipliers, Tree
+from frown.bounds.spill import room
+from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, Risen, ascend
-from frown.methods.branch.nodes import Nodes
+from frown.methods.branch.nodes import MOVED, Nodes, Numbers, Stack
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
 from frown.methods.branch.radii import Limits, Stage
@@ -33,6 +34,11 @@ from frown.problem.region import Region
 WIDE = 4096  # features beyond which programs in the input take too long
 ON_SURFACE = 1e-5  # of a radius: how far beyond it rounding may move a point
 MANY = 8 << 20  # numbers of a linear piece beyond which they do, too
+# Bytes of a leaf that its tree holds and the replay of that, whatever is in files, and those for
+# each clause.
+LEAF_BYTES, CLAUSE_BYTES = 700, 50
+SPILL = 16  # the part of the memory, 1 / this, beyond which a table is in a file
+ROOTS = 0.1  # of the time of bounding leaves is what boxes at new radii may take
 
 
 @dataclass
@@ -42,8 +48,18 @@ class Problem:
     sample: int
     literals: list[int]
     root: int  # node
-    open: list[int] = field(default_factory=list)  # leaves yet to be bounded at this radius
-    closed: list[int] = field(default_factory=list)  # leaves that are proved
+    open: Stack = field(default_factory=Stack)  # leaves yet to be bounded at this radius
+    closed: Stack = field(default_factory=Stack)  # leaves that are proved
+
+    def reopen(self) -> None:
+        """Leave all leaves to another radius; those that are open now come first there."""
+        last = self.open.take()
+        self.open.push(self.closed.take())
+        self.open.push(last)
+
+    def close(self) -> None:
+        """Count all leaves as proved."""
+        self.closed.push(self.open.take())
 
 
 @dataclass
@@ -92,7 +108,7 @@ class ReluSearch:
         coef = property.pick(slice(None))
         self.head, const = passes.head(coef)
         self.const = const + property.const.flatten()
-        self.nodes = Nodes(passes.slots, region.centre)
+        self.nodes = Nodes(passes.slots, region.centre, work.memory // SPILL)
         zeros = region.centre.new_zeros(passes.slots, self.count)
         self.bases = Bases.of(zeros, zeros.clone())
         self.problems: list[Problem] = []
@@ -103,13 +119,14 @@ class ReluSearch:
         ]
         self.batch = batch
         self.total, self.spent = 0, 0.0  # leaves bounded, and seconds that took
+        self.idle, self.pause = 0.0, 0.0  # seconds since boxes were last made, and to wait for next
         self.replayed = ends.replayed
         self.turn = 0
         self.pieces = None
         size = plan.graph.nodes[0].size * plan.slots(plan.graph.output)[1]
         if region.p in (1, 2, inf) and region.split is None and size <= MANY:
             self.pieces = Pieces(plan)
-        self.known, self.full = known, False
+        self.known, self.crowded = known, False
         self.deadline = inf  # of all work and its replay, in seconds of CPU time of this process
         self.points: dict[int, Tensor] = {}
         if limits.single:
@@ -140,22 +157,75 @@ class ReluSearch:
             while time.process_time() + self.replay_seconds() < self.deadline:
                 if time.process_time() > until or self.work.clock.expired():
                     break
-                active = [own for own in self.inputs if not own.done]
+                active = self._active()
                 if not active:
                     break
                 waiting = [own for own in active if own.waiting]
-                if len(waiting) == len(active) or len(waiting) >= 16:
+                if len(waiting) == len(active) or (waiting and self.idle >= self.pause):
+                    before = time.process_time()
                     yield from self._roots(waiting[:64])
+                    self.pause = (time.process_time() - before) / ROOTS
+                    self.idle = 0.0
                     continue
                 chosen = self._choose([own for own in active if not own.waiting])
                 before = time.process_time()
                 yield from self._step(chosen)
-                self.spent += time.process_time() - before
-                if self.nodes.bytes > self.work.memory // 2:
-                    self.full = True
-                    break
+                took = time.process_time() - before
+                self.spent, self.idle = self.spent + took, self.idle + took
+                if self.nodes.rows > self.most_leaves:
+                    yield from self._make_room()
         except OutOfTime:
             pass
+
+    def _active(self) -> list[Input]:
+        """The inputs that leaves are bounded for. Where all others are done, one that rests may
+        take their time."""
+        active = [own for own in self.inputs if not own.done and not own.rests]
+        resting = [own for own in self.inputs if not own.done and own.rests]
+        if not active and resting:
+            least = min(resting, key=Input.leaves)
+            least.rests = False
+            least.advance(self.limits, self._leaves_left(1))
+            if not least.rests and least.done:
+                return self._active()
+            active = [] if least.rests else [least]
+        return active
+
+    def _leaves_left(self, inputs: int) -> float:
+        """The number of leaves that there is time for, if so many inputs share it."""
+        if not self.total:
+            return inf
+        seconds = min(self.deadline - time.process_time(), self.work.clock.left())
+        seconds -= self.replay_seconds()
+        return max(0.0, seconds) * self.total / max(self.spent, 1e-9) / max(1, inputs)
+
+    @property
+    def most_leaves(self) -> int:
+        """The number of leaves for which there is memory, replay of the trees included."""
+        each = LEAF_BYTES + CLAUSE_BYTES * self.property.clauses
+        proved = sum(own.seen[-1][1] for own in self.inputs if own.seen)
+        return max(1024, self.work.memory // each - proved // 2)
+
+    def _make_room(self) -> Iterator[Update]:
+        """Let go of the leaves of inputs that are done, and then of the largest trees, whose inputs
+        keep what is proved."""
+        ours = [own for own in self.inputs if own.problems]
+        kept = [own for own in ours if not own.done]
+        while kept and sum(own.leaves() for own in kept) > self.most_leaves * 3 // 4:
+            own = max(kept, key=lambda own: own.leaves())
+            kept.remove(own)
+            own.done = self.crowded = True
+            yield Update(own.number, own.low, complete=False, remark="branching ran out of memory")
+        for own in ours:
+            if own not in kept:
+                own.problems = {}
+        roots = [problem.root for own in kept for problem in own.problems.values()]
+        new = self.nodes.keep(roots)
+        for own in kept:
+            for problem in own.problems.values():
+                problem.root = int(new[problem.root])
+                problem.open.renumber(new)
+                problem.closed.renumber(new)
 
     def unfinished(self) -> Iterator[Update]:
         """Say of which inputs more might be found."""
@@ -179,24 +249,23 @@ class ReluSearch:
         """The seconds that a linear program may take: `most`, or what is left of the time."""
         return min(most, self.work.clock.left(), self.deadline - time.process_time())
 
-    def _choose(self, active: list[Input]) -> list[int]:
+    def _choose(self, active: list[Input]) -> Tensor:
         """Leaves of all inputs, an equal number of each as far as they go; deepest first."""
-        chosen: list[int] = []
-        room, self.turn = self.batch, self.turn + 1
+        chosen: list[Numbers] = []
+        left, self.turn = self.batch, self.turn + 1
         order = active[self.turn % len(active) :] + active[: self.turn % len(active)]
         order.sort(key=lambda own: sum(len(p.open) for p in own.problems.values()))
         for k, own in enumerate(order):
-            share = max(1, room // (len(order) - k))
+            share = max(1, left // (len(order) - k))
             for problem in own.problems.values():
-                take = min(share, len(problem.open))
-                if take:
-                    chosen += problem.open[-take:]
-                    del problem.open[-take:]
-                    share -= take
-                    room -= take
-            if room <= 0:
+                taken = problem.open.pop(share)
+                if len(taken):
+                    chosen.append(taken)
+                    share -= len(taken)
+                    left -= len(taken)
+            if left <= 0:
                 break
-        return chosen
+        return torch.from_numpy(np.concatenate(chosen).astype(np.int64))
 
     def _roots(self, waiting: list[Input]) -> Iterator[Update]:
         """Boxes at the radii of these inputs, and leaves to bound there."""
@@ -228,18 +297,19 @@ class ReluSearch:
                     best = max(mine, key=lambda t: float(found.literals[k, t]))
                     problem = Problem(own.number, mine, -1)
                     self.problems.append(problem)
-                    theta = start[k * self.literals + best][None]
-                    number = torch.tensor([len(self.problems) - 1])
-                    problem.root = int(self.nodes.plant(number, theta)[0])
+                    theta = start[k * self.literals + best]
+                    problem.root = self.nodes.plant(len(self.problems) - 1, theta)
                     own.problems[c] = problem
-                    problem.open = [problem.root]
+                    problem.open.push(np.array([problem.root], np.int32))
                 elif good:
                     # The root's own row proves all of it here: its leaves stay as they are.
-                    problem.closed += problem.open
-                    problem.open = []
+                    problem.close()
                 else:
-                    problem.open, problem.closed = problem.closed + problem.open, []
+                    problem.reopen()
             own.at_root = margins[k] > 0
+            own.begun, own.rest = sum(len(p.open) for p in own.problems.values()), 1.0
+            for problem in own.problems.values():
+                self.nodes.set_depth(problem.open.numbers, 0)
             yield from self._settle(own)
 
     def _start(self, found: Bounds, index: Tensor) -> Tensor:
@@ -258,12 +328,12 @@ class ReluSearch:
         kept = self.passes.kept
         return (rule if kept is None else rule[:, kept]).clamp(0, 1)
 
-    def _step(self, chosen: list[int]) -> Iterator[Update]:
+    def _step(self, ids: Tensor) -> Iterator[Update]:
         """Bound leaves; those that are not proved are cut."""
-        ids = torch.tensor(chosen)
         self.total += len(ids)
         nodes = self.nodes
-        which = nodes.problem[ids].tolist()
+        problem = nodes.problem(ids).numpy()
+        which = problem.tolist()
         sample = torch.tensor([self.problems[p].sample for p in which])
         many = [self.problems[p].literals for p in which]
         column = torch.arange(len(ids))
@@ -273,7 +343,7 @@ class ReluSearch:
             column = column.repeat_interleave(torch.tensor([len(m) for m in many]))
             literal = torch.tensor([t for m in many for t in m])
             sample = sample[column]
-        row = nodes.row[ids][column]
+        own_leaf = ids[column]
         radii = torch.tensor([own.radius for own in self.inputs], dtype=self.region.radius.dtype)
         radius = radii[sample]
         key = sample * self.literals + literal
@@ -281,8 +351,8 @@ class ReluSearch:
             self.passes,
             self.bases,
             sample,
-            nodes.cut[row],
-            nodes.theta[row],
+            nodes.cut(own_leaf),
+            nodes.theta(own_leaf),
             self.head.index_select(1, key),
             self.const[key],
             self.places.of(sample, radius),
@@ -292,25 +362,28 @@ class ReluSearch:
         best = torch.arange(len(ids))
         if len(column) > len(ids):
             best = _best(found.bound, column, len(ids))
-        nodes.theta[nodes.row[ids]] = found.theta[best]
-        nodes.literal[ids], nodes.bound[ids] = literal[best], found.bound[best]
+        nodes.tell(ids, found.theta[best], found.bound[best], literal[best])
         proved = found.bound[best] > 0
-        touched = set()
-        for k, p, good in zip(chosen, which, proved.tolist(), strict=True):
-            own = self.problems[p]
-            touched.add(own.sample)
-            self.inputs[own.sample].bounded += 1
-            if good:
-                own.closed.append(k)
-        open_ = (~proved).nonzero().flatten()
-        stuck = open_[found.worth[best][open_] <= 0]
-        cuts = open_[found.worth[best][open_] > 0]
+        worth = found.worth[best]
+        cuts = (~proved & (worth > 0)).nonzero().flatten()
+        stuck = (~proved & ~(worth > 0)).nonzero().flatten()
+        part = torch.pow(0.5, nodes.depth(ids).double()).numpy()
+        good, numbers = proved.numpy(), ids.numpy().astype(np.int32)
+        children = np.empty((0, 2), np.int32)
         if len(cuts):
-            low, high = nodes.split(ids[cuts], found.slot[best][cuts])
-            for k, a, b in zip(cuts.tolist(), low.tolist(), high.tolist(), strict=True):
-                self.problems[which[k]].open += (a, b)
+            pair = nodes.split(ids[cuts], found.slot[best][cuts])
+            children = torch.stack(pair, 1).numpy().astype(np.int32)
+        parents = problem[cuts.numpy()]
+        touched = set()
+        for p in np.unique(problem).tolist():
+            mine, own = problem == p, self.inputs[self.problems[p].sample]
+            touched.add(own.number)
+            own.bounded += int(mine.sum())
+            own.rest -= float(part[mine & good].sum()) / max(1, own.begun)
+            self.problems[p].closed.push(numbers[mine & good])
+            self.problems[p].open.push(children[parents == p].flatten())
         for k in stuck.tolist():
-            yield from self._program(chosen[k], which[k], int(literal[best][k]))
+            yield from self._program(int(ids[k]), which[k], int(literal[best][k]))
         for n, point in broken.items():
             yield from self._polished(self.inputs[n], point)
         for n in touched:
@@ -354,7 +427,7 @@ class ReluSearch:
             else:
                 self._next(own)
             return
-        if any(p.open for p in own.problems.values()):
+        if any(len(p.open) for p in own.problems.values()):
             return
         own.low = max(own.low, own.radius)
         own.seen.append((own.radius, max(1, own.leaves())))
@@ -369,29 +442,27 @@ class ReluSearch:
     def _reconsider(self, own: Input) -> None:
         """Give a radius up that will not be proved in this input's share of the time.
 
-        A leaf of depth d is supposed to be a part 2^-d of its tree's work.
+        The leaves with which a radius began are supposed to be equal parts of the work, and so are
+        the two sides of a cut.
         """
         if own.waiting or own.done or self.limits.single or not self.total:
             return
-        active = sum(not other.done for other in self.inputs)
-        seconds = min(self.deadline - time.process_time(), self.work.clock.left())
-        left = seconds * self.total / max(self.spent, 1e-9) / max(1, active)
-        trees = [p for p in own.problems.values() if p.open or p.closed]
-        open_ = [torch.tensor(p.open) for p in trees if p.open]
-        rest = sum(float((0.5 ** self.nodes.depth[index]).sum()) for index in open_)
-        if own.retreat(1 - rest / max(1, len(trees)), left):
+        if own.retreat(self._leaves_left(self._sharing())):
             self._keep_leaves(own)
+
+    def _sharing(self) -> int:
+        """The number of inputs that share the time."""
+        return sum(not own.done and not own.rests for own in self.inputs)
 
     def _keep_leaves(self, own: Input) -> None:
         """Leave all leaves of an input to the next radius."""
         for problem in own.problems.values():
-            problem.closed += problem.open
-            problem.open = []
+            problem.close()
 
     def _next(self, own: Input) -> None:
         """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
         self._keep_leaves(own)
-        own.advance(self.limits)
+        own.advance(self.limits, self._leaves_left(self._sharing()))
 
     # -- both ends ----------------------------------------------------------------
 
@@ -445,7 +516,7 @@ class ReluSearch:
         """Decide a leaf with nothing left to cut."""
         problem = self.problems[number]
         own = self.inputs[problem.sample]
-        n, row = own.number, int(self.nodes.row[node])
+        n, one = own.number, torch.tensor([node])
         if (
             self.pieces is None
             or len(problem.literals) > 1
@@ -453,7 +524,7 @@ class ReluSearch:
         ):
             yield from self._insist(node, number, literal)
             return
-        cut = self.nodes.cut[row].double().numpy()
+        cut = self.nodes.cut(one)[0].double().numpy()
         still = self.bases.still[:, n].double().numpy()
         side = np.where(cut != 0, cut, np.where(still > 0, 1.0, -1.0))
         held, kept = cut != 0, self.passes.kept
@@ -475,14 +546,14 @@ class ReluSearch:
             price = found.price
         if price is not None:
             price = price if kept is None else price[kept.numpy()]
-            self.nodes.theta[row] = torch.from_numpy(price).to(self.nodes.theta)
+            self.nodes.set_theta(one, torch.from_numpy(price)[None].to(self.nodes.dtype))
         elif found is not None:
             value = coef @ self.pieces.outputs(found.point) + const
             if value <= 0:
                 point = tensor(found.point, self.region.centre[n])
                 yield from self._polished(own, point)
                 if own.high <= own.radius:
-                    problem.open.append(node)
+                    problem.open.push(np.array([node], np.int32))
                     return
         # The solver's word is no proof: the row must hold along the prices that it gave.
         yield from self._insist(node, number, literal)
@@ -491,41 +562,41 @@ class ReluSearch:
         """Bound a leaf with nothing left to cut, with many more steps where that is not enough."""
         problem = self.problems[number]
         own = self.inputs[problem.sample]
-        row = self.nodes.row[torch.tensor([node])]
+        one = torch.tensor([node])
         sample = torch.tensor([own.number])
         key = sample * self.literals + literal
         leaves = Leaves(
             self.passes,
             self.bases,
             sample,
-            self.nodes.cut[row],
-            self.nodes.theta[row],
+            self.nodes.cut(one),
+            self.nodes.theta(one),
             self.head[:, key],
             self.const[key],
             self.places.of(sample, torch.tensor([own.radius], dtype=self.region.radius.dtype)),
         )
         found = ascend(leaves, LeafAscent(steps=150, decay=0.98, hope=inf))
-        self.nodes.theta[row] = found.theta
-        self.nodes.bound[node] = found.bound[0]
+        self.nodes.tell(one, found.theta, found.bound, torch.tensor([literal]))
         if bool(found.bound[0] > 0):
-            problem.closed.append(node)
+            own.rest -= 0.5 ** int(self.nodes.depth(one)) / max(1, own.begun)
+            problem.closed.push(np.array([node], np.int32))
             return
         for n, point in self._nearest(found, sample).items():
             yield from self._polished(self.inputs[n], point)
         if own.high > own.radius:
             own.failed = min(own.failed, own.radius)
-        problem.open.append(node)
+        problem.open.push(np.array([node], np.int32))
 
     def margins(self, sample: int) -> dict[int, float]:
         """Lower bounds at the present radius of the literals that alone prove all leaves of a
         clause."""
         found = {}
         for problem in self.inputs[sample].problems.values():
-            if not problem.open and problem.closed:
-                index = torch.tensor(problem.closed)
-                literal = self.nodes.literal[index]
+            if not len(problem.open) and len(problem.closed):
+                index = problem.closed.numbers
+                literal = self.nodes.literal(index)
                 if bool((literal == literal[0]).all()):
-                    found[int(literal[0])] = float(self.nodes.bound[index].amin())
+                    found[int(literal[0])] = float(self.nodes.bound(index).amin())
         return found
 
     # -- proofs -------------------------------------------------------------------
@@ -538,16 +609,9 @@ class ReluSearch:
 
     def _tree(self, problem: Problem) -> Tree:
         """The tree below a problem's root."""
-        nodes = self.nodes
-        left, right = nodes.below.tolist(), nodes.above.tolist()
-        order, waiting = [], [problem.root]
-        while waiting:
-            here = waiting.pop()
-            order.append(here)
-            if left[here] >= 0:
-                waiting += [right[here], left[here]]
-        index = torch.tensor(order)
-        slot, kept = nodes.slot[index], self.passes.kept
+        nodes, kept = self.nodes, self.passes.kept
+        index = nodes.preorder(problem.root)
+        slot = nodes.slot(index)
         inner = slot >= 0
         places, _ = self.plan.slots(self.plan.graph.output)
         if kept is not None:
@@ -558,14 +622,22 @@ class ReluSearch:
         )
         neuron = torch.where(inner, slot - starts[site.clamp(min=0)], 0)
         ends = (~inner).nonzero().flatten()
-        row = nodes.row[index[ends]]
-        cut = nodes.cut[row].to(nodes.theta)
-        theta = nodes.theta[row]
-        free = self.bases.open[:, problem.sample].bool()[None] & (cut == 0)
-        slopes, lifts = torch.where(free, theta, torch.nan), Multipliers.of(-cut * theta)
+        free = self.bases.open[:, problem.sample].bool()[None]
+        codes = room((len(ends), nodes.slots), torch.uint8, self.work.memory // SPILL)
+        lifts = []
+        for k in range(0, len(ends), MOVED):
+            leaves = index[ends[k : k + MOVED]]
+            cut, theta = nodes.cut(leaves), nodes.theta(leaves)
+            # Places of the grid, which are exact.
+            code = (theta.clamp(0, 1) * (CODES - 1)).round() + 1
+            codes[k : k + len(leaves)] = torch.where(free & (cut == 0), code, NONE)
+            own = Multipliers.of(-cut.to(theta) * theta)
+            lifts.append(replace(own, row=own.row + k))
+        every = Multipliers.cat(lifts)
         if kept is not None:
-            lifts = replace(lifts, slot=kept[lifts.slot])
-        rows = Literals(ends, nodes.literal[index[ends]], slopes, lifts, slots=kept)
+            every = replace(every, slot=kept[every.slot])
+        literal = nodes.literal(index[ends])
+        rows = Literals(ends, literal, codes, every, CODES, slots=kept)
         point = torch.zeros(len(index), dtype=torch.float64)
         return Tree(site, neuron, point, rows)
 
