@@ -14,7 +14,7 @@ test: $(VENV)/.dev
 
 # Property tests with many random examples, and long campaigns against the proofs, the checker and
 # the readers; some hours. Shorter ones:
-# make nightly EXAMPLES=20 REGIONS=2000 MODELS=500 TRIALS=500 TREES=200 SECONDS=30 EVERY=65537 NETWORKS=50 KILLS=5
+# make nightly EXAMPLES=20 REGIONS=2000 MODELS=500 TRIALS=500 TREES=200 SECONDS=30 EVERY=65537 NETWORKS=50 KILLS=5 BRACKETS=50
 EXAMPLES ?= 500
 REGIONS ?= 100000
 MODELS ?= 10000
@@ -24,12 +24,14 @@ SECONDS ?= 600
 EVERY ?= 257
 NETWORKS ?= 2000
 KILLS ?= 20
+BRACKETS ?= 3000
 nightly: $(VENV)/.fuzz
 	FROWN_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m hypothesis --hypothesis-profile nightly
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/operators_campaign.py --models $(MODELS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trees --trials $(TREES)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/branching_campaign.py --networks $(BRACKETS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/execution_campaign.py --every $(EVERY) --networks $(NETWORKS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/resume_campaign.py --kills $(KILLS)

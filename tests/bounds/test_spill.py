@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from frown.bounds.spill import Table, room
+from frown.bounds.spill import SpillingTable, room
 
 
 def test_numbers_stay_while_a_table_grows_into_a_file() -> None:
-    table = Table((3,), torch.int32, most=100_000)
+    table = SpillingTable((3,), torch.int32, most=100_000)
     written = torch.zeros(0, 3, dtype=torch.int32)
     for k in range(30):
         more = torch.randint(-1000, 1000, (1000, 3), dtype=torch.int32)
@@ -46,6 +46,6 @@ def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    table = Table((), torch.int32, most=0)
+    table = SpillingTable((), torch.int32, most=0)
     with pytest.raises(OSError, match="No space"):
         table.grow(10)

@@ -644,7 +644,9 @@ def searched(memory: int, radii: tuple[float, ...]) -> tuple[ReluSearch, list[Up
     own = passes(plan)
     assert own is not None
     limits, work = Limits(60, 0.01, True), Work(memory=memory)
-    search = ReluSearch(plan, own, region, every, ends, Frown(), limits, work, LeafAscent(), batch=16)
+    search = ReluSearch(
+        plan, own, region, every, ends, Frown(), limits, work, LeafAscent(), batch=16
+    )
     with torch.inference_mode():
         return search, list(search.run(region.centre))
 
@@ -696,3 +698,11 @@ def test_multipliers_too_large_for_half_precision_stay_as_they_are() -> None:
     assert nodes.theta(high).tolist() == [[0.5, 0.0, 1.0]]
     assert nodes.cut(low).tolist() == [[0, -1, 0]] and nodes.cut(high).tolist() == [[0, 1, 0]]
     assert nodes.preorder(root).tolist() == [root, int(low), int(high)]
+
+
+def test_no_input_takes_all_that_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relu, "SHARE", 1e-4)  # of a minute
+    search, updates = searched(1 << 30, (0.307, 0.2))
+    last = {u.sample: u for u in updates}
+    assert last[0].remark == "branching ran out of time" and not last[0].complete
+    assert search.seconds(search.inputs[0]) < 0.5 < search.limits.seconds

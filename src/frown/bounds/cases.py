@@ -21,7 +21,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.rows import Rows
-from frown.bounds.spill import Table
+from frown.bounds.spill import SpillingTable
 from frown.bounds.tree import CODES, INPUT, NONE, Literals, Multipliers, Tree, source_entry
 from frown.bounds.unstable import UnstableRows
 from frown.bounds.walk import Given, walk
@@ -98,7 +98,7 @@ def replay_tree(
     empty = torch.zeros(len(tree), dtype=torch.bool)
     slots = root.plan.slots(root.plan.graph.output)[1]
     kind = torch.uint8 if _coded(root.plan) else torch.float32
-    slopes, lifts = Table((slots,), kind, root.work.memory // SPILL), list[Multipliers]()
+    slopes, lifts = SpillingTable((slots,), kind, root.work.memory // SPILL), list[Multipliers]()
     used = 0
     dense = _dense(root, sample, tree)
 

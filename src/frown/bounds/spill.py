@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 
-class Table:
+class SpillingTable:
     """Rows of numbers, (rows, *shape), that grow in number.
 
     `most` are the bytes from which they are in a file. Raises OSError where a disk is full.
@@ -61,7 +61,7 @@ class Table:
 
     def retype(self, dtype: torch.dtype) -> None:
         """Go on with numbers of another type."""
-        other = Table(self.shape, dtype, self.most)
+        other = SpillingTable(self.shape, dtype, self.most)
         other.grow(len(self.data))
         for k in range(0, len(self.data), 1 << 16):
             other.data[k : k + (1 << 16)][: len(self.data) - k] = self.data[k : k + (1 << 16)]
@@ -81,6 +81,6 @@ def _reserve(file: IO[bytes], size: int) -> None:
 
 def room(shape: tuple[int, ...], dtype: torch.dtype, most: int) -> Tensor:
     """A tensor of zeros: in memory, or in a file where it has more than `most` bytes."""
-    table = Table(shape[1:], dtype, most)
+    table = SpillingTable(shape[1:], dtype, most)
     table.grow(shape[0])
     return table.data[: shape[0]]

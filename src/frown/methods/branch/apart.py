@@ -76,7 +76,8 @@ class ApartSearch:
                         if own.inputs[0].low >= own.inputs[0].limit:
                             deadline -= own.replay_seconds()
                         self._finish(n, searches.pop(n))
-                left, turn = [n for n in left if n in searches], 2 * turn
+                turn *= 2
+                left = [n for n in left if n in searches and not searches[n].inputs[0].spent]
         except OutOfTime:
             pass
         for mine in self.inputs:

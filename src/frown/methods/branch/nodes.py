@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frown.bounds.spill import Table
+from frown.bounds.spill import SpillingTable
 
 Numbers = NDArray[np.int32]
 COLUMNS = ("slot", "below", "above", "problem", "literal", "row", "depth")
 MOVED = 1 << 14  # rows that are moved at once
 
 
-class Stack:
+class NodeStack:
     """Numbers of nodes, of which the last ones are taken first."""
 
     def __init__(self) -> None:
@@ -68,11 +68,14 @@ class Nodes:
     def __init__(self, slots: int, like: Tensor, most: int = 1 << 30) -> None:
         """`most` are the bytes of a table from which it is in a file."""
         self.slots, self.count, self.rows, self.dtype = slots, 0, 0, like.dtype
-        self._numbers = Table((len(COLUMNS),), torch.int32, most)
-        self._bound = Table((), like.dtype, most)  # the last bound of a leaf
+        self._numbers = SpillingTable((len(COLUMNS),), torch.int32, most)
+        self._bound = SpillingTable((), like.dtype, most)  # the last bound of a leaf
         # Slopes and multipliers are short, as proofs have them; some multipliers may be too large.
         short = torch.float16 if like.dtype == torch.float32 else like.dtype
-        self._theta, self._cut = Table((slots,), short, most), Table((slots,), torch.int8, most)
+        self._theta, self._cut = (
+            SpillingTable((slots,), short, most),
+            SpillingTable((slots,), torch.int8, most),
+        )
 
     @property
     def memory(self) -> int:

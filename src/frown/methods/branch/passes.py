@@ -125,7 +125,7 @@ def _dense(plan: Plan) -> list[Linear] | None:
 class Dense(Passes):
     """A chain of dense layers: nothing but products of small matrices."""
 
-    replay = 0.2
+    replay = 0.4
 
     def __init__(self, plan: Plan, layers: list[Linear]) -> None:
         self.plan = plan

@@ -39,9 +39,11 @@ class Stage:
     failed: float = inf  # the least radius that no program could decide
     seen: list[tuple[float, int]] = field(default_factory=list)  # radii proved, leaves they took
     bounded: int = 0  # leaves, at this radius
+    visits: int = 0  # leaves, at all radii
     begun: int = 0  # leaves with which this radius began
     rest: float = 1.0  # the part of the work at this radius that is left
     rests: bool = False  # for lack of time, which others may leave
+    spent: bool = False  # has taken all that an input may
     waiting: bool = True  # for its boxes
     done: bool = False
 

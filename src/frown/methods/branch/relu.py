@@ -23,7 +23,7 @@ from frown.bounds.spill import room
 from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, Risen, ascend
-from frown.methods.branch.nodes import MOVED, Nodes, Numbers, Stack
+from frown.methods.branch.nodes import MOVED, Nodes, NodeStack, Numbers
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
 from frown.methods.branch.radii import Limits, Stage
@@ -36,8 +36,9 @@ ON_SURFACE = 1e-5  # of a radius: how far beyond it rounding may move a point
 MANY = 8 << 20  # numbers of a linear piece beyond which they do, too
 # Bytes of a leaf that its tree holds and the replay of that, whatever is in files, and those for
 # each clause.
-LEAF_BYTES, CLAUSE_BYTES = 700, 50
+LEAF_BYTES, CLAUSE_BYTES = 1000, 50
 SPILL = 16  # the part of the memory, 1 / this, beyond which a table is in a file
+SHARE = 10  # times its own seconds are the most that an input takes of what others leave
 ROOTS = 0.1  # of the time of bounding leaves is what boxes at new radii may take
 
 
@@ -48,8 +49,8 @@ class Problem:
     sample: int
     literals: list[int]
     root: int  # node
-    open: Stack = field(default_factory=Stack)  # leaves yet to be bounded at this radius
-    closed: Stack = field(default_factory=Stack)  # leaves that are proved
+    open: NodeStack = field(default_factory=NodeStack)  # leaves yet to be bounded at this radius
+    closed: NodeStack = field(default_factory=NodeStack)  # leaves that are proved
 
     def reopen(self) -> None:
         """Leave all leaves to another radius; those that are open now come first there."""
@@ -180,8 +181,11 @@ class ReluSearch:
     def _active(self) -> list[Input]:
         """The inputs that leaves are bounded for. Where all others are done, one that rests may
         take their time."""
+        for own in self.inputs:
+            if self.seconds(own) > SHARE * self.limits.seconds:
+                own.rests, own.spent = True, True
         active = [own for own in self.inputs if not own.done and not own.rests]
-        resting = [own for own in self.inputs if not own.done and own.rests]
+        resting = [own for own in self.inputs if not own.done and own.rests and not own.spent]
         if not active and resting:
             least = min(resting, key=Input.leaves)
             least.rests = False
@@ -191,12 +195,16 @@ class ReluSearch:
             active = [] if least.rests else [least]
         return active
 
+    def seconds(self, own: Input) -> float:
+        """The seconds that bounding an input's leaves has taken."""
+        return own.visits * self.spent / max(1, self.total)
+
     def _leaves_left(self, inputs: int) -> float:
         """The number of leaves that there is time for, if so many inputs share it."""
         if not self.total:
             return inf
         seconds = min(self.deadline - time.process_time(), self.work.clock.left())
-        seconds -= self.replay_seconds()
+        seconds = min(seconds - self.replay_seconds(), SHARE * self.limits.seconds * inputs)
         return max(0.0, seconds) * self.total / max(self.spent, 1e-9) / max(1, inputs)
 
     @property
@@ -378,7 +386,8 @@ class ReluSearch:
         for p in np.unique(problem).tolist():
             mine, own = problem == p, self.inputs[self.problems[p].sample]
             touched.add(own.number)
-            own.bounded += int(mine.sum())
+            leaves_here = int(mine.sum())
+            own.bounded, own.visits = own.bounded + leaves_here, own.visits + leaves_here
             own.rest -= float(part[mine & good].sum()) / max(1, own.begun)
             self.problems[p].closed.push(numbers[mine & good])
             self.problems[p].open.push(children[parents == p].flatten())
