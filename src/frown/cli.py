@@ -349,7 +349,9 @@ def verify(
             return
         if query is None:
             raise InvalidInput("verify takes a query, or --instances")
-        with importing():
+        from frown.jobs.late import late_imports
+
+        with importing(), late_imports():
             import frown.read.onnx.load  # noqa: F401  (onnx and onnxruntime, too)
             from frown.jobs.verify import QueryFiles, verify_files
 

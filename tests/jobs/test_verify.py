@@ -227,3 +227,22 @@ def test_version_2_names_its_network_and_its_types(net: Path, tmp_path: Path) ->
     query.write_text(text.replace("[1,2]", "[2]").replace("[0,", "["))
     refused = called(str(net))
     assert refused.exit_code == 2 and "Out has 2 axes" in refused.stderr
+
+
+def test_what_verifying_never_uses_is_not_executed(net: Path, tmp_path: Path) -> None:
+    """Modules that take long to import are there by name, and load when they are asked for."""
+    query = written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -0.001))")
+    code = f"""
+import sys
+from typer.testing import CliRunner
+from frown.cli import app
+shown = CliRunner().invoke(app, ["verify", {str(query)!r}, "--network", {str(net)!r}])
+assert shown.stdout == "unsat\\n", shown.output
+heavy = {{"sympy", "scipy", "torch._decomp", "torch._dynamo"}} & sys.modules.keys()
+assert not heavy, heavy
+import torch
+assert "Normal" not in vars(torch.distributions)
+assert float(torch.distributions.Normal(0.0, 1.0).log_prob(torch.zeros(()))) < 0
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

@@ -148,9 +148,17 @@ def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tens
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that numpy's rules give tensors of these shapes together.
 
-    Raises Unsupported where that has more than MOST_ENTRIES.
+    Raises ValueError where they do not fit, and Unsupported beyond MOST_ENTRIES.
     """
-    shape: Shape = tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    # Not by torch's function of the name, which imports sympy.
+    most = max(map(len, shapes), default=0)
+    axes = zip(*((1,) * (most - len(shape)) + tuple(shape) for shape in shapes), strict=True)
+    shape: Shape = ()
+    for sizes in axes:
+        wide = {n for n in sizes if n != 1}
+        if len(wide) > 1:
+            raise ValueError(f"shapes that do not fit: {', '.join(map(str, map(tuple, shapes)))}")
+        shape += (wide.pop() if wide else 1,)
     require_entries(shape)
     return shape
 

@@ -1,0 +1,64 @@
+"""Imports put off: modules that torch loads and that verifying never uses.
+
+They take a fifth of torch's own import. Each is there under its name, and is executed when one of
+its names is first asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+# Kernels of tensors without numbers, distributions, and the export of programs.
+LATER = ("torch._meta_registrations", "torch.distributions", "torch.export")
+
+
+class _Late(MetaPathFinder, Loader):
+    """A finder of some modules, which it does not execute yet."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        real = PathFinder.find_spec(name, path) if name in LATER else None
+        if real is None or real.loader is None:
+            return None
+        own = ModuleSpec(name, self, origin=real.origin, loader_state=real)
+        own.submodule_search_locations = real.submodule_search_locations
+        return own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        real = module.__spec__.loader_state if module.__spec__ is not None else None
+
+        def first_asked(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            del module.__dict__["__getattr__"]
+            real.loader.exec_module(module)
+            return getattr(module, name)
+
+        module.__dict__["__getattr__"] = first_asked
+
+
+@contextmanager
+def late_imports() -> Iterator[None]:
+    """Import torch without executing what verifying never uses."""
+    finder = _Late()
+    sys.meta_path.insert(0, finder)
+    try:
+        import torch
+
+        # What draws random numbers is set up by one of the modules that would follow.
+        with suppress(ImportError):
+            import torch._prims.rng_prims  # noqa: F401
+        torch.Generator()
+        yield
+    finally:
+        sys.meta_path.remove(finder)
