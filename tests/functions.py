@@ -23,12 +23,14 @@ from frown.graph import Box
 from frown.relax import (
     Abs,
     Arctan,
+    Ceil,
     Clip,
     Cos,
     Elementwise,
     Elu,
     Erf,
     Exp,
+    Floor,
     Gelu,
     GeluTanh,
     HardSwish,
@@ -39,7 +41,9 @@ from frown.relax import (
     PRelu,
     Relaxation,
     Relu,
+    Round,
     Sigmoid,
+    Sign,
     Silu,
     Sin,
     Softplus,
@@ -89,6 +93,10 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "inverse_root": Power(-0.5),
     "sin": Sin(),
     "cos": Cos(),
+    "floor": Floor(),
+    "ceil": Ceil(),
+    "round": Round(),
+    "sign": Sign(),
 }
 
 # Every nonlinearity that the package has.
@@ -145,6 +153,10 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "inverse_root": lambda z: 1 / np.sqrt(z),
     "sin": np.sin,
     "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "sign": np.sign,
 }
 
 

@@ -9,6 +9,7 @@ Proved by calculus, piece by piece (the tests check the signs of f'' with Arb as
   even function. For x > 0, f'' has the sign of (1 + 2 w) / (1 + w)^2 - b x tanh y,
   w = 3 c x^2 / b. The first term does not grow and the second grows without bound, so there is
   one inflection m > 0; f is convex just between -m and m.
+- floor, ceil, round, sign: constant between jumps; of two pieces one may lack the jump's place.
 - sin is concave on [2 k pi, (2 k + 1) pi] and convex on the pieces between; cos likewise.
 
 An inflection that is no float is enclosed by two floats, between which nothing is assumed but
@@ -19,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, nan
+from typing import Any
 
 import numpy as np
 from flint import arb, arb_series, fmpq
@@ -37,6 +39,7 @@ from frown_check.curves import (
 from frown_check.errors import Refused, refuse_if
 
 CONVEX, STRAIGHT, CONCAVE = 1, 0, -1
+STEPS = 256  # jumps on either side of 0 that functions of steps are followed
 WAVES = 64  # half periods on either side of 0 that sine and cosine are followed
 
 
@@ -50,6 +53,8 @@ class Piece:
     bend: int | None
     curve: Curve
     steep: float = 0.0
+    after: float = nan  # an interval that ends here has no point of the piece,
+    before: float = nan  # nor one that starts here
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,10 @@ class Function:
         return ~covered
 
 
-def straight(kind: str, *pieces: tuple[float, float, float | Array, float]) -> Function:
-    """A piecewise linear function: (low, high, slope, offset)."""
-    return Function(kind, tuple(Piece(a, b, STRAIGHT, Straight(s, t)) for a, b, s, t in pieces))
+def straight(kind: str, *pieces: tuple[Any, ...]) -> Function:
+    """A piecewise linear function: (low, high, slope, offset), and after and before."""
+    every = (Piece(a, b, STRAIGHT, Straight(s, t), 0.0, *e) for a, b, s, t, *e in pieces)
+    return Function(kind, (*every,))
 
 
 def leaky(kind: str, slope: float | Array) -> Function:
@@ -142,6 +148,13 @@ def power(exponent: float) -> Function:
         rise = float(((arb(edge).log() * p).exp() / arb(edge)).upper()) * 1.5
         pieces = (Piece(0.0, edge, None, Straight(0.0), rise), *pieces)
     return Function("Power", pieces)
+
+
+def steps(kind: str, place: float, left: float) -> Function:
+    """Steps of height 1 at whole distances from `place`, `left` before it."""
+    after, before = (place if kind == name else nan for name in ("Ceil", "Floor"))
+    ends = ((place + k, place + k + 1, after + k, before + k + 1) for k in range(-STEPS, STEPS))
+    return straight(kind, *((p, q, 0.0, left + q - place, a, b) for p, q, a, b in ends))
 
 
 def wave(kind: str, name: str, shift: int) -> Function:
@@ -225,13 +238,17 @@ def _floats(x: arb) -> tuple[float, float]:
 SIMPLE: dict[str, Callable[[], Function]] = {
     "Abs": lambda: leaky("Abs", -1.0),
     "Atan": lambda: s_shaped("Arctan", "atan"),
+    "Ceil": lambda: steps("Ceil", 0.0, 0.0),
     "Cos": lambda: wave("Cos", "cos", 1),
     "Exp": lambda: convex("Exp", "exp"),
+    "Floor": lambda: steps("Floor", 0.0, -1.0),
     "HardSwish": hard_swish,
     "Log": logarithm,
     "Reciprocal": lambda: power(-1.0),
     "Relu": lambda: leaky("Relu", 0.0),
+    "Round": lambda: steps("Round", 0.5, 0.0),
     "Sigmoid": lambda: s_shaped("Sigmoid", "sigmoid"),
+    "Sign": lambda: straight("Sign", (-inf, 0, 0, -1, nan, 0), (0, 0, 0, 0), (0, inf, 0, 1, 0)),
     "Sin": lambda: wave("Sin", "sin", 0),
     "Softplus": lambda: convex("Softplus", "softplus"),
     "Sqrt": lambda: power(0.5),

@@ -91,7 +91,7 @@ class Elementwise(Frame):
         self.cuts: list[_Cut] = []
         for piece in function.pieces:
             p, q = np.maximum(low[..., 0], piece.low), np.minimum(high[..., 0], piece.high)
-            active = p <= q
+            active = (p <= q) & ~(high[..., 0] <= piece.after) & ~(low[..., 0] >= piece.before)
             if active.any():
                 inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
                 p, q = np.where(active, p, inner), np.where(active, q, inner)

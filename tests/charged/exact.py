@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import product
-from math import isinf
+from math import ceil, floor, isinf
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from frown.graph import affine
 from frown.graph.graph import Graph, Input
-from frown.relax import convex, hump, maximum, piecewise, power, s_shaped
+from frown.relax import convex, hump, maximum, piecewise, power, s_shaped, steps
 from frown.relax import product as products
 
 Exact = np.ndarray[Any, np.dtype[Any]]  # of fmpq or arb
@@ -133,6 +134,12 @@ def function(op: Any, z: Any) -> Any:
         case piecewise.Clip():
             low = z if isinf(op.lo) else max(z, kind(rational(op.lo)))
             return low if isinf(op.hi) else min(low, kind(rational(op.hi)))
+        case steps.Floor() | steps.Ceil() | steps.Round() | steps.Sign():
+            at = z.fmpq() if isinstance(z, arb) else z
+            place = Fraction(int(at.p), int(at.q))
+            known = {steps.Floor: floor, steps.Ceil: ceil, steps.Round: round}
+            whole = known[type(op)](place) if type(op) in known else (place > 0) - (place < 0)
+            return kind(whole)
         case s_shaped.Sigmoid():
             return 1 / (1 + (-z).exp())
         case s_shaped.Tanh():

@@ -23,6 +23,7 @@ from frown.relax.proven import curves
 from frown.relax.proven.curves import Curve, curve_of
 from frown.relax.proven.lines import prove
 from frown.relax.relaxation import Relaxation
+from frown.relax.steps import Steps
 from frown.relax.wave import Wave
 from functions import ELEMENTWISE
 
@@ -33,7 +34,7 @@ FUNCTIONS: dict[str, Elementwise] = {
 }
 FUNCTIONS |= {"gelu_tanh_of_a_file": FILE, "elu_downwards": Elu(-0.7), "elu_small": Elu(0.3, 1e-30)}
 FUNCTIONS["prelu"] = PRelu(torch.tensor(0.25, dtype=torch.float64))
-SMOOTH = {name: op for name, op in FUNCTIONS.items() if not isinstance(op, PiecewiseLinear)}
+SMOOTH = {name: op for name, op in FUNCTIONS.items() if not isinstance(op, PiecewiseLinear | Steps)}
 COUNT = 160
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 6.0, 3.0, 5e-324, -5e-324, 2.0**-1030, 1e-300, 1e-20, -1e-20)
 NUMBERS += (2.0**-1022, 1e300, -1e300, 1e15, -1e15, 745.0, -745.0, 720.0, 39.99999, -40.0, 40.0)

@@ -63,6 +63,10 @@ FUNCTIONS: dict[str, tuple[Callable[[], f.Function], Callable[[arb], arb]]] = {
     "inverse root": (lambda: f.power(-0.5), lambda x: x.rsqrt()),
     "sin": (f.SIMPLE["Sin"], lambda x: x.sin()),
     "cos": (f.SIMPLE["Cos"], lambda x: x.cos()),
+    "whole below": (f.SIMPLE["Floor"], lambda x: x.floor()),
+    "whole above": (f.SIMPLE["Ceil"], lambda x: x.ceil()),
+    "nearest whole": (f.SIMPLE["Round"], lambda x: arb(round(x.fmpq()))),
+    "sign": (f.SIMPLE["Sign"], lambda x: x.sgn()),
 }
 POSITIVE = {"log", "root", "three halves", "inverse root"}
 OFF_ZERO = {"reciprocal", "inverse square"}

@@ -177,7 +177,7 @@ def opsets_of(op: str) -> list[int]:
 
 
 @draws("Abs", "Atan", "Cos", "Erf", "Exp", "HardSwish", "Identity", "Log", "Neg", "Reciprocal")
-@draws("Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Tanh")
+@draws("Ceil", "Floor", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Tanh")
 def plain(r: Dice) -> Drawn:
     return Drawn(r, r.shape())
 

@@ -16,9 +16,13 @@ from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import LeastArea, Slopes, relax
 from frown.relax.s_shaped import SShaped
+from frown.relax.steps import Steps
 from functions import ELEMENTWISE
 
 every_function = pytest.mark.parametrize("name", ELEMENTWISE)
+# Lines of steps touch them in the limit alone: `test_lines_of_steps_are_the_tightest`.
+CONTINUOUS = [name for name, op in ELEMENTWISE.items() if not isinstance(op, Steps)]
+every_continuous_function = pytest.mark.parametrize("name", CONTINUOUS)
 every_dtype = pytest.mark.parametrize("dtype", functions.DTYPES)
 
 
@@ -108,7 +112,7 @@ def test_pairs_of_lines_enclose_their_function(name: str, dtype: str, data: st.D
         assert_encloses(name, lines.slopes.upper, lines.upper, box, False)
 
 
-@every_function
+@every_continuous_function
 @every_dtype
 @given(data=st.data())
 def test_every_intercept_is_attained_where_the_line_touches(
@@ -134,7 +138,7 @@ def test_every_intercept_is_attained_where_the_line_touches(
         assert_none(miss > allowed, name, box, slope, line.touch, miss)
 
 
-@every_function
+@every_continuous_function
 @given(data=st.data())
 def test_a_larger_intercept_below_or_smaller_above_is_never_valid(
     name: str, data: st.DataObject
@@ -191,7 +195,7 @@ def steepest(
     return slope.max(1)
 
 
-@every_function
+@every_continuous_function
 @given(data=st.data())
 def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataObject) -> None:
     """Below: inf over p of the chord from l to p, sup over p of the chord from p to u."""
@@ -212,7 +216,7 @@ def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataO
         assert_none(miss > near, name, box, mine, truth)
 
 
-@every_function
+@every_continuous_function
 @given(data=st.data())
 def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.DataObject) -> None:
     """Another valid line that is nowhere looser must be the same line."""
@@ -235,7 +239,7 @@ def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.D
         assert_none(dominated, name, box, slope, rival)
 
 
-@every_function
+@every_continuous_function
 @given(data=st.data())
 def test_crowns_rule_encloses_the_least_area(name: str, data: st.DataObject) -> None:
     """Area under a line is its height at the middle: no sampled slope is better."""
@@ -420,6 +424,8 @@ def test_the_table_and_its_references_agree() -> None:
         smooth = torch.ones_like(z, dtype=torch.bool)
         for kink in op.kinks():
             smooth &= (z - kink).abs() > 0.01
+        if isinstance(op, Steps):
+            smooth &= (2 * z - (2 * z).round()).abs() > 0.01
         slope = (
             functions.REFERENCE[name](z.numpy() + h) - functions.REFERENCE[name](z.numpy() - h)
         ) / (2 * h)
@@ -434,3 +440,34 @@ def test_lines_over_boxes_without_numbers_have_none() -> None:
     assert torch.isnan(here.lines.lower).tolist() == [[True, False]]
     place, below = torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool)
     assert torch.isnan(op.within(place, below, here).intercept).tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("name", [n for n, op in ELEMENTWISE.items() if isinstance(op, Steps)])
+@given(data=st.data())
+def test_lines_of_steps_are_the_tightest(name: str, data: st.DataObject) -> None:
+    """Every intercept is the least or greatest f(z) - s z of ends and limits at jumps."""
+    quarters = st.integers(-20, 20).map(lambda k: k / 4)
+    low = data.draw(quarters | st.floats(-5, 5))
+    high = max(low, data.draw(quarters | st.floats(-5, 5)))
+    slope = data.draw(st.sampled_from([0.0, 0.5, 1.0, -1.0, 3.0]) | st.floats(-4, 4))
+    op, f = ELEMENTWISE[name], functions.REFERENCE[name]
+    box = Box(*(torch.tensor([z], dtype=torch.float64) for z in (low, high)))
+    halves = [k / 2 for k in range(-11, 12) if low <= k / 2 <= high]
+    near = [(z, float(f(np.array(z)))) for z in (low, high, *halves)]
+    # The function is constant up to a jump, wherever near it one looks.
+    near += [(z, float(f(np.array(z - 0.01)))) for z in halves if low < z]
+    near += [(z, float(f(np.array(z + 0.01)))) for z in halves if z < high]
+    gaps = [y - slope * z for z, y in near]
+    for below, wanted in ((True, min(gaps)), (False, max(gaps))):
+        given_ = torch.tensor([slope], dtype=torch.float64)
+        line = op.line(given_, side_mask(box, below), op.anchors(box))
+        assert float(line.intercept[0]) == pytest.approx(wanted, abs=1e-12)
+        assert (float(line.intercept[0]) <= wanted) == below or line.intercept[0] == wanted
+    assert bool(op.stable(box)[0]) == (len({y for _, y in near}) == 1)
+
+
+def test_the_gradient_of_signs_points_downhill() -> None:
+    """Descents go on behind signs, whose derivative is 0."""
+    z = torch.tensor([-2.0, 0.5], requires_grad=True)
+    (slope,) = torch.autograd.grad(ELEMENTWISE["sign"].apply(z).sum(), z)
+    assert (slope > 0).all()

@@ -35,7 +35,9 @@ class _Late(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        real = module.__spec__.loader_state if module.__spec__ is not None else None
+        spec = module.__spec__
+        assert spec is not None
+        real: Any = spec.loader_state
 
         def first_asked(name: str) -> Any:
             if name.startswith("__"):
@@ -57,7 +59,7 @@ def late_imports() -> Iterator[None]:
 
         # What draws random numbers is set up by one of the modules that would follow.
         with suppress(ImportError):
-            import torch._prims.rng_prims  # noqa: F401
+            import torch._prims.rng_prims
         torch.Generator()
         yield
     finally:

@@ -23,4 +23,5 @@ from frown.relax.relaxation import (
     above_of,
 )
 from frown.relax.s_shaped import Arctan, Erf, Sigmoid, SShaped, Tanh
+from frown.relax.steps import Ceil, Floor, Round, Sign, Steps
 from frown.relax.wave import Cos, Sin, Wave

@@ -1,8 +1,8 @@
 """Intercepts and images with proof: the extremes of f(z) - s z over a box, bounded from outside.
 
-Piecewise linear functions, maxima and products have theirs at corners, so `Relaxation.line` leaves
-only rounding to cover. For smooth functions, piece by piece: where f bends up, f(z) - s z lies
-above its tangent at any point; where it bends down, it is least at an end.
+Piecewise linear functions, those of steps, maxima and products have theirs at corners, so
+`Relaxation.line` leaves only rounding to cover. For smooth functions, piece by piece: where f bends
+up, f(z) - s z lies above its tangent at any point; where it bends down, it is least at an end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from frown.relax import (
     PiecewiseLinear,
     Product,
     Relaxation,
+    Steps,
     Wave,
 )
 from frown.relax.proven.curves import curve_of
@@ -46,7 +47,7 @@ class Proven(Protocol):
 
 def prove(op: Relaxation, box: Box) -> Proven | None:
     """The proven form of an operator over a box, or None where there is none."""
-    if isinstance(op, PiecewiseLinear | Max | Product):
+    if isinstance(op, PiecewiseLinear | Steps | Max | Product):
         return _Cornered(op, op.anchors(box))
     if isinstance(op, LogSumExp):
         return ProvenLogSumExp(op, box)
@@ -88,7 +89,7 @@ class _Cornered:
             return reach.prod(-1) + (slope.abs() * reach).sum(-1)
         if isinstance(self.op, Max):
             return (reach.amax(-1) + (slope.abs() * reach).sum(-1)) * reach.shape[-1]
-        assert isinstance(self.op, PiecewiseLinear)
+        assert isinstance(self.op, PiecewiseLinear | Steps)
         value = self.op.apply(self.anchors.box.lower).abs()
         return value.maximum(self.op.apply(self.anchors.box.upper).abs()) + slope.abs() * reach
 
