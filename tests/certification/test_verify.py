@@ -105,37 +105,57 @@ def test_boxes_of_their_own_are_answered_together(net: Path) -> None:
     assert (verdict.answer, verdict.proved) == ("unsat", 2)
 
 
-def test_a_box_between_two_floats_has_no_witness_in_them(net: Path) -> None:
-    """No number of single precision lies strictly between 1 and the next one, so that the only
-    inputs of the box cannot be shown; over the real numbers the query is satisfied."""
+def test_where_floats_have_no_number_between_bounds_a_witness_has_one(net: Path) -> None:
+    """No number of single precision lies strictly between 1 and the next one: the network is given
+    the nearest, and what is said to satisfy the query lies in the box."""
     inside = f"{HEAD}(assert (and (>= X_0 1.00000001) (<= X_0 1.00000002)))"
-    rest = "(assert (and (>= X_1 0) (<= X_1 0) (>= X_2 0) (<= X_2 0)))(assert (>= Y_0 -1e6))"
-    verdict = frown.verify(net, parse_vnnlib(inside + rest), machine=frown.Machine(seconds=5))
-    assert verdict.answer == "unknown"
+    rest = "(assert (and (>= X_1 0) (<= X_1 0) (>= X_2 0) (<= X_2 0)))"
+    machine = frown.Machine(seconds=5)
+    verdict = frown.verify(
+        net, parse_vnnlib(f"{inside}{rest}(assert (>= Y_0 -1e6))"), machine=machine
+    )
+    assert verdict.answer == "sat" and verdict.witness is not None
+    assert verdict.witness.x[0] == 1 and 1.00000001 <= verdict.witness.stated[0] <= 1.00000002
+    assert "1 inputs have no number of type float32" in verdict.remarks[0]
+    never = frown.verify(net, parse_vnnlib(f"{inside}{rest}(assert (>= Y_0 1e6))"), machine=machine)
+    assert never.answer == "unsat"
 
 
-@pytest.mark.parametrize(("digits", "answer"), [("0.7098039388656616", "sat"), ("0.1", "unknown")])
-def test_inputs_fixed_at_the_digits_of_a_double_are_that_double(
-    net: Path, digits: str, answer: str
-) -> None:
+def test_what_is_given_in_place_of_an_input_does_not_decide_alone(tmp_path: Path) -> None:
+    """1e9 (x - b) with b just below 0.1 is 5.96 at 0.1, and 7.45 at the number of single precision
+    next to it."""
+    near = np.nextafter(np.float32(0.1), np.float32(0))
+    nodes = [node("Sub", "x b", "d"), node("MatMul", "d w", "y")]
+    constants = {"b": np.array([near]), "w": np.array([[1e9]], np.float32)}
+    steep = saved(model(nodes, [1, 1], constants), tmp_path)
+    session = onnxruntime.InferenceSession(steep)
+    assert session.run(None, {"x": np.full((1, 1), 0.1, np.float32)})[0][0, 0] > 7
+    head = "(declare-const X_0 Real)(declare-const Y_0 Real)"
+    fixed = "(assert (and (>= X_0 0.1) (<= X_0 0.1)))"
+    for least in (5, 7):
+        query = parse_vnnlib(f"{head}{fixed}(assert (>= Y_0 {least}))")
+        assert (frown.verify(steep, query).answer == "sat") == (least == 5)
+
+
+@pytest.mark.parametrize("digits", ["0.7098039388656616", "0.1"])
+def test_inputs_fixed_at_the_digits_of_a_double_are_that_double(net: Path, digits: str) -> None:
     """The first is what a number of single precision is written as, but not exactly that number;
     the double that 0.1 is written for is none of single precision."""
     number = np.float32(float(digits))
     assert Fraction(float(number)) != Fraction(digits)
-    assert (float(number) == float(digits)) == (answer == "sat")
     sides = f"(>= X_0 {digits}) (<= X_0 {digits}) (>= X_1 0) (<= X_1 1) (>= X_2 0) (<= X_2 1)"
     query = parse_vnnlib(f"{HEAD}(assert (and {sides}))(assert (>= Y_0 -1e6))")
     verdict = frown.verify(net, query, machine=frown.Machine(seconds=5))
-    assert verdict.answer == answer
+    assert verdict.answer == "sat"
     (one,) = query.disjuncts
     low, high = one.around(np.float64)
     assert Fraction(low[0]) <= Fraction(digits) <= Fraction(high[0])
     assert low[0] <= float(digits) <= high[0]
-    if verdict.witness is not None:
-        assert verdict.witness.x[0] == number
-        exact = [Fraction(float(v)) for v in verdict.witness.x]
-        assert not one.contains(exact) and one.contains(one.reading(exact))
-        assert one.reading(exact)[1:] == exact[1:]
+    assert verdict.witness is not None
+    assert verdict.witness.x[0] == number and verdict.witness.stated[0] == float(digits)
+    exact = [Fraction(float(v)) for v in verdict.witness.x]
+    read = one.reading(exact, np.float32)
+    assert not one.contains(exact) and one.contains(read) and read[1:] == exact[1:]
 
 
 def test_a_query_of_no_inputs_is_unsatisfiable_and_of_others_refused(net: Path) -> None:

@@ -143,10 +143,16 @@ def test_boxes_are_rounded_out_and_witnesses_in_by_less_than_a_step(
     if such and Fraction(repr(double)) == exact:
         # Fixed at the shortest digits of such a number.
         assert first[0] == last[0] == double and low[0] <= double <= high[0]
-        assert one.contains(one.reading([Fraction(double), Fraction(0)]))
+        assert one.contains(one.reading([Fraction(double), Fraction(0)], dtype))
+    elif np.isinf(first[0]):  # beyond all numbers of the type
+        assert first[0] > last[0]
     else:
-        assert np.isinf(first[0]) or Fraction(float(first[0])) >= exact >= Fraction(float(last[0]))
-        assert (first[0] == last[0]) == (Fraction(float(last[0])) == exact)
+        # The nearest number stands for it where it is none of the type.
+        near = Fraction(float(first[0]))
+        assert first[0] == last[0] == dtype(double)
+        assert one.contains(one.reading([near, Fraction(0)], dtype))
+        other = Fraction(float(np.nextafter(first[0], dtype(np.inf))))
+        assert not one.contains(one.reading([other, Fraction(0)], dtype))
     assert one.contains([exact, Fraction(float(last[1]))])
 
 

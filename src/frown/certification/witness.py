@@ -2,7 +2,10 @@
 
 A witness is an input in the network's own element type. It counts when it lies in the box that was
 asked, exactly, and the outputs of the original model there satisfy the constraints, exactly.
-Inputs that are fixed at the digits of a double are that double.
+Inputs that are fixed at the digits of a double are that double. Where the element type has no
+number between an input's bounds, the witness has the bounds' own: the model is given the nearest,
+and the graph, whose answer must satisfy the constraints as well, the witness's own in double
+precision.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -31,6 +35,7 @@ class Witness:
     x: NDArray[np.floating]  # (*input shape), in the network's element type
     y: NDArray[np.floating]  # (outputs,)
     disjunct: int  # the first of the query's that it satisfies
+    stated: Array  # (*input shape), x with doubles of the box where the element type has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +142,35 @@ class Posed:
             if not np.isfinite(y).all():
                 continue
             given, answered = _exact(x), _exact(y)
-            for k, one in enumerate(self.query.disjuncts):
-                if one.satisfied(one.reading(given), answered):
-                    return Witness(x, y.astype(self.element), k)
+            for k in self._around(x):
+                one = self.query.disjuncts[k]
+                read = one.reading(given, self.element)
+                if not one.satisfied(read, answered):
+                    continue
+                stated = np.array([float(v) for v in read]).reshape(x.shape)
+                if (stated == x).all() or one.satisfied(read, self._computed(stated)):
+                    return Witness(x, y.astype(self.element), k, stated)
         return None
+
+    def _computed(self, x: Array) -> list[Fraction]:
+        """The graph's answer in double precision, where the original is given other numbers."""
+        graph = self.model.graph.to(torch.float64)
+        return _exact(graph.apply(torch.from_numpy(x)[None])[0].numpy())
+
+    @cached_property
+    def _boxes(self) -> tuple[Array, Array]:
+        """(disjuncts, inputs) the boxes, rounded to doubles."""
+        low = [[float(v) for v in one.lower] for one in self.query.disjuncts]
+        high = [[float(v) for v in one.upper] for one in self.query.disjuncts]
+        return np.array(low), np.array(high)
+
+    def _around(self, x: NDArray[np.floating]) -> list[int]:
+        """The disjuncts whose boxes a point is in, or as near to as rounding takes it."""
+        low, high = self._boxes
+        point = x.astype(np.float64).ravel()
+        room = np.finfo(self.element).eps * np.abs(point) + np.finfo(self.element).tiny
+        near = (low - room <= point) & (point <= high + room)
+        return np.flatnonzero(near.all(1)).tolist()
 
 
 def _require_fit(model: Model, declared: Declared, real: bool) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, product
-from math import inf, lcm, prod
+from math import inf, isfinite, lcm, nan, prod
 from pathlib import Path
 from typing import TypeGuard
 
@@ -137,11 +137,12 @@ class Disjunct:
         return low, high
 
     def within(self, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """The largest box of such numbers in this one, where witnesses lie; empty (a lower end
-        above its upper one) where no such number lies between two bounds.
+        """The largest box of such numbers in this one, where witnesses lie.
 
-        An input that is fixed may be written as the shortest digits of a double that the type has,
-        which stand for another number by a hair: then it is that double (`reading`).
+        Where the type has no number between two bounds, its nearest stands for what lies there
+        (`reading`): a network cannot be given anything nearer. So do inputs that are fixed at the
+        shortest digits of a double that the type has. Sides without an end may be empty (a lower
+        end above its upper one).
         """
         low = np.array([_rounded(v, dtype, inf) for v in self.lower], dtype)
         high = np.array([_rounded(v, dtype, -inf) for v in self.upper], dtype)
@@ -157,16 +158,34 @@ class Disjunct:
             with np.errstate(over="ignore"):
                 if float(dtype(written)) == written:
                     low[i] = high[i] = written
+        for i in np.flatnonzero(low > high).tolist():
+            if i not in self.above and i not in self.below:
+                near = self._instead(i, dtype)
+                low[i], high[i] = (near, near) if isfinite(near) else (low[i], high[i])
         return low, high
 
-    def reading(self, x: Sequence[Fraction]) -> list[Fraction]:
-        """An input as the query has it: fixed ones that are the doubles they are written as have
-        the query's own numbers."""
+    def reading(self, x: Sequence[Fraction], dtype: type[np.floating]) -> list[Fraction]:
+        """An input of a type as the query has it: numbers that stand for others (`within`) are
+        those."""
         found = list(x)
         for i in self._fixed():
             if found[i] == Fraction(float(self.lower[i])):
                 found[i] = self.lower[i]
+        for i, (low, v, high) in enumerate(zip(self.lower, found, self.upper, strict=True)):
+            if low <= v <= high or i in self.above or i in self.below:
+                continue
+            if v == self._instead(i, dtype):
+                found[i] = min(max(v, low), high)
         return found
+
+    def _instead(self, i: int, dtype: type[np.floating]) -> float:
+        """The number of a type that is nearest to the middle of a side, if it has none between the
+        bounds; otherwise NaN."""
+        if _rounded(self.lower[i], dtype, inf) <= self.upper[i]:
+            return nan
+        with np.errstate(over="ignore"):
+            near = float(dtype(float((self.lower[i] + self.upper[i]) / 2)))
+        return near if isfinite(near) else nan
 
     def _fixed(self) -> Iterator[int]:
         """The inputs with one value, written as the shortest digits of a double."""
