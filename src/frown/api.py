@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,10 @@ from frown.bounds.work import (
     pool_of,
 )
 from frown.certification.attack import PGD
+from frown.certification.certificate import check_certifiable, query_proof
 from frown.certification.falsify import Falsifier
+from frown.certification.folder import reported as written_as
+from frown.certification.folder import require_writable, write_whole
 from frown.certification.inspect import Bounded, bounded
 from frown.certification.procedure import Procedure, plan_for
 from frown.certification.prove import Estimate, Rigorous, proof_of
@@ -202,6 +207,8 @@ def verify(
     query: VnnLib | str | Path,
     *,
     real: bool = False,
+    certificate: str | Path | None = None,
+    level: str = "rigorous",
     method: str | Method | None = None,
     machine: Machine = Machine(),  # noqa: B008  (a frozen value)
     watch: Watch | None = None,
@@ -212,6 +219,8 @@ def verify(
         model: as `load` gives it, or the path of an ONNX file.
         query: as `frown.problem.vnnlib` reads it, or the path of a VNN-LIB file.
         real: read floating point types that a query of VNN-LIB 2 declares as real numbers.
+        certificate: a file for the proof of `unsat`, which `frown check --query` verifies.
+        level: "rigorous", or "checked": the independent checker must accept the proof, too.
         method: what refutes it; None: the strongest whose proofs can be replayed, by cases where
             the network allows it.
         machine: device, precision, memory and a time limit (`seconds`).
@@ -221,14 +230,28 @@ def verify(
     `unsat` is always rigorous; a witness is inside the box exactly, and the original model's.
 
     Raises InvalidInput for a query that is none, does not fit the model or is beyond the theory of
-    boxes and linear constraints.
+    boxes and linear constraints, OutputError where the certificate cannot be written.
     """
+    if level not in ("rigorous", "checked"):
+        raise InvalidInput(f"level must be rigorous or checked, not {level!r}")
     clock = machine.clock(now())
     model = _as_it_is(model)
     asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
     with fitting_threads(model.graph.parameters()):
         posed = Posed.of(model, asked, real)
-        return _Verification(posed, method, machine, watch or Watch(), clock).verdict()
+        check = level == "checked"
+        if certificate is not None or check:
+            check_certifiable(model)
+        if certificate is not None:
+            with written_as("write", Path(certificate)):
+                require_writable(Path(certificate).absolute().parent)
+        told = watch or Watch()
+        kept = dict[int, bytes]() if certificate is not None or check else None
+        verdict = _Verification(posed, method, machine, told, clock, kept, check).verdict()
+        if certificate is not None and verdict.answer == "unsat":
+            with written_as("write", Path(certificate)):
+                write_whole(Path(certificate), verdict.certificate)
+        return verdict
 
 
 @dataclass(frozen=True)
@@ -380,7 +403,13 @@ class _Verification:
         machine: Machine,
         watch: Watch,
         clock: Clock,
+        kept: dict[int, bytes] | None = None,
+        check: bool = False,
     ) -> None:
+        self.kept, self.check = (
+            kept,
+            check,
+        )  # certificates by disjunct, and whether they are checked
         # Attacks go on beside proofs, in this process.
         machine = replace(machine, workers=machine.workers or 1, cluster=None)
         self.machine, self.watch, self.clock = machine, watch, clock
@@ -408,7 +437,7 @@ class _Verification:
         except OutOfTime:
             pass
         if self.proved == len(self.posed.query.disjuncts):
-            return self._said("unsat")
+            return self._refuted()
         return self._said("timed-out" if self.clock.expired() else "unknown")
 
     def _sat(self, witness: Witness) -> Verdict:
@@ -422,7 +451,30 @@ class _Verification:
 
     def _said(self, answer: str, witness: Witness | None = None) -> Verdict:
         count, took = len(self.posed.query.disjuncts), now() - self.began
-        return Verdict(answer, witness, count, self.proved, tuple(self.remarks), took)
+        return Verdict(
+            answer, witness, count, self.proved, remarks=tuple(self.remarks), seconds=took
+        )
+
+    def _refuted(self) -> Verdict:
+        """`unsat`, with its proof where one is asked for; not where the checker refuses it."""
+        if self.kept is None:
+            return self._said("unsat")
+        proof = query_proof([part for _, part in sorted(self.kept.items())])
+        if not self.check:
+            return replace(self._said("unsat"), certificate=proof)
+        import frown_check
+
+        assert self.model.path is not None
+        text, tick = self.posed.query.text.encode(), lambda _: self.clock.check()
+        try:
+            found = frown_check.check_query(proof, self.model.path, text, tick)
+        except OutOfTime:
+            self.remarks.append("the time limit came before the proof of unsat was checked")
+            return self._said("timed-out")
+        if not found.accepted:
+            self.remarks.append(f"the checker refused the proof of unsat: {found.reason}")
+            return self._said("unknown")
+        return replace(self._said("unsat"), certificate=proof, level="checked")
 
     def _strongest(self) -> Method:
         branch = Branch(seconds=min(1e9, self.clock.left()))
@@ -441,16 +493,25 @@ class _Verification:
         """Refute the disjuncts of a group."""
         box = Box(group.lower, group.upper)
         question = Question.of(self.model, box, group.condition, None)
-        beside = _Beside(self, group, replace(attack, seed=1).rounds(clock))
-        run = question.outcomes(self.method, Rigorous(), None, self.machine, beside, clock)
-        each(run, beside.take)
+        with TemporaryDirectory() if self.kept is not None else nullcontext() as folder:
+            rounds = replace(attack, seed=1).rounds(clock)
+            beside = _Beside(self, group, rounds, None if folder is None else Path(folder))
+            proof = Rigorous(certificates=folder)
+            run = question.outcomes(self.method, proof, None, self.machine, beside, clock)
+            each(run, beside.take)
 
 
 class _Beside(Watch):
     """Attacks between the steps of a proof, in a part of its time."""
 
-    def __init__(self, of: _Verification, group: Group, rounds: Iterator[Witness | None]) -> None:
-        self.of, self.group, self.rounds = of, group, rounds
+    def __init__(
+        self,
+        of: _Verification,
+        group: Group,
+        rounds: Iterator[Witness | None],
+        folder: Path | None,  # of certificates
+    ) -> None:
+        self.of, self.group, self.rounds, self.folder = of, group, rounds, folder
         self.began, self.spent = now(), 0.0
 
     def progress(self, progress: Progress) -> None:
@@ -472,9 +533,19 @@ class _Beside(Watch):
                 if found is not None:
                     raise _Witnessed(found)
             if row.status in ("certified", "robust") and row.level == "rigorous":
-                self.of.proved += 1
+                self.of.proved += self._kept(row)
             elif row.remark and row.remark not in self.of.remarks:
                 self.of.remarks.append(row.remark)
+
+    def _kept(self, row: Row) -> bool:
+        """Keep a row's certificate, if any is to be kept; False: it has none."""
+        if self.folder is None or self.of.kept is None:
+            return True
+        if not row.certificate:
+            return False
+        file = self.folder / row.certificate
+        self.of.kept[int(self.group.index[row.index])] = file.read_bytes()
+        return True
 
 
 def _execution(method: Method, proof: Rigorous | Estimate) -> str | None:

@@ -272,6 +272,10 @@ def check(
         typer.Option(metavar="FILE", help="The inputs: name each one's row, or end with 1."),
     ] = None,
     divide: Annotated[float, typer.Option(help="Divide the inputs first, as in certify.")] = 1.0,
+    query: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The VNN-LIB file whose proof, by verify, they are."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check certificates with a program of its own, which shares no code with the prover."""
@@ -280,7 +284,7 @@ def check(
         from frown_check.errors import Refused
 
         try:
-            accepted = check_all(certificates, model, json, data, divide)
+            accepted = check_all(certificates, model, json, data, divide, query)
         except Refused as reason:
             raise InvalidInput(str(reason)) from None
         if not accepted:
@@ -326,6 +330,13 @@ def verify(
         Path | None,
         typer.Option(metavar="DIR", help="Write a witness there, as ONNX tensors."),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the proof of unsat, for frown check --query."),
+    ] = None,
+    level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="checked: the checker accepts the proof, too.")
+    ] = "rigorous",
     real: Annotated[
         bool, typer.Option("--real", help="Read float32 and the like, in VNN-LIB 2, as real.")
     ] = False,
@@ -345,6 +356,8 @@ def verify(
 
             if query is not None or network or serialise_assignments is not None:
                 raise InvalidInput("--instances names queries and networks: give no others")
+            if certificate is not None:
+                raise InvalidInput("--certificate is for one query")
             run_instances(instances, results, timeout, typer.echo, real)
             return
         if query is None:
@@ -361,6 +374,8 @@ def verify(
             timeout=timeout,
             assignments=serialise_assignments,
             real=real,
+            certificate=certificate,
+            level=level,
             began=began,
         )
         verify_files(files, typer.echo, lambda note: typer.echo(note, err=True))

@@ -8,6 +8,7 @@ in docs/checker.md. Modules import only what stands before them:
     container                                                                 the certificate's file
     model                                                                     the ONNX file
     deviations, tree, replay, checker                                         the verdict
+    query, cover                                                              that on a query
     data, shown                                                               what is printed
 
 `model` alone knows ONNX, and `checker` alone calls it. It returns a `Network`: nodes of five kinds
@@ -19,5 +20,6 @@ order and sites are compared with the certificate, numbers that are not finite p
 from __future__ import annotations
 
 from frown_check.checker import Claim, Verdict, check
+from frown_check.cover import QueryVerdict, check_query
 
-__all__ = ["Claim", "Verdict", "check"]
+__all__ = ["Claim", "QueryVerdict", "Verdict", "check", "check_query"]

@@ -1,4 +1,5 @@
-"""`python -m frown_check CERT... --model model.onnx`: exit code 0 if all are accepted, else 1."""
+"""`python -m frown_check CERT... --model model.onnx [--query query.vnnlib]`: exit code 0 if all are
+accepted, else 1."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 import frown_check.shown as shown
 from frown_check.bundle import is_bundle, opened
 from frown_check.checker import check
+from frown_check.cover import check_query
 from frown_check.data import read_data
 from frown_check.errors import Refused
 from frown_check.shown import mismatch, plain
@@ -48,14 +50,33 @@ def run(
     return accepted == count and not others
 
 
+def run_queries(proofs: Sequence[Path], model: Path, query: Path, as_json: bool = False) -> bool:
+    """Print a verdict for each proof that no input satisfies a query; whether all were accepted."""
+    accepted = True
+    for path in proofs:
+        start, progress = time.monotonic(), _Progress(str(path))
+        verdict = check_query(path, model, query, progress)
+        progress.clear()
+        show = shown.query_json if as_json else shown.query_text
+        print(show(path, query, verdict, time.monotonic() - start), flush=True)
+        accepted &= verdict.accepted
+    return accepted
+
+
 def check_all(
     certificates: Sequence[Path],
     model: Path | None,
     as_json: bool = False,
     data: Path | None = None,
     divide: float = 1.0,
+    query: Path | None = None,
 ) -> bool:
-    """Run a bundle, or certificates with a model; Refused where it is neither."""
+    """Run a bundle, or certificates with a model, or proofs of a query with both; Refused where it
+    is neither."""
+    if query is not None:
+        if model is None or data is not None:
+            raise Refused("proofs of a query are checked with --model, and without --data")
+        return run_queries(certificates, model, query, as_json)
     bundles = [path for path in certificates if model is None and is_bundle(path)]
     if bundles and len(certificates) == 1 and data is None:
         return run_bundle(bundles[0], as_json)
@@ -107,13 +128,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "certificates", nargs="+", type=Path, metavar="CERT", help="or a folder, or one bundle"
     )
     parser.add_argument("--model", type=Path, help="the ONNX file; a bundle has its own")
+    parser.add_argument("--query", type=Path, help="the VNN-LIB file whose proof they are")
     parser.add_argument("--data", type=Path, help="the inputs they are about: .npz, .npy or .csv")
     parser.add_argument("--divide", type=float, default=1.0, help="as for frown certify")
     parser.add_argument("--json", action="store_true", help="one JSON object per certificate")
     options = parser.parse_args(arguments)
     try:
         found = check_all(
-            options.certificates, options.model, options.json, options.data, options.divide
+            options.certificates,
+            options.model,
+            options.json,
+            options.data,
+            options.divide,
+            options.query,
         )
         return 0 if found else 1
     except Refused as reason:

@@ -13,6 +13,7 @@ from frown_check.balls import Array, Index, require_ieee
 from frown_check.container import MOST_PAYLOAD, Certificate, read
 from frown_check.errors import Refused
 from frown_check.files import content
+from frown_check.graph import Network
 from frown_check.model import load
 from frown_check.replay import Progress, Replay
 
@@ -22,9 +23,9 @@ BROKEN = "the checker cannot follow it"  # a fault of the checker's own, and no 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """output[label] > output[o] for every o in `others`, or one literal coef . outputs + const > 0
-    of every clause, for every x with lower <= x <= upper and, unless the region is that box
-    alone, for every ball b: ||((x - centre) / scale)_b||_norm <= radius; arrays in the input's
+    """output[label] > output[o] for every o in `others`, or one literal coef . outputs + inputs . x
+    + const > 0 of every clause, for every x with lower <= x <= upper and, unless the region is that
+    box alone, for every ball b: ||((x - centre) / scale)_b||_norm <= radius; arrays in the input's
     shape."""
 
     digest: str
@@ -43,6 +44,7 @@ class Claim:
     coef: Array | None = None  # (literals, outputs)
     const: Array | None = None  # (literals,)
     clause: Index | None = None  # (literals,)
+    inputs: Array | None = None  # (literals, features); None: all 0
 
     @staticmethod
     def of(certificate: Certificate) -> Claim:
@@ -70,7 +72,8 @@ class Claim:
         )
         if literals is None:
             return claim
-        return replace(claim, coef=literals.coef, const=literals.const, clause=literals.clause)
+        claim = replace(claim, coef=literals.coef, const=literals.const, clause=literals.clause)
+        return replace(claim, inputs=literals.inputs)
 
     @property
     def box(self) -> bool:
@@ -110,6 +113,8 @@ class Claim:
         if self.coef is not None and self.const is not None and self.clause is not None:
             given += [self.coef, self.const, self.clause]
             there = (*there, self.coef.shape)
+            if self.inputs is not None:
+                given, there = [*given, self.inputs], (*there, "inputs")
         claim = (self.digest, self.external, self.label, self.others)
         numbers = (float(self.norm).hex(), self.radius.hex())
         digest = hashlib.sha256(repr((claim, numbers, there)).encode())
@@ -140,7 +145,32 @@ def check(
 
     Never raises for what is in the files: whatever is wrong with them is the verdict's reason.
     """
-    claim = None
+    return checked(certificate, Loader(Path(model)), progress, most_payload)[0]
+
+
+class Loader:
+    """A model's network, which certificates of one query share."""
+
+    def __init__(self, model: Path) -> None:
+        self.model = model
+        self.known: tuple[object, Network] | None = None
+
+    def network(self, found: Certificate) -> Network:
+        """The network that a certificate is about, of the digests that it says."""
+        ordered = found.label is not None  # the claim compares outputs, and no more
+        files = (found.digest, found.external)
+        if found.normalisation is not None:
+            return load(self.model, *files, found.normalisation, ordered)
+        if self.known is None or self.known[0] != (files, ordered):
+            self.known = (files, ordered), load(self.model, *files, None, ordered)
+        return self.known[1]
+
+
+def checked(
+    certificate: bytes | str | Path, loader: Loader, progress: Progress, most_payload: int
+) -> tuple[Verdict, Certificate | None]:
+    """The verdict on a certificate, and what it was read as."""
+    claim = found = None
     try:
         require_ieee()
         with np.errstate(all="ignore"):
@@ -148,23 +178,21 @@ def check(
                 certificate = content(Path(certificate), MOST_FILE)
             found = read(certificate, most_payload)
             claim = Claim.of(found)
-            ordered = found.label is not None  # the claim compares outputs, and no more
-            files = (found.digest, found.external)
-            network = load(Path(model), *files, found.normalisation, ordered)
+            network = loader.network(found)
             if network.shape != found.shape:
                 raise Refused(f"the input has shape {network.shape}, not {found.shape}")
             replay = Replay(network, found, progress)
             margins, leaves = replay.margins(), replay.leaves
     except Refused as reason:
-        return Verdict(False, str(reason), claim)
+        return Verdict(False, str(reason), claim), found
     except MemoryError:
-        return Verdict(False, "there is not enough memory to replay it", claim)
+        return Verdict(False, "there is not enough memory to replay it", claim), found
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        return Verdict(False, f"{BROKEN}: {type(error).__name__}: {error}", claim)
+        return Verdict(False, f"{BROKEN}: {type(error).__name__}: {error}", claim), found
     proved = np.isfinite(margins) & (margins > 0)
     worst = float(np.min(margins))
     if proved.all():
-        return Verdict(True, "", claim, worst, leaves)
+        return Verdict(True, "", claim, worst, leaves), found
     first = int(np.argmin(proved))
     what = (
         f"clause {first} is"
@@ -173,4 +201,4 @@ def check(
     )
     bound = f"its lower bound is {margins[first]:.6g}"
     where = f" at every one of {leaves} leaves" if leaves else ""
-    return Verdict(False, f"{what} not proved{where}: {bound}", claim, worst, leaves)
+    return Verdict(False, f"{what} not proved{where}: {bound}", claim, worst, leaves), found

@@ -72,11 +72,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """Every clause has a literal coef . outputs + const > 0."""
+    """Every clause has a literal coef . outputs + inputs . x + const > 0."""
 
     coef: Array  # (literals, outputs)
     const: Array  # (literals,)
     clause: Index  # (literals,) from 0 in rising order
+    inputs: Array | None = None  # (literals, features); None: they are about outputs alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def read(content: bytes, most_payload: int = MOST_PAYLOAD) -> Certificate:
 
 def _parts(content: bytes, most_payload: int) -> tuple[int, dict[str, Any], bytes]:
     refuse_if(not content, "the file is empty")
+    refuse_if(content[:6] == b"FROWNQ", "it proves a query: give the query, too (--query)")
     refuse_if(content[:6] != b"FROWNC", "not a certificate")
     refuse_if(
         content[:8] not in MAGIC, "not a certificate of version 1, 2 or 3, which are read here"
@@ -224,7 +226,7 @@ class _Reader:
         sizes = tuple(_whole(n, 1, MOST_FEATURES, "an axis") for n in _list(shape, "input"))
         features = prod(sizes)
         _whole(features, 1, MOST_FEATURES, "the number of features")
-        label, rivals, literals = self._claim(claim)
+        label, rivals, literals = self._claim(claim, features)
         count = len(rivals) if literals is None else len(literals.const)
         places = tuple(self._site(site) for site in _list(sites, "sites"))
         if len(_list(shared, "shared")) != len(places):
@@ -246,10 +248,13 @@ class _Reader:
             self._trees(more[0] if more else [], places, features, count),
         )
 
-    def _claim(self, claim: Any) -> tuple[int | None, tuple[int, ...], Literals | None]:
+    def _claim(
+        self, claim: Any, features: int
+    ) -> tuple[int | None, tuple[int, ...], Literals | None]:
         """The label and the classes it beats, or literals."""
         if self.version > 1 and type(claim) is dict and "coef" in claim:
-            coef, const, clause = _fields(claim, "coef const clause", "claim")
+            names = "coef const clause" + " inputs" * ("inputs" in claim)
+            coef, const, clause, *inputs = _fields(claim, names, "claim")
             matrix = self.array(coef, ("f8",), "coef")
             refuse_if(matrix.ndim != 2, "coef is not (literals, outputs)")
             count = _whole(len(matrix), 1, MOST_LITERALS, "the number of literals")
@@ -259,7 +264,11 @@ class _Reader:
             steps = np.diff(number)
             if number.shape != (count,) or number[0] or ((steps < 0) | (steps > 1)).any():
                 raise Refused("clause is not one number per literal, from 0 in rising order")
-            return None, (), Literals(values, self._floats(const, count, "const"), number)
+            beside = None
+            if inputs:
+                beside = self._floats(inputs[0], count * features, "inputs")
+                beside = beside.reshape(count, features)
+            return None, (), Literals(values, self._floats(const, count, "const"), number, beside)
         label, others = _fields(claim, "label others", "claim")
         rivals = tuple(_whole(o, 0, 2**31, "a class") for o in _list(others, "others"))
         label = _whole(label, 0, 2**31, "the label")

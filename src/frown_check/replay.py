@@ -146,24 +146,30 @@ class Replay:
             margins = self._cases(tree, root, margins, clause)
         return margins
 
-    def _claimed(self, literal: Index) -> tuple[Array, Array]:
-        """Coefficients of the outputs, and constants, of some literals."""
+    def _claimed(self, literal: Index) -> tuple[Array, Array, Array | None]:
+        """Coefficients of the outputs, constants, and coefficients of the input, of some
+        literals."""
         given = self.certificate
         if given.literals is not None:
-            return given.literals.coef[literal], given.literals.const[literal]
+            beside = given.literals.inputs
+            direct = None if beside is None else beside[literal]
+            return given.literals.coef[literal], given.literals.const[literal], direct
         coef, every = np.zeros((len(literal), len(self.output.index))), np.arange(len(literal))
         coef[:, given.label] = 1.0
         coef[every, np.array(given.others)[literal]] = -1.0
-        return coef, np.zeros(len(literal))
+        return coef, np.zeros(len(literal)), None
 
     def _literals(self, cases: Cases, rows: Rows, chunk: Index) -> Array:
         """Lower bounds of literals, one row in each case or all in one; by the outputs' boxes
         where that is better."""
-        coef, const = self._claimed(rows.neuron[chunk])
+        coef, const, direct = self._claimed(rows.neuron[chunk])
         start, output = self.output.node, self.output
-        bound = self._bound(start, output.send_back(Ball(coef)), rows, chunk, cases, None)
+        bound = self._bound(start, output.send_back(Ball(coef)), rows, chunk, cases, None, direct)
         low, high = (output.read(end) for end in cases.boxes[start])
         plain = total(least_products(Ball(coef), low, high), coef.shape[1])
+        if direct is not None:
+            beside = least_products(Ball(direct), *cases.boxes[0])
+            plain = add(plain, total(beside, direct.shape[1]))
         best = np.fmax(plain.ends()[0], bound)
         return np.where(const == 0, best, down(best + const))
 
@@ -264,9 +270,9 @@ class Replay:
     def _plane(self, cases: Cases, rows: Rows, level: float) -> tuple[Array, Array]:
         """The plane of each case: a row below the literal that is assumed to be at most `level`."""
         case = np.arange(len(cases.empty))
-        coef, const = self._claimed(rows.neuron[case * 0])
+        coef, const, direct = self._claimed(rows.neuron[case * 0])
         start = self.output.send_back(Ball(coef))
-        form, least = self._form(self.output.node, start, rows, case * 0, cases, case)
+        form, least = self._form(self.output.node, start, rows, case * 0, cases, case, direct)
         self.done += len(case)
         return form.mid, down(down(down(least.mid - least.radius) + const) - level)
 
@@ -374,11 +380,19 @@ class Replay:
         return split(np.arange(count), self._size())
 
     def _bound(
-        self, start: int, coef: Ball, rows: Rows, chunk: Index, cases: Cases, case: Index | None
+        self,
+        start: int,
+        coef: Ball,
+        rows: Rows,
+        chunk: Index,
+        cases: Cases,
+        case: Index | None,
+        direct: Array | None = None,
     ) -> Array:
-        """Lower bounds of coef . (vector of node `start`), with the slopes, multipliers and factors
-        of the rows in `chunk`, each in its `case` (None: a case for each row, or one for all)."""
-        form, constant = self._form(start, coef, rows, chunk, cases, case)
+        """Lower bounds of coef . (vector of node `start`) + direct . x, with the slopes,
+        multipliers and factors of the rows in `chunk`, each in its `case` (None: a case for each
+        row, or one for all)."""
+        form, constant = self._form(start, coef, rows, chunk, cases, case, direct)
         if cases.plane is not None and rows.factors is not None:
             c, d = (_of(part, case) for part in cases.plane)
             factor = rows.factors[chunk]
@@ -401,11 +415,20 @@ class Replay:
         return Ball(np.zeros(len(form.mid)), up(loss.reach, 2))
 
     def _form(
-        self, start: int, coef: Ball, rows: Rows, chunk: Index, cases: Cases, case: Index | None
+        self,
+        start: int,
+        coef: Ball,
+        rows: Rows,
+        chunk: Index,
+        cases: Cases,
+        case: Index | None,
+        direct: Array | None = None,
     ) -> tuple[Ball, Ball]:
         """A form of the input, exactly its midpoint, and a constant, whose sum is a lower bound."""
         slots = self._slots(rows)
         pending = {start: coef}
+        if direct is not None:
+            pending[0] = add(pending[0], Ball(direct)) if start == 0 else Ball(direct)
         constant = Ball(np.zeros(len(chunk)))
         for i in reversed(self.order):
             form = pending.pop(i, None)

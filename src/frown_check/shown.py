@@ -15,6 +15,7 @@ import numpy as np
 
 from frown_check.balls import Array, above
 from frown_check.checker import Claim, Verdict
+from frown_check.cover import QueryVerdict
 from frown_check.data import Data
 
 MOST_ROWS = 10  # of the data, named
@@ -69,7 +70,8 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     what = f"class {claim.label} beats {others}"
     if claim.coef is not None:
         what = f"{_counted(claim.clauses, 'clause')} of {_counted(len(claim.coef), 'literal')}"
-        what += " about the outputs hold" + "s" * (claim.clauses == 1)
+        about = "outputs" if claim.inputs is None else "outputs and the input"
+        what += f" about the {about} hold" + "s" * (claim.clauses == 1)
     leaves = "1 leaf" if verdict.leaves == 1 else f"{verdict.leaves} leaves"
     cases = f"{leaves}; " if verdict.leaves else ""
     # Never "accepted" where the certificate is not about what was asked.
@@ -91,6 +93,44 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     if data is not None and not claim.box:
         told["data"] = plain(_row_text(claim, data))
     return "\n".join([*lines, *(f"  {name:9} {line}" for name, line in told.items())])
+
+
+def query_text(path: Path, query: Path, verdict: QueryVerdict, seconds: float) -> str:
+    """The verdict on a query's proof in a line and, if accepted, what it is about below it."""
+    if not verdict.accepted:
+        return f"{name_of(path)}: REFUSED: {plain(verdict.reason)}"
+    leaves = f", {_counted(verdict.leaves, 'leaf').replace('leafs', 'leaves')}"
+    told = {
+        "query": f"{plain(query)}, sha256 {verdict.query}",
+        "cases": f"{verdict.cases}, all refuted by {_counted(verdict.parts, 'part')}"
+        + (leaves if verdict.leaves else ""),
+        "about": "the network over the real numbers",
+    }
+    if any(one not in ("real", "Real") for one in verdict.elements):
+        declared = " and ".join(dict.fromkeys(verdict.elements))
+        told["about"] += f"; the query declares {plain(declared)}, whose rounding is not covered"
+    if verdict.parts:
+        told["model"] = plain(verdict.model)
+    margin = "" if verdict.margin is None else f"margins > {_below(verdict.margin)}; "
+    first = f"{name_of(path)}: accepted: no input satisfies the query; {margin}{seconds:.2f} s"
+    return "\n".join([first, *(f"  {name:9} {line}" for name, line in told.items())])
+
+
+def query_json(path: Path, query: Path, verdict: QueryVerdict, seconds: float) -> str:
+    """The verdict on a query's proof as an object."""
+    found = {
+        "certificate": str(path),
+        "accepted": verdict.accepted,
+        "reason": verdict.reason,
+        "query": {"file": str(query), "sha256": verdict.query, "types": list(verdict.elements)},
+        "model": verdict.model,
+        "parts": verdict.parts,
+        "cases": verdict.cases,
+        "margin": verdict.margin,
+        "leaves": verdict.leaves,
+        "seconds": round(seconds, 3),
+    }
+    return json.dumps(found, allow_nan=False)
 
 
 def _box_text(claim: Claim, found: dict[str, Any]) -> dict[str, str]:
@@ -129,21 +169,26 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _clauses(claim: Claim) -> str:
-    """The claim about the outputs y, written out where it is short."""
+    """The claim about the outputs y (and the input x), written out where it is short."""
     assert claim.coef is not None and claim.const is not None and claim.clause is not None
     clauses: list[list[str]] = [[] for _ in range(claim.clauses)]
     if len(claim.coef) > MOST_LITERALS:
         return f"see --json; sha256 {_literals(claim)[:12]}"
-    for coef, const, clause in zip(claim.coef, claim.const, claim.clause, strict=True):
+    inputs = [None] * len(claim.coef) if claim.inputs is None else claim.inputs
+    rows = zip(claim.coef, inputs, claim.const, claim.clause, strict=True)
+    for coef, beside, const, clause in rows:
         terms = [f"{exact(c)} y[{k}]" for k, c in enumerate(coef) if c]
+        if beside is not None:
+            terms += [f"{exact(c)} x[{k}]" for k, c in enumerate(beside) if c]
         terms += [exact(const)] if const or not terms else []
         clauses[clause].append(" + ".join(terms) + " > 0")
     return "; ".join(" or ".join(literals) for literals in clauses)
 
 
 def _literals(claim: Claim) -> str:
-    """SHA-256 of coef, const and clause as little-endian doubles."""
-    parts = (claim.coef, claim.const, claim.clause)
+    """SHA-256 of coef, const, clause and, if given, inputs as little-endian doubles."""
+    parts = [claim.coef, claim.const, claim.clause]
+    parts += [] if claim.inputs is None else [claim.inputs]
     return hashlib.sha256(b"".join(np.asarray(p, "<f8").tobytes() for p in parts)).hexdigest()
 
 
@@ -155,6 +200,8 @@ def as_json(path: Path, verdict: Verdict, seconds: float, data: Data | None, oth
         about = {"model": claim.digest, "norm": norm, "others": list(claim.others)}
         if claim.coef is not None and claim.const is not None and claim.clause is not None:
             literals = {"coef": claim.coef, "const": claim.const, "clause": claim.clause}
+            if claim.inputs is not None:
+                literals["inputs"] = claim.inputs
             about["literals"] = {name: values.tolist() for name, values in literals.items()}
         if claim.box:
             about["box"] = _box(claim)

@@ -87,7 +87,7 @@ def replay_tree(
         wanted = wanted & (torch.arange(len(wanted)) == tree.clause)
     if tree.anew is not None:
         if isinstance(tree.anew, ByRule):
-            return _replay_leaves(root, sample, tree, tree.anew, property, wanted, doubts, record)
+            return _replay_leaves(root, sample, tree, tree.anew, property, wanted, record)
         return _replay_anew(root, sample, tree, property, wanted, doubts, record)
     if tree.passed is not None and bool((tree.passed >= 0).any()):
         raise InvalidInput("trees whose subtrees have steps of their own are not replayed")
@@ -416,68 +416,28 @@ def _replay_leaves(
     anew: ByRule,
     property: Property,
     wanted: Tensor,
-    doubts: Tensor | None,
     record: bool,
 ) -> Replayed:
-    """Bound the network anew in every leaf, over the root's boxes cut. Leaves that a rule bounds
-    may be cut on: the tree that is returned is the one that was replayed."""
-    if not record:
-        return _replay_ruled(root, sample, tree, anew, property, wanted)
-    tree = _replay_ruled(root, sample, tree, anew, property, wanted).tree
-    plan, clause, leaves = root.plan, property.clause, tree.leaves
-    slots = plan.slots(plan.graph.output)[1]
-    asked = wanted[clause].nonzero().flatten()  # literals
-    least = torch.full((len(leaves), property.clauses), -torch.inf, dtype=torch.float64)
-    passes: dict[int, Pass] = {}
-    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # node, literal, slopes, multipliers
-    every = torch.arange(len(leaves))
-    if doubts is not None and len(doubts):
-        every = torch.cat([every[torch.isin(leaves, doubts)], every[~torch.isin(leaves, doubts)]])
-    size = _together(root, True)
-    for index in (every[k : k + size] for k in range(0, len(every), size)):
-        least[index], steps, rows = _some_anew(
-            root, sample, tree, anew, property, asked, index, record
-        )
-        passes |= steps
-        kept += rows
-        if doubts is not None and bool((~(least[index] > 0) & wanted).any()):
-            break  # nothing is proved here, whatever the others give
-    failing = leaves[(~(least > 0) & wanted).any(1)]
-    bound = least.amin(0)
-    # Cases that are all empty contradict each other, for every region has a point.
-    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-    none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
-    node, literal, slopes, lifts = (torch.cat(part) for part in zip(none, *kept, strict=True))
-    order = node.argsort(stable=True)
-    rows_of_leaves = Literals(node[order], literal[order], slopes[order], Multipliers.none())
-    return Replayed(
-        replace(tree, literals=rows_of_leaves),
-        bound,
-        failing,
-        torch.arange(len(node)),
-        0,
-        slopes[order],
-        Multipliers.of(lifts[order]),
-        passes,
-    )
-
-
-def _replay_ruled(
-    root: Replay, sample: int, tree: Tree, anew: ByRule, property: Property, wanted: Tensor
-) -> Replayed:
-    """Bound all leaves by a rule. A few that fail are cut on, in the middle of the feature that
-    the cuts have left widest."""
-    asked = wanted[property.clause].nonzero().flatten()
+    """Bound the network anew by a rule in every leaf, over the root's boxes cut. A few that fail
+    are cut on, in the middle of the feature that the cuts have left widest: the tree that is
+    returned is the one that was replayed."""
+    asked = wanted[property.clause].nonzero().flatten()  # literals
     slots = root.plan.slots(root.plan.graph.output)[1]
     whole = root.values[0].rows(slice(sample, sample + 1))
     reach = (whole.upper - whole.lower).flatten()
     least = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+    passes: dict[int, Pass] = {}
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # node, literal, slopes, multipliers
     size, todo = _together(root, True), tree.leaves
     for left in range(FURTHER, -1, -1):
         places = torch.searchsorted(tree.leaves, todo)
         for index in (places[k : k + size] for k in range(0, len(places), size)):
-            found, _, _ = _some_anew(root, sample, tree, anew, property, asked, index, False)
+            found, steps, rows = _some_anew(
+                root, sample, tree, anew, property, asked, index, record
+            )
             least[tree.leaves[index]] = found
+            passes |= steps
+            kept += rows
         failing = todo[(~(least[todo] > 0) & wanted).any(1)]
         few = len(failing) <= max(FEW, FAILED * len(tree.leaves))
         if not len(failing) or not few or not left:
@@ -489,6 +449,14 @@ def _replay_ruled(
         every = torch.arange(len(failing))
         middle = (low + (high - low) / 2)[every, feature]
         tree, place = tree.cut(failing, INPUT, feature, middle)
+        # What was found of leaves that are none any more is not told.
+        gone = set(failing.tolist())
+        passes = {int(place[n]): own for n, own in passes.items() if n not in gone}
+        stays = [~torch.isin(rows[0], failing) for rows in kept]
+        kept = [
+            (place[node[good]], literal[good], slopes[good], lifts[good])
+            for (node, literal, slopes, lifts), good in zip(kept, stays, strict=True)
+        ]
         moved = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
         moved[place] = least
         least, head = moved, place[failing]
@@ -498,8 +466,20 @@ def _replay_ruled(
     # Cases that are all empty contradict each other, for every region has a point.
     bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
     failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
-    none, blank = torch.zeros(0, dtype=torch.long), torch.zeros(0, slots)
-    return Replayed(tree, bound, failing, none, 0, blank, Multipliers.none())
+    none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
+    node, literal, slopes, lifts = (torch.cat(part) for part in zip(none, *kept, strict=True))
+    order = node.argsort(stable=True)
+    rows_of_leaves = Literals(node[order], literal[order], slopes[order], Multipliers.none())
+    return Replayed(
+        replace(tree, literals=rows_of_leaves) if record else tree,
+        bound,
+        failing,
+        torch.arange(len(node)),
+        0,
+        slopes[order],
+        Multipliers.of(lifts[order]),
+        passes,
+    )
 
 
 def _together(root: Replay, ruled: bool) -> int:

@@ -30,6 +30,7 @@ from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
 
 MAGIC = {1: b"FROWNC01", 2: b"FROWNC02", 3: b"FROWNC03"}
+QUERY = b"FROWNQ01"
 NO_TABLE = NO_PASS = 0xFFFFFFFF
 
 
@@ -92,7 +93,7 @@ class Recorder:
             "normalisation": _normalisation(model, payload),
             "input": list(model.input_shape),
             "region": _region(problem.regions, n, radius, payload),
-            "claim": _claim(problem.property, n, payload),
+            "claim": _claim(problem.property, n, model, payload),
             "sites": self._sites(),
             "shared": [_shared(replay, i, n, payload) for i in self.plan.nonlinear],
             "steps": sorted(steps, key=lambda s: int(s["site"])),
@@ -288,16 +289,28 @@ def _shared(replay: Replay, i: int, n: int, payload: Payload) -> dict[str, Any]:
     return payload.put(both.numpy())
 
 
-def _claim(property: Property, n: int, payload: Payload) -> dict[str, Any]:
-    """The n-th sample's property: the label and the classes it beats, or all literals."""
+def _claim(property: Property, n: int, model: Model, payload: Payload) -> dict[str, Any]:
+    """The n-th sample's property: the label and the classes it beats, or all literals, about the
+    outputs and, where these follow them, the inputs."""
     if isinstance(property, LabelWins):
         return {"label": int(property.label[n]), "others": property.targets[n].tolist()}
     own = property.rows(slice(n, n + 1))
-    return {
-        "coef": payload.put(own.pick(slice(None)).numpy()),
+    coef = own.pick(slice(None)).numpy()
+    outputs = coef.shape[1] if model.alone is None else model.alone.classes
+    found = {
+        "coef": payload.put(coef[:, :outputs]),
         "const": payload.put(own.const[0].numpy()),
         "clause": payload.whole(own.clause.numpy()),
     }
+    if model.alone is not None:
+        found["inputs"] = payload.put(coef[:, outputs:])
+    return found
+
+
+def query_proof(parts: Sequence[bytes]) -> bytes:
+    """The proof that no input satisfies a query, from the certificates of its boxes."""
+    sized = (struct.pack("<Q", len(part)) + part for part in parts)
+    return QUERY + struct.pack("<I", len(parts)) + b"".join(sized)
 
 
 def check_certifiable(model: Model) -> None:

@@ -174,8 +174,9 @@ def _states(claim: Claim, property: Property, n: int) -> bool:
     if claim.coef is None or claim.const is None or claim.clause is None:
         return False
     own = property.rows(slice(n, n + 1))
+    coef = claim.coef if claim.inputs is None else np.concatenate([claim.coef, claim.inputs], 1)
     return (
-        np.array_equal(claim.coef, own.pick(slice(None)).numpy())
+        np.array_equal(coef, own.pick(slice(None)).numpy())
         and np.array_equal(claim.const, own.const[0].numpy())
         and np.array_equal(claim.clause, own.clause.numpy())
     )

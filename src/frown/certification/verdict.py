@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from frown.certification.witness import Witness
 
@@ -27,5 +27,7 @@ class Verdict:
     witness: Witness | None = None  # of `sat`
     disjuncts: int = 0  # boxes with cases that the query consists of
     proved: int = 0  # of these, how many are refuted
+    level: str = "rigorous"  # of `unsat`; "checked": the independent checker accepted its proof
+    certificate: bytes = field(default=b"", repr=False)  # the proof of `unsat`, where one was asked
     remarks: tuple[str, ...] = ()  # what a reader must know
     seconds: float = 0.0

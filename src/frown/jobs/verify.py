@@ -37,6 +37,8 @@ class QueryFiles:
     timeout: float | None = None
     assignments: Path | None = None  # a folder for the witness's tensors
     real: bool = False  # floating point types that the query declares mean real numbers
+    certificate: Path | None = None  # a file for the proof of unsat
+    level: str = "rigorous"  # or checked
     began: float | None = None  # on the monotonic clock
 
 
@@ -53,12 +55,19 @@ def verify_files(files: QueryFiles, out: Callable[[str], None], tell: Callable[[
         path = network_of(files.networks, query)
         model = api.load(path)
         machine = Machine(seconds=_seconds(files.timeout, began))
-        verdict = api.verify(model, query, real=files.real, machine=machine)
+        verdict = api.verify(
+            model,
+            query,
+            real=files.real,
+            certificate=files.certificate,
+            level=files.level,
+            machine=machine,
+        )
         for remark in verdict.remarks:
             tell(plain(remark))
         tell(
             f"{verdict.answer}: {verdict.proved} of {verdict.disjuncts} boxes refuted, "
-            f"{now() - began:.2f} s"
+            f"{'checked, ' if verdict.level == 'checked' else ''}{now() - began:.2f} s"
         )
         lines = [verdict.answer]
         if verdict.witness is not None:

@@ -17,7 +17,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, product
 from math import inf, isfinite, lcm, nan, prod
@@ -283,6 +283,7 @@ class VnnLib:
     outputs: int
     disjuncts: tuple[Disjunct, ...]
     declared: Declared | None = None  # None: a query of VNN-LIB 1.0
+    text: str = field(default="", compare=False, repr=False)  # that it was read from
 
     @property
     def mixed(self) -> bool:
@@ -339,7 +340,7 @@ def parse_vnnlib(text: str) -> VnnLib:
     """The query that a text in VNN-LIB 1.0 or 2 asks; raises what `read_vnnlib` does."""
     script = _script(text)
     disjuncts = tuple(_disjuncts(script.cases, script.inputs, script.name))
-    return VnnLib(script.inputs, script.outputs, disjuncts, script.declared)
+    return VnnLib(script.inputs, script.outputs, disjuncts, script.declared, text)
 
 
 def parse_outputs(text: str) -> tuple[int, Disjunct]:
@@ -619,7 +620,7 @@ class _Reader:
                     raise self.wrong(match.start(), f"this {token} is not one of a pair")
                 token = "".join(token.split())
                 items = open_[-1].items if open_ else []
-                if items and _named(open_[0].items[0], "assert"):
+                if items and open_[0].items and _named(open_[0].items[0], "assert"):
                     last = items[-1]
                     if not _is_atom(last) or _NAME.fullmatch(last.text) is None:
                         raise self.wrong(match.start(), "places stand behind a tensor's name")
