@@ -8,6 +8,7 @@ of balls, over which a linear form is least where each of its parts is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Self
@@ -187,14 +188,14 @@ class Region:
             kept = flat[0][entries] if len(flat) == 1 else flat[sample[:, None], entries]
             return kept.view(-1, *shape)
 
-        return replace(
-            self,
-            centre=pick(self.centre),
-            radius=self.radius[sample],
-            scale=None if self.scale is None else pick(self.scale),
-            lower=None if self.lower is None else pick(self.lower),
-            upper=None if self.upper is None else pick(self.upper),
-        )
+        return self.mapped(pick, self.radius[sample])
+
+    def mapped(self, change: Callable[[Tensor], Tensor], radius: Tensor) -> Region:
+        """A copy with these radii, and with whatever has a number for each feature changed."""
+        others = (self.scale, self.lower, self.upper)
+        scale, lower, upper = (None if t is None else change(t) for t in others)
+        centre = change(self.centre)
+        return Region(centre, radius, self.p, scale, lower, upper, self.split)
 
     def box(self) -> Box:
         """The smallest box around the region: |x_i - c_i| <= radius scale_i for every p."""

@@ -13,7 +13,7 @@ of the condition at the centre, and the radius reported is lowered by a further 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Annotated, ClassVar
 
@@ -128,7 +128,7 @@ def exact(
     if not property.single:
         raise InvalidInput("the method milp takes properties without or; use frown or lp")
     double = plan.double()
-    ball = _double(region)
+    ball = region.mapped(lambda t: t.double().cpu(), region.radius.double().cpu())
     count, literals = property.shape
     coef = property.pick(slice(None)).double().cpu().view(count, literals, -1)
     rows = conjunction(coef, property.const.double().cpu())
@@ -275,17 +275,3 @@ class _Hunt:
 
     def _distance(self, x: Tensor) -> float:
         return float(self.region.distance(x))
-
-
-def _double(region: Region) -> Region:
-    def cast(t: Tensor | None) -> Tensor | None:
-        return None if t is None else t.double().cpu()
-
-    return replace(
-        region,
-        centre=region.centre.double().cpu(),
-        radius=region.radius.double().cpu(),
-        scale=cast(region.scale),
-        lower=cast(region.lower),
-        upper=cast(region.upper),
-    )

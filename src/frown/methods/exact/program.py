@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.plan import Plan
-from frown.methods.lp.program import Program, widened
+from frown.methods.lp.program import Array, Index, Program, flat, picked, widened
 from frown.methods.lp.solvers import Constraints, highs_problem, needed, quiet_highs
 from frown.problem.region import Region
 from frown.relax.maximum import Max
 from frown.relax.piecewise import PiecewiseLinear
 from frown.relax.relaxation import Relaxed
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 TOLERANCE = 1e-9  # of the solver, in scaled units
 SMALL = 1e-8  # entries that the solver does not see, in scaled units
 
@@ -52,7 +46,7 @@ class Mixed:
             return
         image = op.image(relaxed.box)
         self.bounds.append(
-            (layer.a_columns, _flat(image.lower)[layer.a], _flat(image.upper)[layer.a])
+            (layer.a_columns, flat(image.lower)[layer.a], flat(image.upper)[layer.a])
         )
         if isinstance(op, Max):
             self._choice(node, relaxed)
@@ -81,8 +75,8 @@ class Mixed:
         box = relaxed.box
         points = [box.lower, *_kinks(op, box.lower), box.upper]
         points = [box.clip(point) for point in points]
-        ends = [_flat(point)[layer.a] for point in points]
-        heights = [_flat(op.apply(point))[layer.a] for point in points]
+        ends = [flat(point)[layer.a] for point in points]
+        heights = [flat(op.apply(point))[layer.a] for point in points]
         count = len(layer.a)
         total: list[tuple[Index, Array | float]] = [(z_columns, 1.0)]
         value: list[tuple[Index, Array | float]] = [(layer.a_columns, 1.0)]
@@ -110,10 +104,10 @@ class Mixed:
         program = self.program
         layer, box = program.layers[node], relaxed.box
         width = box.lower.shape[-1]
-        low, high = (_flat(side).reshape(-1, width)[layer.a] for side in (box.lower, box.upper))
+        low, high = (flat(side).reshape(-1, width)[layer.a] for side in (box.lower, box.upper))
         window, entry = np.nonzero(high > low.max(1, keepdims=True))
-        flat = layer.a[window] * width + entry
-        z_columns = layer.z_columns[np.searchsorted(layer.z, flat)]
+        place = layer.a[window] * width + entry
+        z_columns = layer.z_columns[np.searchsorted(layer.z, place)]
         count = len(window)
         others = high[window].copy()
         others[np.arange(count), entry] = -inf
@@ -124,7 +118,7 @@ class Mixed:
         self._rows([(a_columns, 1.0), (z_columns, -1.0), (d, reach)], np.full(count, -inf), reach)
         ones = np.ones(len(layer.a))
         program.new_rows(
-            _sparse(window, d, np.ones(count), (len(ones), program.columns)), ones, ones
+            picked(window, d, np.ones(count), (len(ones), program.columns)), ones, ones
         )
 
     def _rows(self, terms: list[tuple[Index, Array | float]], low: Array, high: Array) -> None:
@@ -134,7 +128,7 @@ class Mixed:
         columns = np.concatenate([c for c, _ in terms])
         entries = np.concatenate([np.broadcast_to(np.asarray(f), count) for _, f in terms])
         self.program.new_rows(
-            _sparse(rows, columns, entries, (count, self.program.columns)), low, high
+            picked(rows, columns, entries, (count, self.program.columns)), low, high
         )
 
 
@@ -202,7 +196,7 @@ def nearest_on_piece(mixed: Mixed, columns: Array, cost: Array, const: float) ->
         ways = widened(program.budgets(), width)
         reach = np.full((ways.shape[0], 1), -program.radius)
     else:
-        scale = np.ones(features) if region.scale is None else _flat(region.scale)
+        scale = np.ones(features) if region.scale is None else flat(region.scale)
         eye = diags_array(np.ones(features), shape=(features, width), format="csr")
         ways = vstack([eye, -eye], format="csr")
         reach = -np.concatenate([scale, scale])[:, None] * program.radius
@@ -258,14 +252,3 @@ def _kinks(op: PiecewiseLinear, like: Tensor) -> list[Tensor]:
     """The finite kinks in rising order, one tensor each."""
     kinks = [k for k in op.kinks() if isinstance(k, Tensor) or isfinite(k)]
     return [torch.as_tensor(k, dtype=like.dtype).expand_as(like) for k in kinks]
-
-
-def _sparse(rows: Index, columns: Index, entries: Array, shape: tuple[int, int]) -> csr_array:
-    from scipy.sparse import csr_array
-
-    return csr_array((entries, (rows, columns)), shape=shape)
-
-
-def _flat(t: Tensor) -> Array:
-    flat: Array = t.detach().double().numpy().reshape(-1)
-    return flat

@@ -177,9 +177,9 @@ class Program:
 
         region = self.region
         assert region.p in (1, 2, inf)
-        centre, box = _flat(region.centre), region.box()
-        down, up = _flat(box.lower) - centre, _flat(box.upper) - centre
-        scale = np.ones_like(centre) if region.scale is None else _flat(region.scale)
+        centre, box = flat(region.centre), region.box()
+        down, up = flat(box.lower) - centre, flat(box.upper) - centre
+        scale = np.ones_like(centre) if region.scale is None else flat(region.scale)
         if region.p == inf:
             self.new_columns(down, up)
             spread = diags_array(np.ones_like(centre), format="csr")
@@ -210,17 +210,17 @@ class Program:
         inside = _owner(op.expand(torch.arange(size).view(1, *self._shape(node))), stable)
         open_out = np.zeros(size, bool)
         open_out[inside[~_flat_bool(stable)]] = True
-        exact = _flat(relaxed.lines.slopes.upper)
+        exact = flat(relaxed.lines.slopes.upper)
         z = np.flatnonzero(open_out[inside] | (exact != 0))
         a = np.flatnonzero(open_out)
         before = self._substituted(wiring(self.plan, source))
-        box_low, box_high = _flat(relaxed.box.lower), _flat(relaxed.box.upper)
+        box_low, box_high = flat(relaxed.box.lower), flat(relaxed.box.upper)
         z_columns = self.new_columns(box_low[z], box_high[z])
         a_columns = self.new_columns(np.full(len(a), -inf), np.full(len(a), inf))
         columns = self.columns
         place = np.full(width, -1)
         place[z] = z_columns
-        tie = _picked(np.arange(len(z)), z_columns, np.ones(len(z)), (len(z), columns))
+        tie = picked(np.arange(len(z)), z_columns, np.ones(len(z)), (len(z), columns))
         tie = tie - widened(before.matrix[z], columns)
         z_rows = self.new_rows(tie, before.shift[z], before.shift[z])
         self.layers[node] = Layer(z, z_columns, z_rows, a, a_columns)
@@ -229,8 +229,8 @@ class Program:
         rows = np.concatenate([a, inside[still]])
         where = np.concatenate([a_columns, place[still]])
         entries = np.concatenate([np.ones(len(a)), exact[still]])
-        shift = np.where(open_out, 0.0, _flat(relaxed.lines.upper))
-        self.values[node] = AffineValue(_picked(rows, where, entries, (size, columns)), shift)
+        shift = np.where(open_out, 0.0, flat(relaxed.lines.upper))
+        self.values[node] = AffineValue(picked(rows, where, entries, (size, columns)), shift)
         # Lines of the open entries.
         mine = np.flatnonzero(open_out[inside])
         rank = np.cumsum(open_out) - 1
@@ -240,8 +240,8 @@ class Program:
             seen: list[tuple[Array, Array]] = []
             side = torch.full((1, *self._shape(node)), below, device=relaxed.box.lower.device)
             for slope in slopes:
-                s = _flat(slope)
-                t = _flat(op.line(slope, side, relaxed.anchors).intercept)[a]
+                s = flat(slope)
+                t = flat(op.line(slope, side, relaxed.anchors).intercept)[a]
                 fresh = np.ones(len(a), bool)
                 for other, level in seen:
                     differ = np.zeros(len(a), bool)
@@ -250,8 +250,8 @@ class Program:
                 seen.append((s, t))
                 if not fresh.any():
                     continue
-                lean = _picked(rank[inside[mine]], place[mine], s[mine], (len(a), columns))
-                line = _picked(np.arange(len(a)), a_columns, np.ones(len(a)), lean.shape) - lean
+                lean = picked(rank[inside[mine]], place[mine], s[mine], (len(a), columns))
+                line = picked(np.arange(len(a)), a_columns, np.ones(len(a)), lean.shape) - lean
                 keep = csr_array(unit[np.flatnonzero(fresh)])
                 open_end = np.full(int(fresh.sum()), inf)
                 if below:
@@ -275,7 +275,7 @@ class Program:
         number = torch.arange(region.centre[0].numel()).view(1, *region.centre.shape[1:])
         moving = np.ones(number.numel(), bool)
         if region.scale is not None:
-            moving = _flat(region.scale) > 0
+            moving = flat(region.scale) > 0
         balls = (ball[moving[ball]] for ball in region.balls(number)[0].numpy())
         return tuple(ball for ball in balls if len(ball))
 
@@ -301,7 +301,8 @@ def _owner(numbers: Tensor, like: Tensor) -> Index:
     return numbers.expand(1, *like.shape[1:]).reshape(-1).numpy()
 
 
-def _picked(rows: Index, columns: Index, entries: Array, shape: tuple[int, int]) -> csr_array:
+def picked(rows: Index, columns: Index, entries: Array, shape: tuple[int, int]) -> csr_array:
+    """A sparse matrix with these entries."""
     from scipy.sparse import csr_array
 
     return csr_array((entries, (rows, columns)), shape=shape)
@@ -314,7 +315,7 @@ def widened(matrix: csr_array, width: int) -> csr_array:
     return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
 
 
-def _flat(t: Tensor) -> Array:
+def flat(t: Tensor) -> Array:
     """One sample's tensor as a vector."""
     return t.detach().cpu().double().numpy().reshape(-1)
 
