@@ -139,7 +139,7 @@ def test_no_function_takes_more_than_a_dozen_parameters() -> None:
 
 # Names with two meanings that are still to be told apart; and `Box`, which means the same twice:
 # the region that users ask about, and the intervals of a node's entries.
-TWICE = {"Box", "Input", "Outcome", "Problem"}
+TWICE = {"Box", "Input", "Outcome"}
 
 
 def parts_of(side: ast.expr) -> list[ast.expr]:

@@ -19,7 +19,7 @@ from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import LeafAscent
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import LEAF_BYTES, Input, Known, ReluSearch, flat
+from frown.methods.branch.relu import LEAF_BYTES, Known, ReluInput, ReluSearch, flat
 from frown.methods.branch.unstable import unstable
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -46,7 +46,7 @@ class ApartSearch:
     def __post_init__(self) -> None:
         count = self.property.shape[0]
         self.inputs = [
-            Input(n, float(self.ends.proved[n]), float(self.ends.broken[n]), float(limit))
+            ReluInput(n, float(self.ends.proved[n]), float(self.ends.broken[n]), float(limit))
             for n, limit in enumerate(self.ends.limit)
         ]
         self.bounds: list[dict[int, float]] = [{} for _ in range(count)]

@@ -43,7 +43,7 @@ ROOTS = 0.1  # of the time of bounding leaves is what boxes at new radii may tak
 
 
 @dataclass
-class Problem:
+class TreeProblem:
     """A clause of one input: it holds where one of its literals is proved."""
 
     sample: int
@@ -64,10 +64,10 @@ class Problem:
 
 
 @dataclass
-class Input(Stage):
+class ReluInput(Stage):
     """An input with its trees."""
 
-    problems: dict[int, Problem] = field(default_factory=dict)  # by clause
+    problems: dict[int, TreeProblem] = field(default_factory=dict)  # by clause
     root: Proof | None = None  # of the boxes at this radius
     at_root: Tensor | None = None  # (clauses,) which the root's own rows prove
 
@@ -112,10 +112,10 @@ class ReluSearch:
         self.nodes = Nodes(passes.slots, region.centre, work.memory // SPILL)
         zeros = region.centre.new_zeros(passes.slots, self.count)
         self.bases = Bases.of(zeros, zeros.clone())
-        self.problems: list[Problem] = []
+        self.problems: list[TreeProblem] = []
         self.clause = property.clause.tolist()
         self.inputs = [
-            Input(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
+            ReluInput(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
             for n in range(self.count)
         ]
         self.batch = batch
@@ -178,7 +178,7 @@ class ReluSearch:
         except OutOfTime:
             pass
 
-    def _active(self) -> list[Input]:
+    def _active(self) -> list[ReluInput]:
         """The inputs that leaves are bounded for. Where all others are done, one that rests may
         take their time."""
         for own in self.inputs:
@@ -187,7 +187,7 @@ class ReluSearch:
         active = [own for own in self.inputs if not own.done and not own.rests]
         resting = [own for own in self.inputs if not own.done and own.rests and not own.spent]
         if not active and resting:
-            least = min(resting, key=Input.leaves)
+            least = min(resting, key=ReluInput.leaves)
             least.rests = False
             least.advance(self.limits, self._leaves_left(1))
             if not least.rests and least.done:
@@ -195,7 +195,7 @@ class ReluSearch:
             active = [] if least.rests else [least]
         return active
 
-    def seconds(self, own: Input) -> float:
+    def seconds(self, own: ReluInput) -> float:
         """The seconds that bounding an input's leaves has taken."""
         return own.visits * self.spent / max(1, self.total)
 
@@ -257,7 +257,7 @@ class ReluSearch:
         """The seconds that a linear program may take: `most`, or what is left of the time."""
         return min(most, self.work.clock.left(), self.deadline - time.process_time())
 
-    def _choose(self, active: list[Input]) -> Tensor:
+    def _choose(self, active: list[ReluInput]) -> Tensor:
         """Leaves of all inputs, an equal number of each as far as they go; deepest first."""
         chosen: list[Numbers] = []
         left, self.turn = self.batch, self.turn + 1
@@ -275,7 +275,7 @@ class ReluSearch:
                 break
         return torch.from_numpy(np.concatenate(chosen).astype(np.int64))
 
-    def _roots(self, waiting: list[Input]) -> Iterator[Update]:
+    def _roots(self, waiting: list[ReluInput]) -> Iterator[Update]:
         """Boxes at the radii of these inputs, and leaves to bound there."""
         index = torch.tensor([own.number for own in waiting])
         radius = torch.tensor([own.radius for own in waiting], dtype=self.region.radius.dtype)
@@ -303,7 +303,7 @@ class ReluSearch:
                         continue
                     mine = [t for t, other in enumerate(self.clause) if other == c]
                     best = max(mine, key=lambda t: float(found.literals[k, t]))
-                    problem = Problem(own.number, mine, -1)
+                    problem = TreeProblem(own.number, mine, -1)
                     self.problems.append(problem)
                     theta = start[k * self.literals + best]
                     problem.root = self.nodes.plant(len(self.problems) - 1, theta)
@@ -419,7 +419,7 @@ class ReluSearch:
         values = self.plan.graph.apply(point[None]).flatten(1)
         return bool((wanted.margins(wanted.literals(values)) <= 0).any())
 
-    def _settle(self, own: Input) -> Iterator[Update]:
+    def _settle(self, own: ReluInput) -> Iterator[Update]:
         """Conclude what an input's leaves amount to by now."""
         if own.done or own.waiting:
             return
@@ -448,7 +448,7 @@ class ReluSearch:
 
     # -- radii --------------------------------------------------------------------
 
-    def _reconsider(self, own: Input) -> None:
+    def _reconsider(self, own: ReluInput) -> None:
         """Give a radius up that will not be proved in this input's share of the time.
 
         The leaves with which a radius began are supposed to be equal parts of the work, and so are
@@ -463,12 +463,12 @@ class ReluSearch:
         """The number of inputs that share the time."""
         return sum(not own.done and not own.rests for own in self.inputs)
 
-    def _keep_leaves(self, own: Input) -> None:
+    def _keep_leaves(self, own: ReluInput) -> None:
         """Leave all leaves of an input to the next radius."""
         for problem in own.problems.values():
             problem.close()
 
-    def _next(self, own: Input) -> None:
+    def _next(self, own: ReluInput) -> None:
         """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
         self._keep_leaves(own)
         own.advance(self.limits, self._leaves_left(self._sharing()))
@@ -482,7 +482,7 @@ class ReluSearch:
         # Corners of the ball that is asked about lie on its surface, whatever rounding makes of it.
         return own.radius if own.radius < far <= own.radius * (1 + ON_SURFACE) else far
 
-    def _polished(self, own: Input, point: Tensor) -> Iterator[Update]:
+    def _polished(self, own: ReluInput, point: Tensor) -> Iterator[Update]:
         """A counterexample drawn nearer: along its linear piece, again and again."""
         n = own.number
         far = self._distance(n, point)
@@ -610,13 +610,13 @@ class ReluSearch:
 
     # -- proofs -------------------------------------------------------------------
 
-    def _proof(self, own: Input) -> Proof:
+    def _proof(self, own: ReluInput) -> Proof:
         """The trees of an input whose leaves are all proved, one for each clause."""
         assert own.root is not None and own.at_root is not None
         used = [p for c, p in own.problems.items() if not bool(own.at_root[c])]
         return Branched(own.root, (tuple(self._tree(problem) for problem in used),))
 
-    def _tree(self, problem: Problem) -> Tree:
+    def _tree(self, problem: TreeProblem) -> Tree:
         """The tree below a problem's root."""
         nodes, kept = self.nodes, self.passes.kept
         index = nodes.preorder(problem.root)
