@@ -42,3 +42,24 @@ class Liar(Actor):
             replace(outcome, rows=tuple(replace(r, radius=2 * r.radius) for r in outcome.rows))
             for outcome in super().answer(order)
         ]
+
+
+class Sharer(Actor):
+    """A worker on a cluster that says how many parts of its tree others have bounded."""
+
+    def answer(self, order: Any) -> Any:
+        from frown.methods.branch import shared
+
+        shared.LEAST = 2
+        heard, before = list[object](), shared._tensors
+
+        def tensors(kind: Any, held: Any) -> Any:
+            if kind is shared.Risen:
+                heard.append(held)
+            return before(kind, held)
+
+        shared._tensors = tensors
+        found = super().answer(order)
+        assert isinstance(found, list)
+        said = "parts from elsewhere: " + "1" * min(9, len(heard))
+        return [replace(o, rows=tuple(replace(r, remark=said) for r in o.rows)) for o in found]

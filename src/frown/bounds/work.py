@@ -127,8 +127,22 @@ def pool_of(count: int) -> Iterator[Pool]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as executor:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(count, spawn, _end_with_parent, (os.getpid(),)) as executor:
         yield Pool(count, executor)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Watch the process that this one works for: where that is killed, nobody ends this one."""
+    import threading
+    import time
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def cores() -> int:

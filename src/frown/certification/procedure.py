@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from frown.bounds.arithmetic.float32 import check_execution
 from frown.bounds.method import Closing, Method
 from frown.bounds.plan import Plan
-from frown.bounds.work import Clock, Machine, pool_of
+from frown.bounds.work import Clock, Machine, Pool, pool_of
 from frown.certification.attack import PGD
 from frown.certification.certificates import Certificates
 from frown.certification.prove import Estimate, Prover, Rigorous
@@ -89,19 +89,19 @@ class Procedure:
         watch: Watch,
         clock: Clock,
         certificates: Callable[[ExitStack], Certificates | None] | None = None,
-        pool: int = 1,
+        pool: AbstractContextManager[Pool] | None = None,
     ) -> Iterator[Outcome]:
         """Answer the inputs of these batches, one batch after the other.
 
         Args:
             certificates: opens the folder that keeps them; None: they are handed over.
-            pool: processes that share the programs of one input.
+            pool: processes that share one input: its programs, or the leaves of its tree.
         """
         exact, method, proof = self.exact, self.method, self.proof
 
         def stages(taken: ExitStack) -> Stages:
             folder = None if certificates is None else certificates(taken)
-            work = self.machine.work(clock, taken.enter_context(pool_of(pool)))
+            work = self.machine.work(clock, taken.enter_context(pool or pool_of(1)))
             execution = proof.execution or "" if isinstance(proof, Rigorous) else ""
             after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")
             straight = bool(execution)

@@ -75,6 +75,20 @@ def test_a_worker_that_lies_is_found_out(
         assert "another statement" in row.remark
 
 
+def test_a_tree_has_leaves_on_several_machines(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deadly import Sharer
+    from methods.test_shared_leaves import X as HARD
+    from methods.test_shared_leaves import network
+
+    monkeypatch.setattr(module, "Actor", Sharer)
+    machine = Machine(cluster=cluster.address)
+    (row,) = frown.certify(network(12, 12), Ball(HARD), method="branch", machine=machine).rows
+    assert row.remark.startswith("parts from elsewhere: ") and row.remark[-1] != " "
+    assert row.level == "rigorous" and row.broken / 1.01 < row.radius <= row.broken
+
+
 def test_every_row_is_there_once_though_a_node_is_lost(
     cluster: Any, net: frown.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

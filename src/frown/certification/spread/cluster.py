@@ -12,14 +12,15 @@ import os
 import pickle
 import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from frown import __version__
-from frown.bounds.work import half_of_free, now
+from frown.bounds.work import Pool, half_of_free, now
 from frown.certification.procedure import Procedure
 from frown.certification.run import Outcome, Progress, Watch
 from frown.certification.spread.messages import (
@@ -46,13 +47,15 @@ class Cluster(Workers):
 
     trusted = False
 
-    def __init__(self, address: str, procedure: bytes, most: int | None) -> None:
+    def __init__(self, address: str, procedure: bytes, most: int | None, batches: int = 0) -> None:
         """Connect to a cluster, and ask for actors.
 
         Args:
             address: `host:port`, or `auto`: the cluster that this machine is part of.
             procedure: pickled.
             most: actors; None: one for every CPU that the cluster has, also later.
+            batches: of a method whose inputs can be shared; where there are fewer of them than
+                CPUs, there are as few actors, and each shares its inputs with tasks on the others.
 
         Raises InvalidInput where Ray is not installed, WorkersLost where there is no such cluster.
         """
@@ -66,6 +69,10 @@ class Cluster(Workers):
                 said = " ".join(str(error).split())[:300]
                 raise WorkersLost(f"cluster (--cluster) {address}: {said}") from None
         self._most, self._started, self._looked = most, 0, -GROWTH
+        if batches:
+            cpus = self._most or int(self._ray.cluster_resources().get("CPU", 1))
+            self._most = min(batches, cpus) if batches < cpus else most
+            self.spare = max(1, cpus // batches)
         self._actors: dict[int, Any] = {}
         self._nodes: dict[int, str] = {}  # of the actors that are ready
         self._orders: dict[int, int] = {}  # of the actors that have one
@@ -217,7 +224,7 @@ class Actor(Watch):
         self._number, self._progress, self._asked = order.number, None, False
         found: list[Outcome] = []
         try:
-            for outcome in order.outcomes(self._procedure, self):
+            for outcome in order.outcomes(self._procedure, self, _tasks):
                 found.append(outcome)
         except KeyboardInterrupt:
             pass
@@ -240,6 +247,31 @@ class Actor(Watch):
         if self._asked:
             self._asked = False  # what follows hands over what there is
             raise KeyboardInterrupt
+
+
+@contextmanager
+def _tasks(count: int) -> Iterator[Pool]:
+    """Tasks on CPUs of the cluster that no actor has."""
+    if count == 1:
+        yield Pool()
+        return
+    with _Tasks() as executor:
+        yield Pool(count, executor)
+
+
+class _Tasks(Executor):
+    """Calls that run anywhere in the cluster, one CPU each."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self._ray, self._known = ray, dict[Any, Any]()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        if fn not in self._known:
+            self._known[fn] = self._ray.remote(num_cpus=1, max_retries=1)(fn)
+        found: Future[Any] = self._known[fn].remote(*args, **named).future()
+        return found
 
 
 def _library() -> Any:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from frown.bounds.method import Closing
-from frown.bounds.work import NO_LIMIT, Clock, cores, now
+from frown.bounds.work import NO_LIMIT, Clock, cores, now, pool_of
 from frown.certification.certificates import Certificates
 from frown.certification.procedure import Procedure
 from frown.certification.prove import Rigorous
@@ -76,6 +76,8 @@ def shared(
         count = machine.workers or _paying(procedure, seconds * len(problem), clock)
     else:  # memory is of every worker
         count = cores() if machine.memory is None else 1
+    # Where inputs are few, processes share one: its programs, or the leaves of its tree.
+    shares = method.singly or isinstance(method, Closing)
     work = machine.work()
     size = machine.batch
     if size is None:
@@ -98,7 +100,8 @@ def shared(
 
     if machine.cluster is not None:
         sent = _travelling(procedure)
-        start = partial(_on_cluster, machine.cluster, sent, machine.workers)
+        batches = len(chosen) if shares else 0
+        start = partial(_on_cluster, machine.cluster, sent, machine.workers, batches)
         return _by(start, procedure, problem, chosen, watch, clock, certificates)
     count = min(count, len(chosen))
     sent = (
@@ -107,20 +110,22 @@ def shared(
         else _pickled(procedure, work.memory // count, machine.workers is not None)
     )
     if not sent:
-        pool = machine.workers or 1 if method.singly and len(chosen) == 1 else 1
+        pool = pool_of(machine.workers or 1 if shares and len(chosen) == 1 else 1)
         return procedure.outcomes(problem, chosen, watch, clock, certificates, pool)
-    start = partial(_on_this_machine, sent, count)
+    start = partial(_on_this_machine, sent, count, (machine.workers or 1) // count if shares else 1)
     return _by(start, procedure, problem, chosen, watch, clock, certificates)
 
 
-def _on_this_machine(sent: bytes, count: int) -> tuple[Workers, int]:
-    return Processes(sent, count), count
+def _on_this_machine(sent: bytes, count: int, spare: int) -> tuple[Workers, int]:
+    workers = Processes(sent, count)
+    workers.spare = max(1, spare)
+    return workers, count
 
 
-def _on_cluster(address: str, sent: bytes, most: int | None) -> tuple[Workers, int]:
+def _on_cluster(address: str, sent: bytes, most: int | None, batches: int) -> tuple[Workers, int]:
     from frown.certification.spread.cluster import Cluster
 
-    cluster = Cluster(address, sent, most)
+    cluster = Cluster(address, sent, most, batches)
     return cluster, cluster.count
 
 
@@ -290,7 +295,8 @@ class SharedRun:
             self.orders += 1
             self.assigned[worker] = _Assigned(self.orders, task, due, left)
             seconds = None if self.clock == NO_LIMIT else limit
-            order = Order(self.orders, self.problem.take(places), local, seconds)
+            own = self.problem.take(places)
+            order = Order(self.orders, own, local, seconds, self.workers.spare)
             self.workers.send(worker, order)
 
     def _take(self, worker: int, message: Message) -> None:

@@ -73,7 +73,7 @@ def prepare() -> None:
 class _Forked:
     """A worker that the server split off, by its number there."""
 
-    def __init__(self, server: _Server, number: int, talk: socket.socket, errors: int) -> None:
+    def __init__(self, server: ForkServer, number: int, talk: socket.socket, errors: int) -> None:
         self._server, self._number = server, number
         self.stdin: IO[bytes] | None = talk.makefile("wb")
         self.stdout: IO[bytes] | None = talk.makefile("rb")
@@ -99,7 +99,7 @@ class _Forked:
         self._ended.set()
 
 
-class _Server:
+class ForkServer:
     """The driver's view of the process that splits off workers."""
 
     def __init__(self) -> None:
@@ -172,15 +172,15 @@ class _Server:
             worker.gone(UNKNOWN)
 
 
-_running: list[_Server] = []
+_running: list[ForkServer] = []
 _starting = threading.Lock()
 
 
-def _server() -> _Server:
+def _server() -> ForkServer:
     """The server of this process; a new one where it has none that lives."""
     with _starting:
         if not (_running and _running[-1].lives):
-            _running[:] = [_Server()]
+            _running[:] = [ForkServer()]
             atexit.register(_running[-1].close)
         return _running[-1]
 

@@ -7,17 +7,20 @@ its progress, hands over outcomes and says `Done`. The carrier adds that a worke
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.bounds.work import Clock
+from frown.bounds.work import Clock, Pool, pool_of
 from frown.certification.procedure import Procedure
 from frown.certification.run import Outcome, Progress, Watch
 from frown.problem.problem import Problem
+
+Pools = Callable[[int], AbstractContextManager[Pool]]
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,14 @@ class Order:
     problem: Problem
     parts: tuple[NDArray[np.int64], ...]  # places in this problem
     seconds: float | None  # until the deadline, from when the order arrives
+    pool: int = 1  # processes, this one among them, that may share one input
 
-    def outcomes(self, procedure: Procedure, watch: Watch) -> Iterator[Outcome]:
-        """Carry it out; certificates are handed over."""
-        return procedure.outcomes(self.problem, self.parts, watch, Clock.lasting(self.seconds))
+    def outcomes(
+        self, procedure: Procedure, watch: Watch, pool: Pools = pool_of
+    ) -> Iterator[Outcome]:
+        """Carry it out; certificates are handed over. `pool` starts processes."""
+        clock, shared = Clock.lasting(self.seconds), pool(self.pool)
+        return procedure.outcomes(self.problem, self.parts, watch, clock, pool=shared)
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class Workers(ABC):
     """Workers by number, and what carries messages to and from them."""
 
     trusted: ClassVar[bool]  # whether rows are as good as the driver's own
+    spare: int = 1  # processes, itself among them, that each worker may share an input with
 
     @abstractmethod
     def send(self, worker: int, order: Order) -> None:

@@ -27,6 +27,7 @@ from frown.methods.branch.nodes import MOVED, Nodes, NodeStack, Numbers
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
 from frown.methods.branch.radii import Limits, Stage
+from frown.methods.branch.shared import Asked, Context, SharedAscent
 from frown.methods.frown.network import FrownState
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -118,7 +119,8 @@ class ReluSearch:
             ReluInput(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
             for n in range(self.count)
         ]
-        self.batch = batch
+        self.ascents = SharedAscent(Context(passes, self.places, ascent), work.pool)
+        self.batch = batch * work.pool.count
         self.total, self.spent = 0, 0.0  # leaves bounded, and seconds that took
         self.idle, self.pause = 0.0, 0.0  # seconds since boxes were last made, and to wait for next
         self.replayed = ends.replayed
@@ -355,17 +357,18 @@ class ReluSearch:
         radii = torch.tensor([own.radius for own in self.inputs], dtype=self.region.radius.dtype)
         radius = radii[sample]
         key = sample * self.literals + literal
-        leaves = Leaves(
-            self.passes,
-            self.bases,
-            sample,
-            nodes.cut(own_leaf),
-            nodes.theta(own_leaf),
-            self.head.index_select(1, key),
-            self.const[key],
-            self.places.of(sample, radius),
+        found = self.ascents.risen(
+            Asked(
+                self.bases,
+                sample,
+                sample,
+                radius,
+                nodes.cut(own_leaf),
+                nodes.theta(own_leaf),
+                self.head.index_select(1, key),
+                self.const[key],
+            )
         )
-        found = ascend(leaves, self.ascent)
         broken = self._nearest(found, sample)
         best = torch.arange(len(ids))
         if len(column) > len(ids):
