@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from decimal import ROUND_FLOOR, Decimal
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import asking
 import frown
@@ -134,6 +136,19 @@ def test_many_frames_go_into_several_tables() -> None:
     ]
     tables = list(frames_tables(rows, Statement(2.0), None))
     assert [len(t.columns) for t in tables] == [2 + ACROSS, 4]
+
+
+def test_names_of_features_are_not_cut_off() -> None:
+    names = tuple(f"mean_of_the_{k}_measurement" for k in ("first", "second", "third", "fourth"))
+    said = Statement(2.0, sensitivity=True, part="feature", parts=names)
+    rows = [
+        Row(0, 0, 0, None, 2.0, "crown", "certified", 0.1, None, None, {}, 0.0, frames=str(f))
+        for f in range(4)
+    ]
+    console = Console(width=80, file=StringIO())
+    for table in frames_tables(rows, said, None):
+        console.print(table)
+    assert all(name in console.file.getvalue() for name in names)  # type: ignore[attr-defined]
 
 
 def test_one_input_has_its_counterexamples_below_and_several_have_means() -> None:

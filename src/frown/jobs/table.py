@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from statistics import mean, median
 from typing import Any
 
@@ -213,7 +214,7 @@ def duration(seconds: float) -> str:
 
 # -- frames that move alone: a column each ---------------------------------------------
 
-ACROSS = 7  # frames side by side; more go into further tables
+ACROSS, LETTERS = 7, 64  # frames side by side, and letters of their names; more go into others
 UNLIMITED = ("misclassified", "robust", "mismatch")  # rows with no radius to average
 
 _CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
@@ -223,8 +224,12 @@ def frames_tables(rows: Sequence[Row], said: Statement, most: int | None) -> Ite
     """One line per input, the first `most` of them, and the means below; a column for each frame
     or feature. `said` is what the rows say."""
     frames, by_input = _frames(rows), _by_input(rows)
-    for start in range(0, len(frames), ACROSS):
-        yield _table(by_input, frames[start : start + ACROSS], said, most)
+    while frames:
+        # Names are not cut off: features whose names begin alike could not be told apart.
+        ends = accumulate(2 + max(7, len(said.part_name(f))) for f in frames[:ACROSS])
+        count = max(1, sum(end <= LETTERS for end in ends))
+        yield _table(by_input, frames[:count], said, most)
+        frames = frames[count:]
 
 
 def _table(
