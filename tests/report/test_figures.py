@@ -100,6 +100,17 @@ def test_accuracy_curves_are_the_shares_themselves():
     assert set(lines) == {"FROWN", "CROWN", "not broken"}
 
 
+@pytest.mark.parametrize("kind", ["accuracy", "brackets", "radii"])
+def test_a_legend_tells_estimates_from_proofs(kind):
+    def names(level):
+        rows = tuple(replace(r, level=level) for r in ROWS)
+        (place,) = replace(RESULT, rows=rows).plot(kind).axes
+        return " ".join(text.get_text() for text in place.get_legend().get_texts())
+
+    assert "FROWN (estimate)" in names("estimate")
+    assert "FROWN" in names("rigorous") and "estimate" not in names("rigorous")
+
+
 def test_norms_get_panels_of_their_own(tmp_path):
     l2 = replace(RESULT, rows=tuple(replace(r, norm=2.0) for r in ROWS))
     assert len(RESULT.plot("accuracy", CROWN, l2).axes) == 2

@@ -157,6 +157,13 @@ def _palette() -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): (#\w{6})", style.partition("@media")[0]))
 
 
+def _name(comparison: Comparison, method: str) -> str:
+    """A method's name for a legend, which says so where its radii are no proofs."""
+    rows = (e.rows.get(method) for e in comparison.entries)
+    held = any(r is not None and r.level == "estimate" and r.radius > 0 for r in rows)
+    return display_name(method) + " (estimate)" * held
+
+
 def _accuracy(place: Axes, comparison: Comparison) -> None:
     """Shares of the inputs as steps: exact at every radius, nothing interpolated."""
     right = 1.04 * comparison.span
@@ -168,7 +175,7 @@ def _accuracy(place: Axes, comparison: Comparison) -> None:
         rows = (e.rows.get(method) for e in comparison.entries)
         radii = [row.radius for row in rows if row is not None and row.proves(0.0)]
         colour = _colour(comparison, method)
-        _steps(place, radii, count, right, display_name(method), color=colour, lw=1.3)
+        _steps(place, radii, count, right, _name(comparison, method), color=colour, lw=1.3)
     place.set(xlim=(0, right), ylim=(0, 1.0), xlabel=comparison.statement.radius_title())
     said = comparison.statement
     place.set_ylabel(f"{said.share_title().lower()}{said.against()}")
@@ -211,7 +218,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
             [min(entry.proved, top), min(entry.limit, top)],
             color=colour,
             lw=max(0.6, 90 / max(len(entries), 1) / 10),
-            label=f"{display_name(comparison.main)}: proved to broken" if i == 0 else None,
+            label=f"{_name(comparison, comparison.main)}: proved to broken" if i == 0 else None,
         )
     for method in comparison.methods[:-1]:
         radii = [e.radius(method) for e in entries]
@@ -221,7 +228,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
             ".",
             ms=2.5,
             color=_colour(comparison, method),
-            label=f"{display_name(method)}: proved",
+            label=f"{_name(comparison, method)}: proved",
         )
     place.set(ylim=(0, top), xlabel="inputs, sorted by what is proved", xticks=[])
     place.set_ylabel(comparison.statement.radius_title())
@@ -239,7 +246,7 @@ def _radii(place: Axes, comparison: Comparison) -> None:
             drawstyle="steps-mid",
             lw=1.2,
             color=_colour(comparison, method),
-            label=display_name(method),
+            label=_name(comparison, method),
         )
     place.set(xlabel=f"inputs {comparison.statement.held()}, by growing radius")
     place.set_ylabel(f"proved {comparison.statement.radius_title()}")

@@ -119,7 +119,7 @@ class SharedAscent:
     def _answer(
         self, part: Asked, future: Future[Any], submit: Callable[..., Future[Any]], most: float
     ) -> Risen:
-        """What another process found; what it does not answer in time is found here."""
+        """The answer of another process; what it does not answer in time is found here."""
         try:
             answer = future.result(most)
             if answer is None:  # it does not know this network yet
