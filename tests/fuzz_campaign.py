@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for the readers of benchmarks.paper
 
-NAMES = ("certificate", "checker-onnx", "onnx", "data", "query")
+NAMES = ("certificate", "checker-onnx", "onnx", "data", "query", "checker-query")
 SLOW = 10.0  # CPU seconds for one file
 LARGE = 1 << 30  # bytes of memory for one file
 WHOLE = 6 << 30  # bytes of address space: what asks for more gets a MemoryError

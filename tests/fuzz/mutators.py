@@ -249,6 +249,11 @@ def query(data: bytes, rng: random.Random, bytewise: Bytewise) -> bytes:
             b"=",
             b"X_0",
             b"Y_0",
+            b"A[0,1]",
+            b"B[1]",
+            b"==",
+            b"!=",
+            b"<",
             b"1e-7",
             b"0",
         ]

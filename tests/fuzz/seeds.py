@@ -160,7 +160,8 @@ RESULTS = (
 
 
 def queries() -> list[bytes]:
-    """VNN-LIB queries: a box and a conjunction, cases with boxes, terms of all kinds."""
+    """VNN-LIB queries of both versions: a box and a conjunction, cases with boxes, terms of all
+    kinds."""
     head = "".join(f"(declare-const {v} Real)\n" for v in ("X_0", "X_1", "Y_0", "Y_1"))
     box = "(assert (>= X_0 -0.1))(assert (<= X_0 1))(assert (and (<= 0 X_1) (<= X_1 1e-3)))"
     asked = (
@@ -169,4 +170,12 @@ def queries() -> list[bytes]:
         "(assert (= (+ Y_0 (/ X_1 3) 0.5) (- Y_1 (* 2 (+ Y_0 1)))))(check-sat)",
     )
     texts = [(head + box + one).encode() for one in asked]
+    second = "(vnnlib-version <2.0>)(declare-network f (declare-input A real [1,2])"
+    second += "(declare-output B real [2]))(assert (and (>= A[0,0] 0.0) (< A[0,0] 1.0)))"
+    second += "(assert (<= -1.0 A[0, 1]))(assert (<= A[0,1] 0.5))"
+    both = (
+        "(assert (or (<= B[0] (* 2.0 A[0,0])) (!= B[1] 0.5)))",
+        "(assert (>= (+ A[0,0] A[0,1]) 0.25))(assert (== B[1] (- B[0])))",
+    )
+    texts += [(second + one).encode() for one in both]
     return [*texts, gzip.compress(texts[0])]

@@ -7,10 +7,13 @@ answer that is wrong where an oracle is at hand.
 from __future__ import annotations
 
 import hashlib
+import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
+from itertools import islice
 from math import prod
 from pathlib import Path
 from tempfile import mkdtemp
@@ -34,6 +37,7 @@ from frown_check.errors import Refused
 from frown_check.graph import Apply, Network
 from frown_check.model import load
 from frown_check.model.ending import IN_PLACE, INCREASING, SHARES
+from frown_check.query import read_query as checkers_query
 from fuzz import mutators, seeds
 
 MOST_CLASSES = 100
@@ -195,6 +199,35 @@ def read_query(data: bytes) -> None:
                 raise Wrong(f"{a} <= {b} <= {c} <= {d}")
 
 
+def read_query_twice(data: bytes) -> None:
+    """A VNN-LIB query by the checker's reader; where frown reads it, too, no point satisfies what
+    frown reads and no case of the checker's."""
+    query = checkers_query(data)
+    cases = list(islice(query.cases(), 200))
+    try:
+        ours = read_vnnlib(_file("query.vnnlib", data))
+    except InvalidInput:
+        return
+    if (query.inputs, query.outputs) != (ours.inputs, ours.outputs):
+        raise Wrong(f"{query.inputs}, {query.outputs} and {ours.inputs}, {ours.outputs}")
+    if len(cases) == 200 or query.inputs + query.outputs > 50:
+        return
+    dice = random.Random(0)
+    for _ in range(30):
+        x = [Fraction(dice.randint(-12, 12), 8) for _ in range(query.inputs)]
+        y = [Fraction(dice.randint(-12, 12), 8) for _ in range(query.outputs)]
+        every = [*x, *y]
+        found = any(
+            all(a <= v <= b for a, v, b in zip(case.box.lower, x, case.box.upper, strict=True))
+            and all(
+                sum(c * every[k] for k, c in one.coef) + one.const <= 0 for one in case.constraints
+            )
+            for case in cases
+        )
+        if ours.satisfied(x, y) and not found:
+            raise Wrong(f"{x}, {y} satisfies the query, and no case of the checker's")
+
+
 def read_tables(data: bytes) -> None:
     """Inputs, labels, the paper's data sets and results, by the first byte."""
     kind, rest = (data[0], data[1:]) if data else (0, b"")
@@ -245,5 +278,6 @@ TARGETS = {
         Target("onnx", load_model, seeds.models, mutators.network, (InvalidModel, FrownError)),
         Target("data", read_tables, seeds.data, mutators.table, (InvalidInput,)),
         Target("query", read_query, seeds.queries, mutators.query, (InvalidInput,)),
+        Target("checker-query", read_query_twice, seeds.queries, mutators.query, (Refused,)),
     )
 }

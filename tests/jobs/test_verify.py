@@ -117,7 +117,10 @@ def test_a_folder_of_queries_is_answered_and_taken_up_again(net: Path, tmp_path:
         "error",
     ]
     assert shown.stdout.count(" s  ") == 2  # what the first run answered is not told again
-    assert shown.stdout.splitlines()[-1].split() == ["1", "1", "0", "0", "1"]
+    *_, counted, page = shown.stdout.splitlines()
+    assert counted.split() == ["1", "1", "0", "0", "1"]
+    told = Path(page.removeprefix("page: ")).read_text()
+    assert "((X_0 " in told and "never closed" in told
     before = results.read_text()
     rows = tmp_path / "out.csv.frown" / "rows.jsonl"
     rows.write_bytes(rows.read_bytes()[:-9])  # as a kill in the middle of a write leaves it

@@ -2,8 +2,8 @@
 
 `instances.csv` has lines of a network, a query and a time limit, with paths relative to it. Results
 are lines as the competition of verifiers writes them: category, network, query, seconds of
-preparation, verdict, seconds. Answers are kept in a `Store`, by the contents of the files: what is
-there is not run again, unless it came to nothing and there is more time now.
+preparation, verdict, seconds. A page tells of them. Answers are kept in a `Store`, by the contents
+of the files: what is there is not run again, unless it came to nothing and there is more time now.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from pathlib import Path
 
 from frown import __version__
 from frown.certification.folder import reported, write_whole
+from frown.certification.results import plain
 from frown.certification.verdict import ANSWERS
 from frown.errors import InvalidInput
 from frown.jobs.runner import run
 from frown.jobs.store import Row, Store, key_of
+from frown.report.queries import ERROR, Answered, queries_page
 
 GRACE = 10.0  # seconds beyond its limit after which a process is ended
 STORE = ".frown"  # behind the results' name: the folder of their store
+PAGE = "index.html"  # in that folder
+MOST_REMARK = 500  # characters
 LONGEST = 600.0  # seconds where neither line nor option has a limit
 
 
@@ -125,14 +129,15 @@ class _Answering:
 
         def work(one: Instance, keep: Callable[[Sequence[tuple[str, Row]]], None]) -> None:
             began = time.monotonic()
-            verdict = _answered(self.folder, one, self.real)
+            answer = _answered(self.folder, one, self.real)
             took = round(time.monotonic() - began, 3)
-            keep([(keys[one], {"verdict": verdict, "seconds": took, "timeout": one.timeout})])
+            keep([(keys[one], {**answer, "seconds": took, "timeout": one.timeout})])
 
         run(list(left.values()), work, self._keep, self)
         pairs = zip(self.keys, self.instances, strict=True)
         for line in summary([(one.family, self.store[key]["verdict"]) for key, one in pairs]):
             self.tell(line)
+        self._show()
 
     def begin(self, tasks: Sequence[Instance]) -> None:
         """Nothing is told before an answer."""
@@ -147,6 +152,18 @@ class _Answering:
         for _, row in rows:
             took = row["seconds"]
             self.tell(f"{row['verdict']:9} {took:8.2f} s  {task.network}  {task.query}")
+
+    def _show(self) -> None:
+        """Write the page about all answers."""
+        answers = []
+        for key, one in zip(self.keys, self.instances, strict=True):
+            row = self.store[key]
+            answers.append(Answered(one.family, one.network, one.query, **row))
+        name = self.results.name.removesuffix(self.results.suffix)
+        page = self.results.with_name(self.results.name + STORE) / PAGE
+        with reported("write", page):
+            write_whole(page, queries_page(answers, name, __version__).encode())
+        self.tell(f"page: {plain(page)}")
 
     def _keep(self, rows: Sequence[tuple[str, Row]]) -> None:
         self.store.append(dict(rows))
@@ -184,7 +201,7 @@ def _settled(row: Row | None, one: Instance) -> bool:
 
 def summary(verdicts: list[tuple[str, str]]) -> Iterator[str]:
     """A table of how many instances of each family got which verdict."""
-    words = [*ANSWERS, "error"]
+    words = [*ANSWERS, ERROR]
     families = list(dict.fromkeys(family for family, _ in verdicts))
     wide = max(len("family"), *(len(f) for f in families))
     yield " ".join([f"{'family':{wide}}", *(f"{w:>9}" for w in words)])
@@ -193,8 +210,9 @@ def summary(verdicts: list[tuple[str, str]]) -> Iterator[str]:
         yield " ".join([f"{family:{wide}}", *(f"{count[w]:9}" for w in words)])
 
 
-def _answered(folder: Path, one: Instance, real: bool) -> str:
-    """The verdict of a process of its own, which is ended should it not end by itself."""
+def _answered(folder: Path, one: Instance, real: bool) -> dict[str, str]:
+    """The verdict of a process of its own, which is ended should it not end by itself, with the
+    lines of its witness, or what it says of an error."""
     command = [sys.executable, "-m", "frown", "verify", str(folder / one.query)]
     command += ["--network", str(folder / one.network), "--timeout", f"{one.timeout:g}"]
     command += ["--real"] * real
@@ -203,6 +221,9 @@ def _answered(folder: Path, one: Instance, real: bool) -> str:
             command, capture_output=True, text=True, timeout=one.timeout + GRACE, check=False
         )
     except subprocess.TimeoutExpired:
-        return "timed-out"
-    first = ran.stdout.partition("\n")[0]
-    return first if ran.returncode == 0 and first in ANSWERS else "error"
+        return {"verdict": "timed-out"}
+    first, _, witness = ran.stdout.partition("\n")
+    if ran.returncode == 0 and first in ANSWERS:
+        return {"verdict": first, "witness": witness}
+    said = (ran.stderr.splitlines() or [f"exit code {ran.returncode}"])[-1]
+    return {"verdict": ERROR, "remark": said[:MOST_REMARK]}

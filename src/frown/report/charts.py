@@ -177,7 +177,7 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         ]
         edges = (plane.right * i / _SLICES, plane.right * (i + 1) / _SLICES)
         parts.append(plane.hover(plane.x(edges[0]), plane.x(edges[1]), "\n".join(lines)))
-    return _svg(size, f"{comparison.statement.share_title()} against radius", parts)
+    return drawing(size, f"{comparison.statement.share_title()} against radius", parts)
 
 
 def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
@@ -229,7 +229,7 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
     for i, entry in enumerate(entries if count <= MOST_HOVERED else ()):
         text = "\n".join(_entry_lines(comparison, entry))
         parts.append(plane.hover(plane.x(i), plane.x(i + 1), text))
-    return _svg(size, "Radius of every input", parts)
+    return drawing(size, "Radius of every input", parts)
 
 
 def bracket_chart(comparison: Comparison, size: tuple[int, int]) -> str:
@@ -264,7 +264,7 @@ def bracket_chart(comparison: Comparison, size: tuple[int, int]) -> str:
             f"after: {number(entry.proved, -1)} to {number(entry.limit, 1)}"
         )
         parts.append(plane.hover(plane.x(i), plane.x(i + 1), text))
-    return _svg(size, "Brackets before and after branching", parts)
+    return drawing(size, "Brackets before and after branching", parts)
 
 
 def branched(comparison: Comparison) -> list[Entry]:
@@ -315,7 +315,8 @@ def _steps(radii: Iterable[float], count: int, plane: Plane) -> str:
     return "".join(path)
 
 
-def _svg(size: tuple[int, int], title: str, parts: Iterable[str]) -> str:
+def drawing(size: tuple[int, int], title: str, parts: Iterable[str]) -> str:
+    """A chart of these parts, shown on screens that its size is for."""
     width, height = size
     kind = "wide" if size == WIDE else "narrow"
     return (
