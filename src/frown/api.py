@@ -235,8 +235,8 @@ def verify(
     if level not in ("rigorous", "checked"):
         raise InvalidInput(f"level must be rigorous or checked, not {level!r}")
     clock = machine.clock(now())
-    model = _as_it_is(model)
     asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
+    model = _as_it_is(model if isinstance(model, Model) else load_for(model, asked), model)
     with fitting_threads(model.graph.parameters()):
         posed = Posed.of(model, asked, real)
         check = level == "checked"
@@ -657,9 +657,15 @@ def _unshaped(graph: Graph, node: Node) -> Node:
     return node
 
 
-def _as_it_is(model: Model | str | Path) -> Model:
+def load_for(path: str | Path, query: VnnLib) -> Model:
+    """Load the network of a query, whose inputs tell whether a leading axis is a batch."""
+    from frown.read.onnx.load import load_onnx
+
+    return load_onnx(path, inputs=query.inputs)
+
+
+def _as_it_is(found: Model, model: Model | str | Path) -> Model:
     """A model as a query speaks of it: in its own precision, and with the only output it has."""
-    found = _model(model)
     taken = found.taken
     if taken.precision:
         raise UnsupportedModel(

@@ -248,3 +248,31 @@ def test_graph_and_original_are_compared_without_the_inputs_behind_them(net: Pat
     assert frown.verify(own, query, machine=frown.Machine(seconds=10)).answer == "unsat"
     lying = replace(own, run=lambda x: own.run(x) * 1.01)
     assert frown.verify(lying, query, machine=frown.Machine(seconds=10)).answer != "unsat"
+
+
+def test_a_leading_axis_that_the_query_counts_is_no_batch(tmp_path: Path) -> None:
+    """Three rows of two features, which the network joins: a query of six inputs has them all."""
+    nodes = [node("Reshape", "x shape", "flat"), node("Gemm", "flat w b", "y")]
+    weight = weights(6, 2, seed=5)
+    constants = {"shape": np.array([1, 6]), "w": weight, "b": np.zeros(2, np.float32)}
+    joined = saved(model(nodes, [3, 2], constants), tmp_path)
+    head = "".join(f"(declare-const X_{i} Real)" for i in range(6))
+    sides = "".join(f"(assert (<= -1 X_{i}))(assert (<= X_{i} 1))" for i in range(6))
+    most = float(np.abs(weight[:, 0].astype(np.float64)).sum())
+    for share, answer in ((0.99, "sat"), (1.01, "unsat")):
+        text = f"{head}(declare-const Y_0 Real)(declare-const Y_1 Real){sides}"
+        query = parse_vnnlib(f"{text}(assert (>= Y_0 {most * share}))")
+        verdict = frown.verify(joined, query, machine=frown.Machine(seconds=20))
+        assert verdict.answer == answer
+        if verdict.witness is not None:
+            session = onnxruntime.InferenceSession(joined)
+            (found,) = session.run(None, {"x": verdict.witness.x.reshape(3, 2)})
+            assert found[0, 0] >= most * share - 1e-6
+
+
+def test_a_fixed_batch_that_the_query_does_not_count_is_one(tmp_path: Path) -> None:
+    proto = model([node("MatMul", "x w", "y")], [3, 2], {"w": weights(2, 1, seed=6)})
+    text = "(declare-const X_0 Real)(declare-const X_1 Real)(declare-const Y_0 Real)"
+    sides = "".join(f"(assert (<= 0 X_{i}))(assert (<= X_{i} 1))" for i in range(2))
+    query = parse_vnnlib(f"{text}{sides}(assert (>= Y_0 100))")
+    assert frown.verify(saved(proto, tmp_path), query).answer == "unsat"

@@ -52,8 +52,7 @@ def verify_files(files: QueryFiles, out: Callable[[str], None], tell: Callable[[
         raise InvalidInput(f"--timeout {files.timeout:g}: give seconds, more than 0")
     with _ended_in_time(files.timeout, began, out) as conclude:
         query = read_vnnlib(files.query)
-        path = network_of(files.networks, query)
-        model = api.load(path)
+        model = api.load_for(network_of(files.networks, query), query)
         machine = Machine(seconds=_seconds(files.timeout, began))
         verdict = api.verify(
             model,

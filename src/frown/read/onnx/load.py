@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,10 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 
 
 def load_onnx(
-    path: str | Path | bytes, output: str | None = None, shape: Sizes | None = None
+    path: str | Path | bytes,
+    output: str | None = None,
+    shape: Sizes | None = None,
+    inputs: int | None = None,
 ) -> Model:
     """The network in an ONNX file, or in its content, checked against onnxruntime on random inputs.
 
@@ -67,7 +70,8 @@ def load_onnx(
     The file has one input; of several outputs `output` names the one that is meant, which need not
     be said where all others are labels. The leading axis of the input is the batch and set to 1, be
     it symbolic, unknown or fixed; an input of one axis is taken whole. `shape` gives other symbolic
-    axes their sizes. Half precision is taken as single precision (`Model.taken`).
+    axes their sizes. Where a fixed leading axis is needed to make up a number of `inputs`, it is no
+    batch: the input is taken whole. Half precision is taken as single precision (`Model.taken`).
 
     Raises InvalidModel where the file is missing or damaged or has weights that are
     not finite, UnsupportedModel with every operator that has no bounds, ModelMismatch
@@ -77,6 +81,8 @@ def load_onnx(
     content = path if isinstance(path, bytes) else None
     proto, source, files, taken = _read(file, content, output, shape)
     port = _input(proto, file.name)
+    if port.is_redeclared and inputs == prod(port.shape) * (port.batch or 1):
+        port = replace(port, shape=(port.batch or 1, *port.shape[1:]), whole=True)
     try:
         graph, scores = import_graph(_task(proto, file.name, port))
         require_finite(graph, file.name)

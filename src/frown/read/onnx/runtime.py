@@ -40,11 +40,12 @@ class Port:
     dtype: np.dtype[Any]
     shape: Shape
     batch: int | None  # None where the file leaves it open
+    whole: bool = False  # the first axis is no batch, but the input's own
 
     @property
     def is_batched(self) -> bool:
         """True if the first axis is the batch; an input of one axis is one input."""
-        return len(self.shape) > 1
+        return len(self.shape) > 1 and not self.whole
 
     @property
     def input_shape(self) -> Shape:
