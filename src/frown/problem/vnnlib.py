@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain, product
 from math import inf, isfinite, lcm, nan, prod
 from pathlib import Path
@@ -190,7 +191,7 @@ class Disjunct:
     def _fixed(self) -> Iterator[int]:
         """The inputs with one value, written as the shortest digits of a double."""
         for i, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
-            if low == high and abs(low) < 1e300 and Fraction(repr(float(low))) == low:
+            if (low is high or low == high) and _is_written(low):
                 yield i
 
     def property(self, outputs: int, joined: bool = False) -> LinearProperty:
@@ -599,6 +600,8 @@ class _Reader:
 
     def __init__(self, text: str, second: bool = False) -> None:
         self.text, self.second = text, second
+        # Boxes of many disjuncts repeat most of their comparisons, word by word.
+        self.compared: dict[tuple[str, ...], list[_Case]] = {}
 
     def wrong(self, where: _Expression | int | None, what: str) -> InvalidInput:
         if where is None:
@@ -690,7 +693,11 @@ def _cases(reader: _Reader, formula: _Expression, find: _Find) -> _Cases:
         if isinstance(current, _List) and (not waiting or waiting[-1][0] is not current):
             if not current.items or isinstance(current.items[0], _List):
                 raise reader.wrong(current, "an operator was expected after the parenthesis")
-            waiting.append((current, []))
+            words = tuple(a.text for a in current.items if isinstance(a, _Atom))
+            if len(words) == len(current.items) == 3 and words in reader.compared and waiting:
+                waiting[-1][1].append(reader.compared[words])
+            else:
+                waiting.append((current, []))
         elif isinstance(current, _Atom):
             value: _Value = _atom(reader, current, find)
             if not waiting:
@@ -699,6 +706,10 @@ def _cases(reader: _Reader, formula: _Expression, find: _Find) -> _Cases:
         above, values = waiting[-1]
         while len(values) == len(above.items) - 1:
             value = _applied(reader, above, values)
+            if len(above.items) == 3 and isinstance(value, list):
+                words = tuple(a.text for a in above.items if isinstance(a, _Atom))
+                if len(words) == 3:
+                    reader.compared[words] = value
             waiting.pop()
             if not waiting:
                 return _formula(reader, above, value)
@@ -872,13 +883,14 @@ def _disjuncts(cases: _Cases, inputs: int, name: Callable[[int], str]) -> Iterat
     # Cases share most of their constraints, as objects: their box is worked out once.
     places: dict[tuple[int, ...], int | None] = {}  # by bounds; None: there is no such input
     boxes: dict[_Box, int] = {}
+    limits = _Limits()
     own: list[list[_Case]] = []
     for case in cases:
         bounds = [c for c in case if not c.outputs]
         rest = tuple(c for c in case if c.outputs or len(c.inputs) > 1)
         key = tuple(map(id, bounds))
         if key not in places:
-            box = _box(bounds, inputs, name)
+            box = _box(bounds, inputs, name, limits)
             places[key] = None if box is None else boxes.setdefault(box, len(boxes))
         place = places[key]
         if place is not None:
@@ -889,7 +901,25 @@ def _disjuncts(cases: _Cases, inputs: int, name: Callable[[int], str]) -> Iterat
         yield Disjunct(box.lower, box.upper, tuple(mine), box.above, box.below)
 
 
-def _box(bounds: Sequence[Constraint], inputs: int, name: Callable[[int], str]) -> _Box | None:
+class _Limits(dict[int, Fraction]):
+    """The bounds that constraints on one input set it, by the constraints' identity; equal ones are
+    one object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same: dict[Fraction, Fraction] = {}
+
+    def of(self, one: Constraint) -> Fraction:
+        """The bound -const / c of c x + const <= 0."""
+        if id(one) not in self:
+            bound = -one.const / one.inputs[0][1]
+            self[id(one)] = self.same.setdefault(bound, bound)
+        return self[id(one)]
+
+
+def _box(
+    bounds: Sequence[Constraint], inputs: int, name: Callable[[int], str], limits: _Limits
+) -> _Box | None:
     """The box that constraints on inputs alone leave; None: nothing is left of it."""
     sides = [_Side() for _ in range(2 * inputs)]  # below, and above
     for one in bounds:
@@ -899,14 +929,14 @@ def _box(bounds: Sequence[Constraint], inputs: int, name: Callable[[int], str]) 
         elif len(one.inputs) == 1:
             ((i, c),) = one.inputs
             above = c > 0  # c x + const <= 0
-            sides[i + inputs * above].meet(-one.const / c, one.strict, 1 if above else -1)
+            sides[i + inputs * above].meet(limits.of(one), one.strict, 1 if above else -1)
     known = [side.bound for side in sides if side.bound is not None]
     if len(known) < len(sides):
         missing = next(i for i, side in enumerate(sides) if side.bound is None) % inputs
         raise InvalidInput(f"the input {name(missing)} has no lower or no upper bound in some case")
     open_ = [frozenset(i for i in range(inputs) if sides[i + k].open) for k in (0, inputs)]
     low, high = known[:inputs], known[inputs:]
-    if any(a > b for a, b in zip(low, high, strict=True)):
+    if any(a is not b and a > b for a, b in zip(low, high, strict=True)):
         return None
     if any(low[i] == high[i] for i in open_[0] | open_[1]):
         return None
@@ -954,6 +984,13 @@ def _narrowed(
     return lower, upper
 
 
+@lru_cache(1 << 16)
+def _is_written(value: Fraction) -> bool:
+    """True if a rational is what the shortest digits of a double say."""
+    return abs(value) < 1e300 and Fraction(repr(float(value))) == value
+
+
+@lru_cache(1 << 16)
 def _rounded(value: Fraction, dtype: type[np.floating], towards: float) -> float:
     """The nearest number of a type at or beyond a rational, on the side of `towards`."""
     try:
