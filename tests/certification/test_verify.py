@@ -268,6 +268,8 @@ def test_a_leading_axis_that_the_query_counts_is_no_batch(tmp_path: Path) -> Non
             session = onnxruntime.InferenceSession(joined)
             (found,) = session.run(None, {"x": verdict.witness.x.reshape(3, 2)})
             assert found[0, 0] >= most * share - 1e-6
+    with pytest.raises(InvalidInput, match="leading axis of 3"):
+        frown.verify(joined, query, certificate=tmp_path / "proof")
 
 
 def test_a_fixed_batch_that_the_query_does_not_count_is_one(tmp_path: Path) -> None:

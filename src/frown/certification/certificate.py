@@ -326,6 +326,11 @@ def check_certifiable(model: Model) -> None:
             f"{model.name}: weights in {', '.join(away)} do not lie beside it; certificates know "
             "files of the model's own folder only: save the model with its weights there"
         )
+    if len(model.input_shape) > 1 and model.graph.input_shape == model.input_shape:
+        raise InvalidInput(
+            f"{model.name} is taken with its leading axis of {model.input_shape[0]} as a part of "
+            "the input, and certificates are about inputs with a batch of 1: put an axis of 1 first"
+        )
     taken = model.taken
     if taken.output:
         raise InvalidInput(

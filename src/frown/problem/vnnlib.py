@@ -990,9 +990,15 @@ def _is_written(value: Fraction) -> bool:
     return abs(value) < 1e300 and Fraction(repr(float(value))) == value
 
 
-@lru_cache(1 << 16)
 def _rounded(value: Fraction, dtype: type[np.floating], towards: float) -> float:
     """The nearest number of a type at or beyond a rational, on the side of `towards`."""
+    return _rounded_as(value, np.dtype(dtype).char, towards)
+
+
+@lru_cache(1 << 16)
+def _rounded_as(value: Fraction, kind: str, towards: float) -> float:
+    """`_rounded`, of the type with this character."""
+    dtype: type[np.floating] = np.dtype(kind).type
     try:
         near = float(value)
     except OverflowError:
