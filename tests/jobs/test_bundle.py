@@ -148,20 +148,16 @@ def test_what_does_not_belong_together_is_not_packed(run: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("first", "later", "other"),
+    ("first", "later"),
     [
-        ((), ("--target", "+1"), "property"),
-        (("--within", "1"), ("--within", "2"), "property"),
-        ((), ("--within", "2"), "property"),
-        ((), ("--norm", "1"), "norm"),
-        ((), ("--bounds", "-9", "9"), "region"),
-        ((), ("--scale", "1,1,0.5"), "region"),
-        ((), ("--mean", "0.5"), "region"),
-        (("--tol", "0.001"), ("--tol", "0.2"), "radius"),
+        ((), ("--target", "+1")),
+        (("--within", "1"), ("--within", "2")),
+        ((), ("--scale", "1,1,0.5")),
+        (("--tol", "0.001"), ("--tol", "0.2")),
     ],
 )
 def test_certificates_of_a_later_run_are_not_packed(
-    tmp_path: Path, first: tuple[str, ...], later: tuple[str, ...], other: str
+    tmp_path: Path, first: tuple[str, ...], later: tuple[str, ...]
 ) -> None:
     """They are about the same inputs, in the same folder, and the page would say something else."""
     constants = {"a": weights(3, 6), "b": weights(6, seed=1), "c": weights(6, 3, seed=2)}
@@ -176,7 +172,9 @@ def test_certificates_of_a_later_run_are_not_packed(
     command("check", tmp_path / "good.zip")
     command(*given, *later, "--out", tmp_path / "later")
     shown = " ".join(command(*pack, "--out", tmp_path / "bad.zip", code=2).output.split())
-    assert f"it is about another {other}" in shown and not (tmp_path / "bad.zip").exists()
+    assert (
+        "is not the certificate that input 0 had" in shown and not (tmp_path / "bad.zip").exists()
+    )
 
 
 def test_what_the_checker_refuses_is_not_packed(run: Path, tmp_path: Path) -> None:
@@ -191,5 +189,13 @@ def test_what_the_checker_refuses_is_not_packed(run: Path, tmp_path: Path) -> No
     text = json.dumps(header).encode()
     file.write_bytes(content[:8] + len(text).to_bytes(4, "little") + text + content[12 + size :])
     files = ("--model", run / "model.onnx", "--data", run / "data.csv", "--certificates", proofs)
-    shown = command("bundle", run / "results", *files, "--out", tmp_path / "b", code=2)
+    results = shutil.copytree(run / "results", tmp_path / "results")
+    shown = command("bundle", results, *files, "--out", tmp_path / "b", code=2)
+    assert "its SHA-256 is another" in " ".join(shown.output.split())
+    rows, digests = (
+        results / "results.jsonl",
+        (hashlib.sha256(content), hashlib.sha256(file.read_bytes())),
+    )
+    rows.write_text(rows.read_text().replace(*(digest.hexdigest() for digest in digests)))
+    shown = command("bundle", results, *files, "--out", tmp_path / "b", code=2)
     assert "refused by the checker" in " ".join(shown.output.split())

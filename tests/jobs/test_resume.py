@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from frown import api
 from frown.cli import app
+from frown_check import check
 from onnx_models import model, node, saved, weights
 
 COUNT = 60
@@ -169,6 +170,21 @@ def test_a_certificate_that_is_gone_is_made_again(net: Path, data: Path, tmp_pat
     frown("certify", net, data, *given, *OPTIONS, "--resume")
     assert (tmp_path / "c" / "input-000003.frown").is_file()
     assert stored(tmp_path / "out") == before
+
+
+def test_a_certificate_of_another_run_is_not_taken_for_a_row_s_own(
+    net: Path, data: Path, tmp_path: Path
+) -> None:
+    """A later run with another property has written certificates of the same names."""
+    given = ("--certificates", tmp_path / "c", "--samples", "0:3", "--level", "checked")
+    first, later = ("--out", tmp_path / "out"), ("--out", tmp_path / "later", "--force")
+    frown("certify", net, data, *first, *given, *OPTIONS)
+    frown("certify", net, data, *later, *given, *OPTIONS, "--target", "+1")
+    frown("certify", net, data, *first, *given, *OPTIONS, "--resume")
+    for row in stored(tmp_path / "out"):
+        verdict = check(tmp_path / "c" / row["certificate"], net)
+        assert verdict.accepted and verdict.claim is not None
+        assert len(verdict.claim.others) > 1 and verdict.claim.radius >= row["radius"] > 0
 
 
 @pytest.mark.parametrize(

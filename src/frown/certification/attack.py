@@ -244,4 +244,4 @@ def _erring(model: Model, begun: Begun, n: int, point: Array) -> tuple[float, Ar
     if not begun.problem.violated(outputs, n)[0]:
         return None
     margins = begun.problem.margins(outputs, n)
-    return regions.distance(n, point), point, int(np.argmin(margins[0]))
+    return regions.distance(n, point), point, int(np.nanargmin(margins[0]))

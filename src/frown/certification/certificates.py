@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
 
 if TYPE_CHECKING:
-    from frown_check.checker import Claim
+    from frown_check.checker import Claim, Verdict
 
 SUFFIX = ".frown"
 LATE = "the time limit came before its certificate was checked"
@@ -99,8 +100,8 @@ class Certificates:
             else:
                 yield kept if self.passing else written
                 radius = float(findings.radius[places[n]])
-                refused = self.refused(file, findings.begun.problem, n, radius, clock)
-                if refused is None:
+                refused = self.verdict(file, findings.begun.problem, n, radius, clock)
+                if not isinstance(refused, str):
                     kept = replace(written, checked=kept.checked | {n})
                 else:
                     kept = written if refused == LATE else kept
@@ -121,10 +122,10 @@ class Certificates:
             raise OutputError(f"{file} cannot be written: {error.strerror}") from None
         return file
 
-    def refused(
+    def verdict(
         self, file: Path, problem: Problem, n: int, radius: float, clock: Clock
-    ) -> str | None:
-        """Say why the checker does not confirm that input n has a radius; None: it does."""
+    ) -> Verdict | str:
+        """The checker's verdict, if it confirms that input n has a radius; else why it does not."""
         import frown_check
 
         assert self.model.path is not None
@@ -137,7 +138,12 @@ class Certificates:
             return f"the checker refused: {verdict.reason}"
         if verdict.claim is None or not _meant(verdict.claim, problem, n, radius):
             return OTHER
-        return None
+        return verdict
+
+
+def sha256_of(content: bytes | None) -> str:
+    """The digest of a certificate's file; empty where there is none."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
 def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:

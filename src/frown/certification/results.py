@@ -97,6 +97,7 @@ class Row:
     level: str = "estimate"  # how it was proved: a key of LEVELS
     complete: bool = True  # False: the time limit or an interrupt ended the search early
     certificate: str = ""  # its file's name, where one was written
+    certificate_sha256: str = ""  # of that file as it was written
     remark: str = ""  # what else a reader must know, as of a solver that gave up
     deployed: str = ""  # a precision: it is proved for the network as executed in that, too
     frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from frown.certification.agreement import Compared
-from frown.certification.certificates import Kept
-from frown.certification.findings import Broken, Findings, joined
+from frown.certification.certificates import Kept, sha256_of
+from frown.certification.findings import Findings, joined
 from frown.certification.results import Row
 from frown.certification.statement import input_digest
 from frown.methods.branch.method import Branch
@@ -37,7 +37,7 @@ def rows_of(
             k = place[n]
             radius = float(radii[k])
             if radius > 0:
-                known = dict(zip(_rivals(wanted, n), margins[k].tolist(), strict=True))
+                known = dict(zip(rivals(wanted, n), margins[k].tolist(), strict=True))
             asked = None if regions.radius is None else float(regions.radius[n])
             if asked is not None:
                 radius = min(radius, asked)
@@ -84,11 +84,16 @@ def rows_of(
                 level=level,
                 remark=remark,
                 certificate=kept.files.get(n, ""),
+                certificate_sha256=sha256_of(findings.certificates.get(n))
+                if n in kept.files
+                else "",
                 deployed=findings.execution,
                 frames=regions.moving(n),
                 input=input_digest(regions.x[n]),
                 id=regions.ids[n] if regions.ids else "",
-                broken_as=_broken_as(wanted, broken, n, int(begun.prediction[n])),
+                broken_as=None
+                if np.isinf(end)
+                else broken_as(wanted, broken.clause.get(n), n, int(begun.prediction[n])),
                 leaves=findings.leaves(place[n]) if radius > 0 and n in place else 0,
                 # What lies within a proved radius is proved, whoever found it first.
                 radius_before=None
@@ -114,19 +119,19 @@ def classes_of(
     return int(labels[n]), prediction, None if one is None else int(one[n, 0])
 
 
-def _broken_as(wanted: Property, broken: Broken, n: int, prediction: int) -> int | None:
-    """The class that input n's nearest counterexample is taken for; None: there is none, or the
-    property is not about labels."""
-    if not isinstance(wanted, LabelWins) or np.isinf(broken.radius[n]):
+def broken_as(wanted: Property, clause: int | None, n: int, prediction: int) -> int | None:
+    """The class that a counterexample of input n is taken for: that of the clause it violates most,
+    or None where the input itself is one; None: the property is not about labels."""
+    if not isinstance(wanted, LabelWins):
         return None
-    if n in broken.clause:
-        return _rivals(wanted, n)[broken.clause[n]]
+    if clause is not None:
+        return rivals(wanted, n)[clause]
     if wanted.only is not None:  # the input itself, which only the target must not take
         return int(wanted.only[n, 0])
     return prediction if prediction != int(wanted.label[n]) else None
 
 
-def _rivals(wanted: Property, n: int) -> list[int]:
+def rivals(wanted: Property, n: int) -> list[int]:
     """The names of input n's margins: other classes, or the clauses' numbers."""
     if isinstance(wanted, LabelWins):
         return [int(c) for c in wanted.targets[n]]

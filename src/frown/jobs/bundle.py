@@ -14,17 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frown import __version__
+from frown.certification.certificates import sha256_of
 from frown.certification.folder import write_whole
 from frown.certification.results import Row, class_text, digits, markup
-from frown.certification.statement import Spread, Statement, exact
+from frown.certification.statement import Statement, exact
 from frown.errors import InvalidInput, OutputError
-from frown.jobs.files import ROWS_JSON, RUN, row_key
+from frown.jobs.files import RUN
 from frown.problem.data import Columns, Dataset, read_data
 from frown.problem.options import options_of
 from frown.report.parts import document
@@ -77,17 +76,8 @@ def make_bundle(
     named = {f.name: settings[f.name] for f in options_of(Columns) if f.name in settings}
     whole = read_data(data, Columns(**named), labels=False)
     chosen, kept = _chosen(rows, folder, whole.divided(settings.get("divide") or 1.0), data)
-    said, own = Statement.of(found), _Run.of(results, about)
+    said, claim = Statement.of(found), kept[0].claim
     files: dict[str, bytes] = {}
-    claim = kept[0].claim
-    for one in kept:
-        source = folder / one.row.certificate
-        other = "model" if _model_of(one.claim) != _model_of(claim) else own.differs(one, said)
-        if other:
-            raise InvalidInput(
-                f"{source} is not the certificate of input {one.row.index} in {results}: it is "
-                f"about another {other}, as of a later run; certify again, one folder for each run"
-            )
     for name, digest in ((model.name, claim.digest), *claim.external):
         files[f"{MODEL}/{name}"] = _held(model.parent / name, digest)
     files[DATA] = _packed(chosen, [one.row for one in kept])
@@ -116,67 +106,6 @@ def make_bundle(
     return len(kept)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A run that certificates may be of."""
-
-    keys: Mapping[tuple[int, int], str]  # of rows, by index and the frame alone, or -1
-    classes: int
-    sensitivity: bool
-
-    @classmethod
-    def of(cls, results: Path, about: Mapping[str, Any]) -> _Run:
-        lines = (results / ROWS_JSON).read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines if line.strip()]
-        model, settings = about.get("model") or {}, about.get("settings") or {}
-        alone = bool(settings.get("sensitivity"))
-        keys = {
-            (int(r["index"]), int(r["frames"]) if alone else -1): str(r["key"]) for r in records
-        }
-        if "classes" not in model:
-            raise InvalidInput(
-                f"{results} was saved from Python, and its rows do not say what their certificates "
-                "are about: bundle what frown certify --out wrote"
-            )
-        return cls(keys, int(model["classes"]), alone)
-
-    def differs(self, one: _Certified, said: Statement) -> str:
-        """The part of the claim that is not the row's; empty where all is the same."""
-        row, claim, shape = one.row, one.claim, one.claim.centre.shape
-        if claim.norm != row.norm or claim.box:
-            return "norm"
-        spreads = [(claim.lower, said.lower), (claim.upper, said.upper)]
-        spreads += [(claim.mean, said.mean), (claim.std, said.std)]
-        if not self.sensitivity:  # where every row has scales of its own
-            spreads.append((claim.scale, said.scale or Spread.of(np.ones(1), shape)))
-        for held, told in spreads:
-            mine = None if held is None else Spread.of(held, shape).sha256
-            if mine != (None if told is None else told.sha256):
-                return "region"
-        place = row.index, int(row.frames) if self.sensitivity else -1
-        literals = self._literals(claim)
-        same = literals and row_key(claim.centre, place, literals) == self.keys[place]
-        if not same:
-            return "property"
-        return "" if claim.radius >= row.radius else "radius"
-
-    def _literals(self, claim: Claim) -> list[NDArray[Any]]:
-        """Coefficients, constants and clauses of a claim; none where it is of another model."""
-        if claim.coef is not None and claim.const is not None and claim.clause is not None:
-            return [claim.coef, claim.const, claim.clause]
-        count = len(claim.others)
-        if max(claim.label or 0, *claim.others) >= self.classes:
-            return []
-        coef = np.zeros((count, self.classes))
-        coef[:, claim.label] = 1.0
-        coef[np.arange(count), list(claim.others)] = -1.0
-        return [coef, np.zeros(count), np.arange(count)]
-
-
-def _model_of(claim: Claim) -> tuple[object, ...]:
-    return claim.digest, claim.external
-
-
 def _chosen(
     rows: Sequence[Row], folder: Path, data: Dataset, path: Path
 ) -> tuple[Dataset, list[_Certified]]:
@@ -190,6 +119,11 @@ def _chosen(
         source = folder / row.certificate
         try:
             content = source.read_bytes()
+            if sha256_of(content) != row.certificate_sha256:
+                raise InvalidInput(
+                    f"{source} is not the certificate that input {row.index} had: its SHA-256 is "
+                    "another, as of a later run; certify again, one folder for each run"
+                )
             claim = Claim.of(read_certificate(content))
         except OSError as error:
             raise InvalidInput(

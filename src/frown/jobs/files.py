@@ -77,6 +77,7 @@ def record(row: Row, origin: Origin) -> dict[str, Any]:
         "seconds": round(row.seconds, 6),
         "level": row.level,
         "certificate": row.certificate,
+        "certificate_sha256": row.certificate_sha256,
         "complete": row.complete,
         "remark": row.remark,
         "deployed": row.deployed,
@@ -221,6 +222,13 @@ class ResultFiles:
         if store is None:
             return {}
         return {key: dict(store[own]) for key, own in self.keys.items() if own in store}
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Drop rows of an earlier run that are to be done again."""
+        dropped = {self.keys[key] for key in keys}
+        if self._store is not None and dropped:
+            with writing(self.directory):
+                self._store.arrange([own for own in self._store if own not in dropped])
 
     def append(
         self,

@@ -24,7 +24,7 @@ import torch
 
 from frown import __version__, api
 from frown.bounds.work import fitting_threads, now
-from frown.certification.certificates import SUFFIX
+from frown.certification.certificates import SUFFIX, sha256_of
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
 from frown.certification.prove import Rigorous
 from frown.certification.results import LEVELS, Row, percent, plain
@@ -39,7 +39,7 @@ from frown.errors import (
     OutputError,
     WorkersLost,
 )
-from frown.jobs.files import Origin, ResultFiles, row_key, writing
+from frown.jobs.files import Key, Origin, ResultFiles, row_key, writing
 from frown.jobs.options import (
     CertifyRequest,
     parse_numbers,
@@ -146,12 +146,15 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     rows: list[Row] = []
     missing = np.ones(total, bool)
     if files is not None and request.resume:
-        done = files.done
+        done, again = files.done, list[Key]()
         for n in range(total):
             key = regions.key(n)
             if key in done and _has_certificate(done[key], folder):
                 rows.append(row_of(done[key]))
                 missing[n] = False
+            elif key in done:
+                again.append(key)
+        files.forget(again)
         screen.note(f"{len(rows)} of {total} rows are in {request.out} already")
     there = {_key(row, request) for row in rows}
     lost: list[Row] = []
@@ -245,9 +248,12 @@ def _shared(about: dict[str, Any], digests: list[str]) -> dict[str, Any]:
 
 
 def _has_certificate(record: dict[str, Any], folder: Path | str | None) -> bool:
-    """False if a row names a certificate that is gone."""
+    """False if a row names a certificate that is gone, or that another run has written since."""
     name = record.get("certificate")
-    return not name or folder is None or (Path(folder) / name).is_file()
+    if not name or folder is None:
+        return True
+    file = Path(folder) / name
+    return file.is_file() and sha256_of(file.read_bytes()) == record.get("certificate_sha256")
 
 
 def _require_accuracy(rows: list[Row], request: CertifyRequest, said: Statement) -> None:

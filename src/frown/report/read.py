@@ -148,6 +148,7 @@ def row_of(record: Mapping[str, Any]) -> Row:
         seconds=float(record["seconds"]),
         level=str(record["level"]),
         certificate=str(record.get("certificate", "")),
+        certificate_sha256=str(record.get("certificate_sha256", "")),
         complete=bool(record["complete"]),
         remark=str(record.get("remark", "")),
         deployed=str(record.get("deployed", "")),

@@ -157,6 +157,9 @@ def test_what_cannot_be_on_a_cluster_is_refused(
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
     with pytest.raises(InvalidInput, match="weights in other files"):
         frown.certify(tmp_path / "m.onnx", Ball(X), machine=Machine(cluster="auto"))
+    proof = frown.Rigorous(check=True, execution="float32")
+    with pytest.raises(InvalidInput, match="no certificate"):
+        frown.certify(path, Ball(X), proof=proof, machine=Machine(cluster="auto"))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InvalidInput, match=r"frown\[ray\]"):
         frown.certify(path, Ball(X), machine=Machine(cluster="auto"))

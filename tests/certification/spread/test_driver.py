@@ -100,7 +100,8 @@ def spread(net: frown.Model, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
 
         monkeypatch.setattr(driver, "Processes", start)
         machine = Machine(workers=2, batch=given.pop("batch", 3))
-        result = frown.certify(net, Ball(X), method="crown", machine=machine, **given)
+        ball = Ball(X, ids=given.pop("ids", None))
+        result = frown.certify(net, ball, method="crown", machine=machine, **given)
         return result, made[0]
 
     return run
@@ -301,6 +302,52 @@ def test_no_row_says_more_than_its_certificate(
             assert row.radius == 0 and row.status in ("unknown", "falsified")
         else:
             assert (row.status, row.level) == ("certified", "checked") and row.radius > 0
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_a_row_says_beside_its_radius_is_the_driver_s_own(
+    spread: Callable[..., Any],
+    net: frown.Model,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: list[Row],
+    trusted: bool,
+) -> None:
+    """Margins, leaves, execution, the class of a counterexample, brackets before branching, remarks
+    and names: workers that are not trusted may say anything."""
+    monkeypatch.setattr(InProcess, "trusted", trusted)
+    lies = {
+        "margins": {0: 1e6, 1: 1e6, 2: 1e6},
+        "leaves": 10**9,
+        "deployed": "float32",
+        "radius_before": 1e6,
+        "broken_before": 1e-9,
+        "broken_as": 99,
+        "remark": "the checker has accepted any radius",
+    }
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        def change(outcome: Outcome) -> Outcome:
+            rows = tuple(replace(row, id="another", **lies) for row in outcome.rows)
+            return replace(outcome, rows=rows)
+
+        return changed(messages, change)
+
+    ids = [f"patient {k}" for k in range(COUNT)]
+    result, _ = spread(lying, proof="checked", ids=ids)
+    assert [row.id for row in result.rows] == ids
+    outputs = net.run(X)
+    for row, known in zip(result.rows, alone, strict=True):
+        if trusted:
+            assert row.remark == lies["remark"]
+            continue
+        assert row.level == "checked" and row.radius > 0
+        assert row.margins.keys() == known.margins.keys()
+        clean = outputs[row.index][row.label] - outputs[row.index]
+        assert all(0 < margin <= clean[c] for c, margin in row.margins.items())
+        assert (row.leaves, row.deployed) == (0, "")
+        assert (row.radius_before, row.broken_before) == (None, None)
+        assert row.broken_as == known.broken_as
+        assert row.remark == f"its worker says: {lies['remark']}"
 
 
 def test_nothing_is_checked_that_was_not_asked_for(

@@ -99,6 +99,7 @@ def shared(
         return Certificates.open(procedure.model, problem, procedure.proof, taken)
 
     if machine.cluster is not None:
+        _refuse_unproved(procedure)
         sent = _travelling(procedure)
         batches = len(chosen) if shares else 0
         start = partial(_on_cluster, machine.cluster, sent, machine.workers, batches)
@@ -114,6 +115,16 @@ def shared(
         return procedure.outcomes(problem, chosen, watch, clock, certificates, pool)
     start = partial(_on_this_machine, sent, count, (machine.workers or 1) // count if shares else 1)
     return _by(start, procedure, problem, chosen, watch, clock, certificates)
+
+
+def _refuse_unproved(procedure: Procedure) -> None:
+    """Raise InvalidInput where the level `checked` would rest on what workers say."""
+    proof = procedure.proof
+    if isinstance(proof, Rigorous) and proof.check and proof.execution is not None:
+        raise InvalidInput(
+            "deployed (--deployed) has no certificate, so that of a cluster's workers nobody could "
+            "check it: take the level rigorous, or no cluster"
+        )
 
 
 def _on_this_machine(sent: bytes, count: int, spare: int) -> tuple[Workers, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,12 +17,15 @@ from numpy.typing import NDArray
 
 from frown.bounds.arithmetic.charged import farthest
 from frown.bounds.work import Clock
-from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates
+from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates, sha256_of
 from frown.certification.procedure import Procedure
 from frown.certification.results import Row
-from frown.certification.rows import classes_of, status_of
+from frown.certification.rows import broken_as, classes_of, rivals, status_of
 from frown.certification.statement import input_digest
 from frown.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from frown_check.checker import Verdict
 
 UNPROVED = "nothing is proved: "
 
@@ -54,6 +58,8 @@ class Vetting:
             or row.method != self.procedure.method.name
         ):
             return self.nothing(n, "its worker answered another question")
+        row = replace(row, id=regions.ids[n] if regions.ids else "")
+        row = replace(row, certificate="", certificate_sha256="")  # until it is written here
         if not self.trusted and row.level == "checked":
             row = replace(row, level="rigorous")  # until it is checked here
         if self.wary:
@@ -90,34 +96,40 @@ class Vetting:
             remark=UNPROVED + why,
             frames=regions.moving(n),
             input=input_digest(regions.x[n]),
+            id=regions.ids[n] if regions.ids else "",
         )
 
     def _confirmed(self, n: int, row: Row, content: bytes, kept: Certificates) -> Row:
         """The row with its certificate written and, if asked to, checked."""
         file = kept.put(self.problem.regions.name(n), content)
         if not kept.check:
-            return replace(row, certificate=file.name)
-        refused = kept.refused(file, self.problem, n, row.radius, self.clock)
-        if refused is None:
-            status = row.status if self.trusted else self._proved_status(n, row)
-            row = replace(row, status=status, level="checked", certificate=file.name)
-        elif self.wary or refused == OTHER:
-            row = self._withdrawn(n, row, refused)
+            return replace(row, certificate=file.name, certificate_sha256=sha256_of(content))
+        found = kept.verdict(file, self.problem, n, row.radius, self.clock)
+        if not isinstance(found, str):
+            row = replace(row if self.trusted else self._proved(n, row, found), level="checked")
+        elif self.wary or found == OTHER:
+            row = self._withdrawn(n, row, found)
         else:
-            named = file.name if refused == LATE else ""
-            row = replace(row, certificate=named, remark=_and(row.remark, refused))
-        if not row.certificate or kept.passing:
+            row = replace(row, remark=_and(row.remark, found))
+        if kept.passing or (isinstance(found, str) and (self.wary or found != LATE)):
             file.unlink(missing_ok=True)
-        return replace(row, certificate="") if kept.passing else row
+            return row
+        return replace(row, certificate=file.name, certificate_sha256=sha256_of(content))
 
-    def _proved_status(self, n: int, row: Row) -> str:
-        """The status that follows from a radius, whatever a worker made of it."""
+    def _proved(self, n: int, row: Row, verdict: Verdict) -> Row:
+        """The row with what the checker has seen, whatever a worker made of it."""
         regions, exact = self.problem.regions.take(np.array([n])), self.procedure.exact
         assert exact is not None
         whole = row.radius >= float(farthest(regions.on(exact.graph))[0])
         end = inf if row.broken is None else row.broken
         asked = None if regions.radius is None else float(regions.radius[0])
-        return status_of(row.radius, whole, True, end, asked)
+        names = rivals(self.problem.property, n) if verdict.margin is not None else []
+        return replace(
+            row,
+            status=status_of(row.radius, whole, True, end, asked),
+            margins=dict.fromkeys(names, verdict.margin or 0.0),
+            leaves=verdict.leaves,
+        )
 
     def _withdrawn(self, n: int, row: Row, why: str) -> Row:
         """The row without what it claims to have proved."""
@@ -130,7 +142,6 @@ class Vetting:
             failed=None,
             margins={},
             level="estimate",
-            certificate="",
             remark=UNPROVED + why,
             deployed="",
             leaves=0,
@@ -145,23 +156,29 @@ class Vetting:
         prediction = wanted.predicted(outputs)
         wrong |= not bool(wanted.rows(slice(n, n + 1)).admits(torch.from_numpy(prediction))[0])
         label, answer, target = classes_of(wanted, n, int(prediction[0]))
-        row = replace(row, label=label, target=target, prediction=answer)
+        row = replace(row, label=label, target=target, prediction=answer, broken_as=None)
+        # No certificate is about execution, or about what was known before branching.
+        row = replace(row, deployed="", radius_before=None, broken_before=None)
+        if row.remark:
+            row = replace(row, remark=f"its worker says: {row.remark}")
         if row.status == "misclassified" and not wrong:
             row = self._withdrawn(n, row, "its worker called a right answer wrong")
-        if row.broken is None or (row.broken == 0 and wrong):
+        if row.broken is None:
             return row
+        if row.broken == 0 and wrong:
+            return replace(row, broken_as=broken_as(wanted, None, n, int(prediction[0])))
         if point is not None and point.shape == regions.x[n].shape:
             within = np.array_equal(
                 point, np.where(regions.still(n), regions.x[n], regions.clip(n, point))
             )
-            errs = self.problem.violated(model.run(point[None]), n)[0]
+            there = model.run(point[None])
+            errs = self.problem.violated(there, n)[0]
             if within and errs and regions.distance(n, point) <= row.broken:
-                return row
+                clause = int(np.nanargmin(self.problem.margins(there, n)[0]))
+                return replace(row, broken_as=broken_as(wanted, clause, n, int(prediction[0])))
         status = "unknown" if row.status == "falsified" else row.status
         why = "its worker's counterexample is none"
-        return replace(
-            row, status=status, broken=None, broken_as=None, remark=_and(row.remark, why)
-        )
+        return replace(row, status=status, broken=None, remark=_and(row.remark, why))
 
 
 def _proves(row: Row) -> bool:
