@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
 from io import StringIO
 from pathlib import Path
@@ -157,6 +158,10 @@ def test_one_input_has_its_counterexamples_below_and_several_have_means() -> Non
         for i in range(2)
         for f in range(3)
     ]
+    assert "mean estimated" in map(
+        str, next(frames_tables(rows, Statement(2.0), 1)).columns[0].cells
+    )
+    rows = [replace(row, level="rigorous") for row in rows]
     one, two = (next(frames_tables(r, Statement(2.0), None)) for r in (rows[:3], rows))
     assert list(map(str, one.columns[0].cells)) == ["0", "broken"]
     assert list(map(str, two.columns[0].cells)) == ["0", "1", "mean proved", "mean broken"]

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
 from frown.cli import app
+from frown.jobs.instances import Instance, _key
 from frown.jobs.supports import CAPABILITIES
 from onnx_models import model, node, saved, weights
 
@@ -138,6 +139,22 @@ def test_a_folder_of_queries_is_answered_and_taken_up_again(net: Path, tmp_path:
     listed.write_text(f"{net.name},a.vnnlib,soon\n")
     refused = CliRunner().invoke(app, options)
     assert refused.exit_code == 2 and "line 1" in refused.stderr
+
+
+def test_other_weights_beside_a_network_are_another_network(net: Path, tmp_path: Path) -> None:
+    """No verdict of an earlier run stands for it."""
+    query = written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -1))")
+    proto, name = onnx.load(net), "weights"
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location=name, size_threshold=0
+    )
+    one = Instance("m.onnx", query.name, 5.0)
+    keys = [_key(tmp_path, one, {})]
+    content = bytearray((tmp_path / name).read_bytes())
+    content[3] ^= 0x80  # the sign of a weight
+    (tmp_path / name).write_bytes(content)
+    keys.append(_key(tmp_path, one, {}))
+    assert keys[0] != keys[1] == _key(tmp_path, one, {})
 
 
 def test_capabilities_are_told_one_on_a_line() -> None:

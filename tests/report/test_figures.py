@@ -14,6 +14,7 @@ import frown
 from frown.certification.results import Certification, Row
 from frown.cli import app
 from frown.errors import FrownError
+from frown.report.figures import KINDS
 
 
 def row(index: int, radius: float, broken: float | None, method: str = "frown", **more) -> Row:
@@ -100,17 +101,6 @@ def test_accuracy_curves_are_the_shares_themselves():
     assert set(lines) == {"FROWN", "CROWN", "not broken"}
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "brackets", "radii"])
-def test_a_legend_tells_estimates_from_proofs(kind):
-    def names(level):
-        rows = tuple(replace(r, level=level) for r in ROWS)
-        (place,) = replace(RESULT, rows=rows).plot(kind).axes
-        return " ".join(text.get_text() for text in place.get_legend().get_texts())
-
-    assert "FROWN (estimate)" in names("estimate")
-    assert "FROWN" in names("rigorous") and "estimate" not in names("rigorous")
-
-
 def test_norms_get_panels_of_their_own(tmp_path):
     l2 = replace(RESULT, rows=tuple(replace(r, norm=2.0) for r in ROWS))
     assert len(RESULT.plot("accuracy", CROWN, l2).axes) == 2
@@ -142,3 +132,22 @@ def test_axes_say_what_is_proved():
     assert titles(target="3") == ("certified accuracy, against class 3 alone", right)
     other = "inputs with the property, by growing radius"
     assert titles(condition="all is well") == ("inputs proved", other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("some", [False, True])
+def test_estimates_are_told_from_proofs(kind: str, some: bool) -> None:
+    """In every figure, by the legend and, where it says what radii are, by the axis."""
+    rows = tuple(
+        replace(r, level="rigorous" if some and i == 0 else "estimate")
+        for i, r in enumerate(RESULT.rows)
+    )
+    (place,) = replace(RESULT, rows=rows).plot(kind).axes
+    told = [text.get_text() for text in place.get_legend().get_texts()]
+    (name,) = [text for text in told if text.startswith("FROWN")]
+    assert "estimates" in name and ("of" in name) == some
+    axes = f"{place.get_xlabel()} {place.get_ylabel()}"
+    assert "estimated" in axes and ("proved" in axes) == (some and kind != "accuracy")
+    (plain,) = RESULT.plot(kind).axes
+    assert "estimate" not in f"{plain.get_xlabel()} {plain.get_ylabel()} {plain.get_legend()}"
+    assert not any("estimate" in text.get_text() for text in plain.get_legend().get_texts())

@@ -38,7 +38,7 @@ SHARE = {"interval": 0.2, "fastlin": 0.7, "crown": 0.8, "frown": 0.9}
 
 def row(index: int, method: str, radius: float, broken: float | None, **fields) -> Row:
     base = Row(index, 3, 3, None, inf, method, "certified", radius, None, broken, {}, 0.25)
-    return replace(base, **{"input": f"{index:064x}", **fields})
+    return replace(base, **{"input": f"{index:064x}", "level": "rigorous", **fields})
 
 
 def results(count: int, methods=METHODS, wrong=(), **fields) -> dict[str, Certification]:
@@ -151,12 +151,12 @@ def test_every_method_has_the_level_of_its_own_radii(tmp_path):
     settings = made["frown"].settings | {"level": "checked"}
     made["frown"] = replace(made["frown"], rows=tuple(rows), settings=settings)
     text = " ".join(written(tmp_path, made).text)
-    assert "CROWN: estimate; FROWN: checked; checked: rigorous, and" in text
+    assert "CROWN: rigorous; FROWN: checked; checked: rigorous, and" in text
     assert "certificates of 3 of 6 rows" in " ".join(text.split())
     rows[0] = replace(rows[0], level="rigorous")
     made["frown"] = replace(made["frown"], rows=tuple(rows))
     text = " ".join(written(tmp_path, made).text)
-    assert "CROWN: estimate; FROWN: 1 rigorous, 2 checked; checked: " in text
+    assert "CROWN: rigorous; FROWN: 1 rigorous, 2 checked; checked: " in text
 
 
 @pytest.mark.parametrize(
@@ -380,3 +380,27 @@ def test_missing_or_damaged_files_are_named(tmp_path, content):
         (tmp_path / "results.jsonl").write_text(content)
     with pytest.raises(InvalidInput, match=re.escape(str(tmp_path))):
         report_from_files([tmp_path], tmp_path / "r.html")
+
+
+def test_a_page_with_estimates_begins_by_saying_so(tmp_path: Path) -> None:
+    """Also where they are those of one method among others, or of some inputs."""
+    made = results(4)
+    assert "no proofs" not in " ".join(written(tmp_path, made).text)
+    mixed = tuple(replace(r, level="estimate" if r.index else "rigorous") for r in made["crown"])
+    page = written(tmp_path, {**made, "crown": replace(made["crown"], rows=mixed)})
+    words = " ".join(page.text)
+    assert words.index("CROWN, 3 of 4 estimates: these radii are no proofs") < 300
+    assert "CROWN, 3 of 4 estimates" in words.partition("All results")[2]
+
+
+def test_nothing_is_broken_where_another_class_than_the_target_wins(tmp_path: Path) -> None:
+    """There the property holds, and there is no counterexample at distance 0."""
+    wrong = {"status": "misclassified", "prediction": 5, "target": 7, "radius": 0.0}
+    rows = (row(0, "frown", 0.1, 0.2, target=7), replace(row(1, "frown", 0.0, None), **wrong))
+    entries = Comparison.of({"frown": Certification(rows)}).entries
+    assert [e.limit for e in entries] == [0.2, inf]
+    rows = (rows[0], replace(rows[1], broken=0.0))
+    assert Comparison.of({"frown": Certification(rows)}).entries[1].limit == 0.0
+    withdrawn = {"status": "mismatch", "label": None, "prediction": None, "radius": 0.0}
+    rows = (replace(row(1, "frown", 0.0, None), **withdrawn),)
+    assert Comparison.of({"frown": Certification(rows)}).entries[0].limit == inf

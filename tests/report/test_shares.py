@@ -10,7 +10,7 @@ import pytest
 
 from frown.certification.results import Certification, Sensitivity, percent
 from frown.certification.statement import Statement
-from frown.jobs.table import frames_tables, summary
+from frown.jobs.table import frames_tables, results_table, summary
 from frown.report.charts import WIDE, accuracy_chart
 from frown.report.comparison import Comparison
 from frown.report.page import write_report
@@ -80,7 +80,7 @@ def test_curves_say_no_more_than_is_proved_at_the_radius_they_name() -> None:
 def test_means_are_rounded_towards_what_is_proved(tmp_path: Path) -> None:
     """0.19999 proved is no 0.2, and 0.30001 broken no 0.3."""
     made = tuple(row(i, "frown", 0.19999, 0.30001) for i in range(3))
-    assert "mean radius 0.1999>" in repr(Certification(made))
+    assert "mean radius 0.1999, rigorous>" in repr(Certification(made))
     page = write_report({"frown": Certification(made)}, None, tmp_path / "page.html", "a")
     (means,) = re.findall(r"<h3>Mean radius proved by each.*?</dl>", page.read_text("utf-8"))
     assert re.findall(r' text">([0-9.]+)<', means) == ["0.199", "0.301"]
@@ -104,3 +104,24 @@ def test_a_search_that_ended_early_is_not_said_to_prove_what_it_estimates() -> N
     made = (row(0, "frown", 0.1, None, complete=False, level="estimate"),)
     (line,) = [s for s in summary(made, 1.0, Statement(inf)) if s.startswith("*")]
     assert line == "* ended early: a larger radius may be provable"
+
+
+@pytest.mark.parametrize(
+    ("levels", "word"),
+    [
+        (("rigorous", "checked"), "proved"),
+        (("estimate", "estimate"), "estimated"),
+        (("estimate", "rigorous"), "proved or estimated"),
+    ],
+)
+def test_tables_call_no_estimate_proved(levels: tuple[str, str], word: str) -> None:
+    made = tuple(row(i, "frown", 0.1, None, level=level) for i, level in enumerate(levels))
+    columns = {str(c.header): list(map(str, c.cells)) for c in results_table(made).columns}
+    assert f"[{word}, broken]" in columns
+    assert columns.get("level") == (None if len(set(levels)) == 1 else list(levels))
+    lines = summary(made, 1.0, Statement(inf))
+    (radii,) = [line for line in lines if " radius: mean" in line]
+    (shares,) = [line for line in lines if line.startswith("certified accuracy")]
+    assert radii.startswith(f"{word} radius") and (f"({word})" in shares) == (word != "proved")
+    assert all(level in Certification(made)._repr_html_() for level in levels)
+    assert all(level in repr(Certification(made)) for level in levels)

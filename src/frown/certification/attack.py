@@ -22,6 +22,7 @@ from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
 from frown.certification.findings import Begun, Broken
 from frown.graph.graph import Graph
 from frown.problem.options import Option, check_options
+from frown.problem.problem import Problem
 from frown.problem.property import Property, violated
 from frown.problem.region import Region
 from frown.read.model import Model
@@ -235,13 +236,23 @@ def attack(model: Model, begun: Begun, how: PGD, single: bool, clock: Clock, mem
     return broken
 
 
-def _erring(model: Model, begun: Begun, n: int, point: Array) -> tuple[float, Array, int] | None:
+def _erring(
+    model: Model, begun: Begun, n: int, point: Array
+) -> tuple[float, Array, int | None] | None:
     """The distance of a point, drawn into the region, on which the original model errs; the point;
-    and the clause that it violates most."""
+    and the clause that it violates most, None in a tie which argmax decides for the label."""
     regions = begun.problem.regions
     point = np.where(regions.still(n), regions.x[n], regions.clip(n, point))
     outputs = model.run(point[None])
     if not begun.problem.violated(outputs, n)[0]:
         return None
-    margins = begun.problem.margins(outputs, n)
-    return regions.distance(n, point), point, int(np.nanargmin(margins[0]))
+    return regions.distance(n, point), point, overtaken(begun.problem, n, outputs)
+
+
+def overtaken(problem: Problem, n: int, outputs: NDArray[np.floating]) -> int | None:
+    """The clause that outputs (1, classes) violate most; None in a tie which argmax decides for
+    the label of input n."""
+    margins, labels = problem.margins(outputs, n)[0], problem.property.labels()
+    worst = int(np.nanargmin(margins))
+    still = labels is not None and int(problem.property.predicted(outputs)[0]) == int(labels[n])
+    return None if margins[worst] == 0 and still else worst

@@ -58,7 +58,8 @@ class Broken:
     radius: Array  # (N,) inf: there is none
     point: Mapping[int, Array] = field(default_factory=dict)
     tried: Mapping[int, Array] = field(default_factory=dict)  # where attacks ended, errors or not
-    clause: Mapping[int, int] = field(default_factory=dict)  # that a point violates most
+    # The clause that a point violates most; None: a tie in which argmax names the label.
+    clause: Mapping[int, int | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, begun: Begun) -> Broken:

@@ -102,7 +102,7 @@ class Row:
     deployed: str = ""  # a precision: it is proved for the network as executed in that, too
     frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")
     input: str = ""  # SHA-256 of the input as little-endian doubles
-    broken_as: int | None = None  # the class that the nearest counterexample is taken for
+    broken_as: int | None = None  # the class that overtakes the label at that counterexample
     leaves: int = 0  # cases that the proof distinguishes; 0: it is not one by cases
     # Where branching went on: both ends of the bracket before, no further apart than they were.
     radius_before: float | None = None
@@ -230,11 +230,11 @@ class Certification:
             f"<tr><td>{row.index}</td><td>{class_text(row.label)}</td>"
             f"<td>{class_text(row.prediction)}</td>"
             f"<td>{markup(row.status)}</td><td>{_shown(row.radius, -1)}</td>"
-            f"<td>{_shown(row.broken, 1)}</td></tr>"
+            f"<td>{_shown(row.broken, 1)}</td><td>{row.level if row.radius > 0 else ''}</td></tr>"
             for row in self.rows[:most]
         )
         more = f"<p>… and {len(self) - most} more</p>" if len(self) > most else ""
-        names = ("index", "label", "prediction", "status", "proved", "broken")
+        names = ("index", "label", "prediction", "status", "radius", "broken", "level")
         head = "".join(f"<th>{name}</th>" for name in names)
         return f"<p>{markup(repr(self)[1:-1])}</p><table><tr>{head}</tr>{cells}</table>{more}"
 
@@ -262,7 +262,9 @@ class Certification:
     def __repr__(self) -> str:
         mean = float(np.mean(self.radius)) if self.rows else float("nan")
         shown = digits(mean, 4, -1)
-        return f"<Certification of {len(self.rows)} inputs, mean radius {shown:.4g}>"
+        levels = {row.level for row in self.rows if row.radius > 0}
+        told = f", {' and '.join(sorted(levels))}" if levels else ""
+        return f"<Certification of {len(self.rows)} inputs, mean radius {shown:.4g}{told}>"
 
 
 def _above(module: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
@@ -93,7 +95,7 @@ def rows_of(
                 id=regions.ids[n] if regions.ids else "",
                 broken_as=None
                 if np.isinf(end)
-                else broken_as(wanted, broken.clause.get(n), n, int(begun.prediction[n])),
+                else broken_as(wanted, broken.clause, n, int(begun.prediction[n])),
                 leaves=findings.leaves(place[n]) if radius > 0 and n in place else 0,
                 # What lies within a proved radius is proved, whoever found it first.
                 radius_before=None
@@ -119,13 +121,17 @@ def classes_of(
     return int(labels[n]), prediction, None if one is None else int(one[n, 0])
 
 
-def broken_as(wanted: Property, clause: int | None, n: int, prediction: int) -> int | None:
-    """The class that a counterexample of input n is taken for: that of the clause it violates most,
-    or None where the input itself is one; None: the property is not about labels."""
+def broken_as(
+    wanted: Property, clause: Mapping[int, int | None], n: int, prediction: int
+) -> int | None:
+    """The class that overtakes the label at a counterexample of input n: that of the clause which
+    it violates most, by input, or at the input itself. None: it is a tie in which argmax names the
+    label, or the property is not about labels."""
     if not isinstance(wanted, LabelWins):
         return None
-    if clause is not None:
-        return rivals(wanted, n)[clause]
+    if n in clause:
+        most = clause[n]
+        return None if most is None else rivals(wanted, n)[most]
     if wanted.only is not None:  # the input itself, which only the target must not take
         return int(wanted.only[n, 0])
     return prediction if prediction != int(wanted.label[n]) else None

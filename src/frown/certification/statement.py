@@ -528,6 +528,16 @@ def levels_text(rows: Iterable[Row]) -> str:
     return ", ".join(f"{n:,} {level}" for level, n in sorted(counts.items()))
 
 
+def proved_word(rows: Iterable[Row]) -> str:
+    """The word for the radii of rows: proved, or estimated where rounding is not accounted for."""
+    levels = {row.level == "estimate" for row in rows if row.radius > 0}
+    return (
+        {True: "estimated", False: "proved"}[levels.pop()]
+        if len(levels) == 1
+        else ("proved or estimated" if levels else "proved")
+    )
+
+
 def norm_text(norm: float) -> str:
     """p with all its digits: 2, 1.9999996, inf."""
     return exact(norm)

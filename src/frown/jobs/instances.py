@@ -27,6 +27,7 @@ from frown.certification.verdict import ANSWERS
 from frown.errors import InvalidInput
 from frown.jobs.runner import run
 from frown.jobs.store import Row, Store, key_of
+from frown.read.onnx.load import files_digest
 from frown.report.queries import ERROR, Answered, queries_page
 
 GRACE = 10.0  # seconds beyond its limit after which a process is ended
@@ -183,11 +184,13 @@ class _Answering:
 
 
 def _key(folder: Path, one: Instance, digests: dict[str, str]) -> str:
-    """The key of an instance: its names, and the contents of its files."""
-    for name in (one.network, one.query):
-        if name not in digests:
-            file = folder / name
-            digests[name] = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    """The key of an instance: its names, and the contents of its files, with weights beside the
+    network's."""
+    if one.network not in digests:
+        digests[one.network] = files_digest(folder / one.network)
+    if one.query not in digests:
+        file = folder / one.query
+        digests[one.query] = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
     named = {"network": one.network, "query": one.query}
     return key_of({**named, "files": [digests[one.network], digests[one.query]]})
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frown.certification.results import LEVELS, Row, class_text, digits, percent, plain
-from frown.certification.statement import Statement
+from frown.certification.statement import Statement, proved_word
 
 MOST_ROWS = 40
 _MANY = 10  # inputs, of which a share right or wrong tells something
@@ -41,7 +41,10 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
     table.add_column("status")
     if branched:
         table.add_column("before branching")
-    table.add_column(Text("[proved, broken]"))
+    table.add_column(Text(f"[{proved_word(rows)}, broken]"))
+    mixed = len({row.level for row in rows if row.radius > 0}) > 1
+    if mixed:
+        table.add_column("level")
     if branched:
         table.add_column("leaves", justify="right")
     table.add_column("seconds", justify="right")
@@ -54,6 +57,7 @@ def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
             Text(plain(row.status) + early, style=_STYLES.get(row.status, "")),
             *([Text(bracket_before(row))] if branched else []),
             Text(bracket(row)),
+            *([row.level if row.radius > 0 else ""] if mixed else []),
             *([f"{row.leaves:,}" if row.leaves else ""] if branched else []),
             f"{row.seconds:.3g}",
         )
@@ -114,7 +118,7 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
         named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
         left_out = f" (without {named})" if named else ""
         lines.append(
-            f"proved radius: mean {digits(mean(finite), 4, -1):.4g}, "
+            f"{proved_word(rows)} radius: mean {digits(mean(finite), 4, -1):.4g}, "
             f"median {digits(median(finite), 4, -1):.4g}{left_out}"
         )
     lines += branching(rows) + said.lines() + levels(rows)
@@ -126,7 +130,9 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
         shares = {f"{r:g}": sum(row.proves(r) for row in rows) for r in radii}
     if rows and shares:
         text = ", ".join(f"{percent(n / len(rows))}% at {r}" for r, n in shares.items())
-        what = "proved" if said.condition else f"certified accuracy{said.against()}"
+        what = proved_word(rows) if said.condition else f"certified accuracy{said.against()}"
+        if not said.condition and proved_word(rows) != "proved":
+            what += f" ({proved_word(rows)})"
         lines.append(f"{what}: {text}")
     if any(map(ended_early, rows)):
         lines.append(EARLY)
@@ -254,9 +260,10 @@ def _table(
             for held in by_input.values()
         ]
         columns = [[held[f] for held in limited if f in held] for f in frames]
+        word = proved_word(row for one in by_input.values() for row in one.values())
         mean_of = "mean " if len(by_input) > 1 else ""
         if mean_of:
-            table.add_row("mean proved", "", *(_mean((r.radius for r in c), -1) for c in columns))
+            table.add_row(f"mean {word}", "", *(_mean((r.radius for r in c), -1) for c in columns))
         if any(r.broken is not None for c in columns for r in c):
             ends = (_mean((r.broken for r in c), 1) for c in columns)
             table.add_row(f"{mean_of}broken", "", *ends)
@@ -267,19 +274,19 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
     """Lines to print below the tables; `said` is what the rows say."""
     eps = said.eps
     held = _by_input(rows)
-    what = "proved radii" if eps is None else f"checked at {said.at()}"
+    what = f"{proved_word(rows)} radii" if eps is None else f"checked at {said.at()}"
     lines = [
         f"{inputs(len(held))}, {len(_frames(rows))} {said.part}s each on its own, "
         f"in {duration(seconds)}: {what}"
     ]
     if eps is None:
         ends: dict[str, Callable[[Row], float | None]] = {
-            "least radius proved": lambda row: row.radius,
+            f"least radius {proved_word(rows)}": lambda row: row.radius,
             "nearest counterexample": lambda row: row.broken,
         }
         for what, end in ends.items():
-            found = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
-            for frame, times in found.most_common(1):
+            least = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
+            for frame, times in least.most_common(1):
                 name = f"{said.part} {said.part_name(frame)}"
                 lines.append(f"{what}: in {name}, for {times} of {inputs(len(held))}")
     lines += said.lines() + levels(rows)

@@ -46,7 +46,7 @@ class Sides(Condition):
                 "each is a label of its own, give frown.multilabel() (--multilabel)"
             )
         if self.y is None:
-            side = (answers.outputs > float(limit)).astype(np.float64)
+            side = (answers.outputs > _down(limit)).astype(np.float64)  # doubles: above the limit
         elif self.several:
             side = numbers_of(self.y, "labels")
             if side.shape != (count, outputs) or not np.isin(side, (0, 1)).all():
@@ -61,7 +61,7 @@ class Sides(Condition):
         if self.several:
             return LinearProperty(coef, held, every, above=above)
         label = torch.from_numpy(np.asarray(side[:, 0], np.int64))
-        return OneSide(coef, held, every, above=above, label=label, limit=float(limit))
+        return OneSide(coef, held, every, above=above, label=label, limit=_down(limit))
 
     @property
     def words(self) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 
 from frown.certification.results import cut, digits, markup, percent
+from frown.certification.statement import proved_word
 from frown.methods import TITLES
-from frown.report.comparison import Comparison, Entry, display_name
+from frown.report.comparison import Comparison, Entry
 
 WIDE, NARROW = (960, 400), (380, 330)
 MOST_HOVERED = 400  # columns that tell their numbers to the pointer
@@ -164,7 +165,8 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         path = _steps(_proved(comparison, method), len(comparison.entries), plane)
         parts.append(
             f'<path class="line {method_class(comparison, method)}" d="{path}">'
-            f"<title>{markup(display_name(method))}: share of the inputs proved</title></path>"
+            f"<title>{markup(comparison.called(method))}: share of the inputs "
+            f"{proved_word(comparison.results[method].rows)}</title></path>"
         )
     for i in range(_SLICES):
         here = plane.right * (i + 0.5) / _SLICES
@@ -172,7 +174,8 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         if comparison.attacked:
             lines.append(f"not broken: {percent(comparison.unbroken(here), 1)} %")
         lines += [
-            f"{display_name(m)}: {percent(comparison.certified(m, here), 1)} % proved"
+            f"{comparison.called(m)}: {percent(comparison.certified(m, here), 1)} % "
+            + proved_word(comparison.results[m].rows)
             for m in reversed(comparison.methods)
         ]
         edges = (plane.right * i / _SLICES, plane.right * (i + 1) / _SLICES)
@@ -197,7 +200,7 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         plane.vertical(
             [0.5, count - 0.5] if count > 1 else [0.5],
             ["least robust", "most robust"] if count > 1 else [f"input {entries[0].index}"],
-            f"{shown}inputs, sorted by {display_name(comparison.main)}’s radius",
+            f"{shown}inputs, sorted by {comparison.called(comparison.main)}’s radius",
         )
         .replace('text-anchor="middle">least', 'text-anchor="start">least')
         .replace('text-anchor="middle">most', 'text-anchor="end">most'),
@@ -275,7 +278,7 @@ def branched(comparison: Comparison) -> list[Entry]:
 def legend(comparison: Comparison, attack: str) -> str:
     """Names and colours; `attack` says what the attack's mark means in this chart."""
     items = [
-        f'<li><i class="key {method_class(comparison, m)}"></i>{markup(display_name(m))}</li>'
+        f'<li><i class="key {method_class(comparison, m)}"></i>{markup(comparison.called(m))}</li>'
         for m in comparison.methods
     ]
     if comparison.attacked:
@@ -289,7 +292,8 @@ def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
     if entry.correct and entry.broken is not None:
         lines.append(f"broken at {number(entry.broken, 1)}")
     lines += [
-        f"{display_name(m)}: {number(entry.radius(m), -1)}" for m in reversed(comparison.methods)
+        f"{comparison.called(m)}: {number(entry.radius(m), -1)}"
+        for m in reversed(comparison.methods)
     ]
     return lines
 

@@ -12,6 +12,8 @@ from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.methods import TITLES
 
+Result = Certification | Sensitivity
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -27,7 +29,7 @@ class Entry:
         """True if the label wins at the input itself, where that could be told."""
         row = self.main
         if row.status == "mismatch":  # whatever was proved, the model's own answer stands
-            return row.label is not None and row.prediction == row.label
+            return row.prediction == row.label and row.broken != 0
         return row.status != "misclassified"
 
     def radius(self, method: str) -> float | None:
@@ -41,10 +43,11 @@ class Entry:
 
     @property
     def limit(self) -> float:
-        """No larger radius can be proved: where the input is broken, 0 if it is wrong."""
-        if not self.correct:
-            return 0.0
-        return inf if self.broken is None else self.broken
+        """No larger radius can be proved: where the input is broken, 0 if it is wrong; not where
+        another class than the target wins, for that breaks nothing."""
+        if self.broken is not None:
+            return self.broken
+        return inf if self.correct or self.main.target is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,10 @@ class Comparison:
             f"the results have different inputs ({held}): means, curves and tables are about the "
             f"{len(self.entries):,} that all of them have"
         )
+
+    def called(self, method: str) -> str:
+        """A method's name for people, with how many of its radii are estimates, if any are."""
+        return display_name(method) + estimates(self.results[method].rows)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -166,6 +173,24 @@ def display_name(method: str) -> str:
     return TITLES.get(base, base) + bracket + run
 
 
+def estimates(rows: Iterable[Row]) -> str:
+    """Words to stand behind a name where radii are no proofs; empty where all are."""
+    levels = [row.level == "estimate" for row in rows if row.radius > 0]
+    if not any(levels):
+        return ""
+    return ", estimates" if all(levels) else f", {sum(levels):,} of {len(levels):,} estimates"
+
+
+def caution(results: Mapping[str, Result]) -> list[str]:
+    """A notice for each of the results that has estimates among its radii."""
+    return [
+        f"{display_name(method)}{marked}: these radii are no proofs, rounding errors are not "
+        "accounted for. Where this page says proved, of them it is an estimate"
+        for method, found in results.items()
+        if (marked := estimates(found.rows))
+    ]
+
+
 def _rank(method: str) -> tuple[int, bool, str]:
     """Sort key of methods. Unknown names come first, so that the best-known come last.
 
@@ -184,9 +209,6 @@ def _entry(index: int, rows: dict[str, Row]) -> Entry:
 def _mean(numbers: Iterable[float]) -> float | None:
     values = list(numbers)
     return sum(values) / len(values) if values else None
-
-
-Result = Certification | Sensitivity
 
 
 def require_comparable(results: Mapping[str, Result], *, frames: bool = True) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from frown.certification.folder import write_whole
 from frown.certification.results import Certification
-from frown.certification.statement import norm_name
+from frown.certification.statement import norm_name, proved_word
 from frown.errors import InvalidInput, OutputError
 from frown.methods import TITLES
-from frown.report.comparison import Comparison, display_name
+from frown.report.comparison import Comparison, estimates
 from frown.report.read import read_results
 
 try:
@@ -137,7 +137,7 @@ def _title(comparison: Comparison, panels: Sequence[Comparison]) -> str:
     models = {panel.results[panel.main].model for panel in panels}
     parts = [Path(comparison.results[comparison.main].model).name] if len(models) > 1 else []
     parts += [f"{norm_name(comparison.norm)} norm"] if len(norms) > 1 else []
-    return ", ".join(parts) or ", ".join(map(display_name, comparison.methods))
+    return ", ".join(parts) or ", ".join(map(comparison.called, comparison.methods))
 
 
 def _colour(comparison: Comparison, method: str) -> str:
@@ -157,13 +157,6 @@ def _palette() -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): (#\w{6})", style.partition("@media")[0]))
 
 
-def _name(comparison: Comparison, method: str) -> str:
-    """A method's name for a legend, which says so where its radii are no proofs."""
-    rows = (e.rows.get(method) for e in comparison.entries)
-    held = any(r is not None and r.level == "estimate" and r.radius > 0 for r in rows)
-    return display_name(method) + " (estimate)" * held
-
-
 def _accuracy(place: Axes, comparison: Comparison) -> None:
     """Shares of the inputs as steps: exact at every radius, nothing interpolated."""
     right = 1.04 * comparison.span
@@ -175,10 +168,12 @@ def _accuracy(place: Axes, comparison: Comparison) -> None:
         rows = (e.rows.get(method) for e in comparison.entries)
         radii = [row.radius for row in rows if row is not None and row.proves(0.0)]
         colour = _colour(comparison, method)
-        _steps(place, radii, count, right, _name(comparison, method), color=colour, lw=1.3)
+        _steps(place, radii, count, right, comparison.called(method), color=colour, lw=1.3)
     place.set(xlim=(0, right), ylim=(0, 1.0), xlabel=comparison.statement.radius_title())
     said = comparison.statement
-    place.set_ylabel(f"{said.share_title().lower()}{said.against()}")
+    marked = {", estimated" for m in comparison.methods if estimates(comparison.results[m].rows)}
+    some = "" if len(comparison.methods) == 1 or not marked else " in part"
+    place.set_ylabel(f"{said.share_title().lower()}{said.against()}{''.join(marked)}{some}")
     place.legend(fontsize=7)
 
 
@@ -202,6 +197,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
     top = 1.06 * comparison.span
     branched = any(e.main.radius_before is not None for e in entries)
     colour = _colour(comparison, comparison.main)
+    held = proved_word(comparison.results[comparison.main].rows)
     for i, entry in enumerate(entries):
         row = entry.main
         if branched and row.radius_before is not None:
@@ -218,7 +214,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
             [min(entry.proved, top), min(entry.limit, top)],
             color=colour,
             lw=max(0.6, 90 / max(len(entries), 1) / 10),
-            label=f"{_name(comparison, comparison.main)}: proved to broken" if i == 0 else None,
+            label=f"{comparison.called(comparison.main)}: {held} to broken" if i == 0 else None,
         )
     for method in comparison.methods[:-1]:
         radii = [e.radius(method) for e in entries]
@@ -228,9 +224,9 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
             ".",
             ms=2.5,
             color=_colour(comparison, method),
-            label=f"{_name(comparison, method)}: proved",
+            label=f"{comparison.called(method)}: {proved_word(comparison.results[method].rows)}",
         )
-    place.set(ylim=(0, top), xlabel="inputs, sorted by what is proved", xticks=[])
+    place.set(ylim=(0, top), xlabel=f"inputs, sorted by what is {held}", xticks=[])
     place.set_ylabel(comparison.statement.radius_title())
     place.legend(fontsize=7)
 
@@ -246,10 +242,11 @@ def _radii(place: Axes, comparison: Comparison) -> None:
             drawstyle="steps-mid",
             lw=1.2,
             color=_colour(comparison, method),
-            label=_name(comparison, method),
+            label=comparison.called(method),
         )
     place.set(xlabel=f"inputs {comparison.statement.held()}, by growing radius")
-    place.set_ylabel(f"proved {comparison.statement.radius_title()}")
+    rows = [row for entry in comparison.entries for row in entry.rows.values()]
+    place.set_ylabel(f"{proved_word(rows)} {comparison.statement.radius_title()}")
     place.set_ylim(bottom=0)
     place.legend(fontsize=7)
 

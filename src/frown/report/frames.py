@@ -17,7 +17,7 @@ from frown.certification.results import Certification, Row, Sensitivity, markup,
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.report.charts import number
-from frown.report.comparison import display_name, require_comparable
+from frown.report.comparison import caution, display_name, require_comparable
 from frown.report.parts import banner, document, duration, opening, reproduce, tile
 from frown.report.png import data_uri
 from frown.report.read import FLAT
@@ -114,7 +114,7 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
         "</table></div>"
-        f'<p class="note">The bars are means over the inputs classified correctly{ghosts}.'
+        f'<p class="note">The bars are means over the inputs {said.held()}{ghosts}.'
         f"{_meanings(found)}</p></section>"
     )
 
@@ -132,7 +132,7 @@ def frames_page(
     tiles = [tile(name, value, below) for name, value, below in _tiles(method, main)]
     tiles.append(tile("Time", duration(seconds), ""))
     sections = [
-        banner(notices),
+        banner([*notices, *caution(frames)]),
         _opening(title, main),
         f'<section class="tiles">{"".join(tiles)}</section>',
         *strips,

@@ -97,7 +97,7 @@ def counterexample(comparison: Comparison, entry: Entry) -> NDArray[np.floating]
 
 
 def broken_as(entry: Entry) -> int | None:
-    """The class that the nearest counterexample is taken for, where rows tell it."""
+    """The class that overtakes the label at the nearest counterexample, where rows tell it."""
     held = [(r.broken, r.broken_as) for r in entry.rows.values() if r.broken is not None]
     return min(held, key=lambda pair: pair[0])[1] if held else None
 

@@ -37,7 +37,7 @@ from frown.report.charts import (
     number,
     radius_chart,
 )
-from frown.report.comparison import Comparison, Entry, display_name
+from frown.report.comparison import Comparison, Entry, caution
 from frown.report.frames import frames_page, frames_sections
 from frown.report.gallery import MOST, Pictures, broken_as, gallery
 from frown.report.parts import banner, document, duration, opening, reproduce, tile
@@ -96,7 +96,8 @@ def write_report(
         if images is not None:
             pictures = Pictures.of(np.asarray(images), tuple(e.index for e in comparison.entries))
         command = command or _command(comparison)
-        page = _page(comparison, pictures, answers or {}, strips, title, command, notices, facts)
+        told = [*notices, *caution({**(frames or {}), **comparison.results})]
+        page = _page(comparison, pictures, answers or {}, strips, title, command, told, facts)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, page.encode("utf-8"))
@@ -229,9 +230,9 @@ def _tiles(comparison: Comparison) -> str:
     right = sum(e.correct for e in comparison.entries)
     total = sum(comparison.seconds(m) for m in comparison.methods)
     each = ", ".join(
-        f"{display_name(m)} {duration(comparison.seconds(m))}" for m in comparison.methods
+        f"{comparison.called(m)} {duration(comparison.seconds(m))}" for m in comparison.methods
     )
-    main = display_name(comparison.main)
+    main = comparison.called(comparison.main)
     model = Path(comparison.results[comparison.main].model).name
     tiles = [
         tile("Inputs", f"{count:,}", markup(model)),
@@ -272,7 +273,7 @@ def _tiles(comparison: Comparison) -> str:
 def _means(comparison: Comparison) -> str:
     """Mean radius per method as bars, the attack's mean below for scale."""
     bars = [
-        (display_name(m), method_class(comparison, m), comparison.mean(m), -1)
+        (comparison.called(m), method_class(comparison, m), comparison.mean(m), -1)
         for m in comparison.methods
     ]
     if comparison.attacked:
@@ -372,8 +373,8 @@ def _by_class(comparison: Comparison) -> str:
     head = "".join(f'<th scope="col" class="plain">{name}</th>' for name in heads)
     return (
         f"<section><h2>Radii by class{markup(comparison.statement.against())}</h2>"
-        f"<p>As {markup(display_name(comparison.main))} proves them; means are over inputs that"
-        f" {comparison.statement.being()}.</p>"
+        f"<p>As {markup(comparison.called(comparison.main))} proves them; means are over inputs"
+        f" that {comparison.statement.being()}.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></section>"
     )
@@ -435,9 +436,9 @@ def _table(comparison: Comparison) -> str:
     classed = any(e.main.label is not None for e in comparison.entries)
     heads = [("input", ""), *([("label", ""), ("answer", "")] if classed else [])]
     heads += [("target", "")] if targeted else []
-    heads += [("status", "text"), *((display_name(m), "") for m in comparison.methods)]
+    heads += [("status", "text"), *((comparison.called(m), "") for m in comparison.methods)]
     taken = any(broken_as(e) is not None for e in comparison.entries)
-    heads += [("broken", ""), *([("taken for", "")] if taken else [])]
+    heads += [("broken", ""), *([("rival there", "")] if taken else [])]
     heads += [("leaves", "")] if branched(comparison) else []
     heads += [("seconds", "")]
     head = "".join(
@@ -454,8 +455,9 @@ def _table(comparison: Comparison) -> str:
     star = "; <em>*</em>: ended early, a larger radius may be provable" if early else ""
     return (
         f"<section><h2>All results{markup(said.against())}</h2><p>The radius proved by each method,"
-        f" the radius broken, and {markup(display_name(comparison.main))}’s time. Within a radius"
-        f" r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>{_filter(comparison)}"
+        f" the radius broken, and {markup(comparison.called(comparison.main))}’s time. Within a"
+        f" radius r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>"
+        f"{_filter(comparison)}"
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
         f'<tbody>{body}</tbody></table></div><p class="note">{meanings}{star}.</p></section>'
     )
@@ -467,7 +469,7 @@ class _Shown:
 
     classes: bool  # labels and answers
     target: bool
-    taken: bool  # the classes that counterexamples are taken for
+    taken: bool  # the classes that overtake the label at counterexamples
     leaves: bool
 
 
@@ -487,7 +489,7 @@ def _table_row(comparison: Comparison, entry: Entry, shown: _Shown, span: float)
         f"{aligned(entry.radius(m), span, -1)}</td>"
         for m in comparison.methods
     ]
-    broken = entry.broken if entry.correct else 0.0
+    broken = entry.limit if isfinite(entry.limit) else None
     cells.append(f"<td{_sort_value(broken)}>{aligned(broken, span, 1)}</td>")
     if shown.taken:
         answer = broken_as(entry)

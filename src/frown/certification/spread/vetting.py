@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from frown.bounds.arithmetic.charged import farthest
 from frown.bounds.work import Clock
+from frown.certification.attack import overtaken
 from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates, sha256_of
 from frown.certification.procedure import Procedure
 from frown.certification.results import Row
@@ -166,7 +167,7 @@ class Vetting:
         if row.broken is None:
             return row
         if row.broken == 0 and wrong:
-            return replace(row, broken_as=broken_as(wanted, None, n, int(prediction[0])))
+            return replace(row, broken_as=broken_as(wanted, {}, n, int(prediction[0])))
         if point is not None and point.shape == regions.x[n].shape:
             within = np.array_equal(
                 point, np.where(regions.still(n), regions.x[n], regions.clip(n, point))
@@ -174,7 +175,7 @@ class Vetting:
             there = model.run(point[None])
             errs = self.problem.violated(there, n)[0]
             if within and errs and regions.distance(n, point) <= row.broken:
-                clause = int(np.nanargmin(self.problem.margins(there, n)[0]))
+                clause = {n: overtaken(self.problem, n, there)}
                 return replace(row, broken_as=broken_as(wanted, clause, n, int(prediction[0])))
         status = "unknown" if row.status == "falsified" else row.status
         why = "its worker's counterexample is none"

@@ -186,7 +186,19 @@ def _read(
     return read, source, tuple(files), taken
 
 
-def _digest(files: Files) -> str:
+def files_digest(path: Path) -> str:
+    """The digest of a model's file and of those beside it that hold its weights, read or not; empty
+    where one is missing, or it is no model."""
+    try:
+        content = path.read_bytes()
+        proto = onnx.ModelProto.FromString(content)
+        beside = [(path.parent / name).read_bytes() for name in sorted(_external(proto))]
+    except (OSError, DecodeError):
+        return ""
+    return _digest([("", hashlib.sha256(part).hexdigest()) for part in (content, *beside)])
+
+
+def _digest(files: Sequence[tuple[str, str]]) -> str:
     """The digest of a model's one file, or one of all its files' digests.
 
     Another weight in any of the files makes another model.
