@@ -242,7 +242,7 @@ def _tiles(comparison: Comparison) -> str:
             f"{right:,} of {count:,}",
         ),
     ]
-    looser = display_name(comparison.looser) if comparison.looser else ""
+    looser = comparison.called(comparison.looser) if comparison.looser else ""
     gain = comparison.gain()
     if comparison.statement.eps is not None:
         # Radii are the one asked about or 0, so that their means say nothing.
