@@ -80,6 +80,32 @@ def test_the_page_says_what_is_proved(run: Path, tmp_path: Path) -> None:
     assert all(name in page for name in held["id"].tolist())
 
 
+@pytest.mark.parametrize(
+    ("options", "head", "cell"),
+    [
+        (("--target", "+1"), "<th>target</th>", "<td>{target}</td>"),
+        (("--sensitivity",), "<th>the feature that changes</th>", "<td>{frames}</td>"),
+    ],
+)
+def test_every_line_of_the_page_says_what_it_is_about(
+    tmp_path: Path, options: tuple[str, ...], head: str, cell: str
+) -> None:
+    """Against which class, or for which feature alone, a radius is proved."""
+    constants = {"a": weights(3, 6), "b": weights(6, seed=1), "c": weights(6, 3, seed=2)}
+    nodes = [node("Gemm", "x a b", "h"), node("Relu", "h", "r"), node("MatMul", "r c")]
+    onnx, data = saved(model(nodes, ("N", 3), constants), tmp_path), tmp_path / "data.npz"
+    np.savez(data, x=np.array([[0.3, 0.7, 0.2]]))
+    given = ("--method", "crown", "--no-attack", "--certificates", tmp_path / "proofs", *options)
+    command("certify", onnx, data, *given, "--out", tmp_path / "out")
+    pack = ("--model", onnx, "--data", data, "--out", tmp_path / "bundle")
+    command("bundle", tmp_path / "out", *pack)
+    page = (tmp_path / "bundle" / "summary.html").read_text()
+    assert head in page
+    for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        assert cell.format(**row) in page.partition(f"{row['certificate']}</td>")[0]
+
+
 def spoilt(folder: Path, how: str) -> None:
     first = sorted((folder / "certificates").glob("*.frown"))[0]
     manifest = json.loads((folder / "manifest.json").read_text())

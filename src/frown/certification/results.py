@@ -152,7 +152,8 @@ class Certification:
 
     def certified_accuracy(self, radius: ArrayLike) -> float | NDArray[np.float64]:
         """Share of the inputs proved to be classified right within `radius`; for an array of radii
-        one share each."""
+        one share each. Radii of the level `estimate` count as well, and are no proofs: see
+        `Row.level`."""
         asked = np.asarray(radius, dtype=np.float64)
         shares = [
             float(np.mean([r.proves(float(one)) for r in self.rows])) if self.rows else 0.0

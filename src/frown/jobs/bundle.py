@@ -210,7 +210,7 @@ def _page(model: str, kept: Sequence[_Certified], said: Statement, data: Dataset
     return document(
         [
             f"<section>{head}</section>",
-            _rows(kept),
+            _rows(kept, said),
             _features(claims, data),
             f'<section><h2>About this bundle</h2><dl class="facts">{listed}</dl></section>',
         ],
@@ -227,11 +227,13 @@ def _property(claim: Claim, said: Statement) -> str:
     return "gives the label a larger output than any other class"
 
 
-def _rows(kept: Sequence[_Certified]) -> str:
+def _rows(kept: Sequence[_Certified], said: Statement) -> str:
     ids = any(one.row.id for one in kept)
     classes = any(one.row.label is not None for one in kept)
     names = ["row", "number in the data file", *(["name"] if ids else [])]
-    names += [*(["label"] if classes else []), "norm"]
+    targets = any(one.row.target is not None for one in kept)
+    names += [*(["label"] if classes else []), *(["target"] if targets else [])]
+    names += [*([f"the {said.part} that changes"] if said.sensitivity else []), "norm"]
     head = "".join(f"<th>{name}</th>" for name in (*names, "radius proved", "certificate"))
     lines = []
     for one in kept:
@@ -239,6 +241,8 @@ def _rows(kept: Sequence[_Certified]) -> str:
         radius = "the whole box" if claim.box else f"{digits(claim.radius, 6, -1):.6g}"
         cells = [str(one.place), str(row.index), *([row.id] if ids else [])]
         cells += [class_text(row.label)] if classes else []
+        cells += [class_text(row.target)] if targets else []
+        cells += [said.part_name(int(row.frames))] if said.sensitivity else []
         cells += [exact(claim.norm), radius]
         cells.append(Path(one.name).name)
         lines.append(f"<tr>{''.join(f'<td>{markup(c)}</td>' for c in cells)}</tr>")
