@@ -167,6 +167,11 @@ def test_capabilities_are_told_one_on_a_line() -> None:
         assert told(name)
     assert told("onnx-opset-versions") == ["8", "20"]
     assert told("onnx-element-types") == ["real"]
+    assert told("vnnlib-versions") == ["1.0", "2.1"]
+    assert told("multiple-node-comparison-theories", "arithmetic-complexity-theories") == [
+        *("SNC", "MNC"),
+        *("BND", "OUTC", "LIN"),
+    ]
     assert {"Conv", "Gemm", "Relu", "Sigmoid"} <= set(told("onnx-operators"))
     assert CliRunner().invoke(app, ["supports"]).exit_code == 2
 
@@ -266,3 +271,18 @@ assert float(torch.distributions.Normal(0.0, 1.0).log_prob(torch.zeros(()))) < 0
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_results_have_the_words_of_the_competition(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the standard calls timed-out is timeout there; the table and the page say as frown."""
+    written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -1))", "a.vnnlib")
+    (tmp_path / "instances.csv").write_text(f"{net.name},a.vnnlib,60\n")
+    answer = {"verdict": "timed-out"}
+    monkeypatch.setattr("frown.jobs.instances._answered", lambda *_: answer)
+    options = ["--instances", str(tmp_path / "instances.csv"), "--results", str(tmp_path / "r.csv")]
+    shown = CliRunner().invoke(app, ["verify", *options])
+    assert shown.exit_code == 0 and shown.stdout.startswith("timed-out")
+    assert (tmp_path / "r.csv").read_text().split(",")[4] == "timeout"
+    assert ">timed-out<" in (tmp_path / "r.csv.frown" / "index.html").read_text()

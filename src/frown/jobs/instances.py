@@ -34,6 +34,7 @@ GRACE = 10.0  # seconds beyond its limit after which a process is ended
 STORE = ".frown"  # behind the results' name: the folder of their store
 PAGE = "index.html"  # in that folder
 MOST_REMARK = 500  # characters
+WORDS = {"timed-out": "timeout"}  # of the competition, where it has others than the standard
 LONGEST = 600.0  # seconds where neither line nor option has a limit
 
 
@@ -178,7 +179,8 @@ class _Answering:
             if key in self.store:
                 row = self.store[key]
                 known = (one.family, one.network, one.query, "0")
-                lines.writerow([*known, row["verdict"], f"{row['seconds']:.3f}"])
+                verdict = WORDS.get(row["verdict"], row["verdict"])
+                lines.writerow([*known, verdict, f"{row['seconds']:.3f}"])
         with reported("write", self.results):
             write_whole(self.results, text.getvalue().encode())
 
