@@ -25,17 +25,24 @@ EVERY ?= 257
 NETWORKS ?= 2000
 KILLS ?= 20
 BRACKETS ?= 3000
+# Each campaign runs whatever became of those before it; the end names those that failed.
+NIGHTLY = \
+	"-m pytest -n auto --dist worksteal -m hypothesis --hypothesis-profile nightly" \
+	"tests/soundness_campaign.py --regions $(REGIONS)" \
+	"tests/operators_campaign.py --models $(MODELS)" \
+	"tests/tampering_campaign.py --trials $(TRIALS)" \
+	"tests/tampering_campaign.py --trees --trials $(TREES)" \
+	"tests/branching_campaign.py --networks $(BRACKETS)" \
+	"tests/execution_campaign.py --every $(EVERY) --networks $(NETWORKS)" \
+	"tests/fuzz_campaign.py --seconds $(SECONDS)" \
+	"tests/resume_campaign.py --kills $(KILLS)" \
+	"tests/resume_campaign.py --kills $(KILLS) --workers 2"
 nightly: $(VENV)/.fuzz
-	FROWN_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m hypothesis --hypothesis-profile nightly
-	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness_campaign.py --regions $(REGIONS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/operators_campaign.py --models $(MODELS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trials $(TRIALS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/tampering_campaign.py --trees --trials $(TREES)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/branching_campaign.py --networks $(BRACKETS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/execution_campaign.py --every $(EVERY) --networks $(NETWORKS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz_campaign.py --seconds $(SECONDS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/resume_campaign.py --kills $(KILLS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/resume_campaign.py --kills $(KILLS) --workers 2
+	@failed=0; for campaign in $(NIGHTLY); do \
+		echo "== $$campaign"; \
+		FROWN_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python $$campaign || \
+			{ echo "FAILED: $$campaign"; failed=1; }; \
+	done; exit $$failed
 
 # The paper's experiments (docs/paper.md): make paper ARGS="table4 --methods crown,frown --data DIR"
 ARGS ?= --help
