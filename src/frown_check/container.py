@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, prod
 from typing import Any
 
@@ -66,8 +66,9 @@ class Rows:
     slopes: NDArray[Any] | None  # (tables, lanes, slots)
     levels: int = 0  # slopes are codes from 1 to this, 0: none; or 0: they are numbers
     multipliers: Multipliers | None = None
-    factors: Array | None = None  # (rows,) >= 0, of what is assumed
+    factors: Array | None = None  # >= 0: (rows,) of what is assumed, or (rows, assumptions)
     curvatures: NDArray[Any] | None = None  # (tables, slots), or (tables, sites in `over`)
+    assumed: bool = False  # one row, below what is known to be at most something
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,15 +372,33 @@ class _Reader:
         literal, over, table, slopes, lifts = _fields(steps[0], names, "an assumption")
         which = np.array([_whole(literal, 0, literals - 1, "an assumption's literal")])
         side = np.zeros_like(which)
-        assumed = self._rows(None, over, which, side, table, slopes, sites, lifts)
-        return assumed, *self._steps(steps[1:], sites)
+        assumed = [self._rows(None, over, which, side, table, slopes, sites, lifts)]
+        for step in steps[1:]:
+            if type(step) is not dict or "end" not in step:
+                break
+            assumed.append(self._end(step, sites))
+        found = self._steps(steps[len(assumed) :], sites)
+        for rows in found:
+            wrong = rows.factors is not None and rows.factors.shape[1:] not in ((), (len(assumed),))
+            refuse_if(wrong, "factors are not one for each assumption")
+        return *(replace(rows, assumed=True) for rows in assumed), *found
 
-    def _factors(self, given: Any, rows: int) -> Array | None:
+    def _end(self, given: Any, sites: tuple[Site, ...]) -> Rows:
+        """A row below an entry of what a site reads, or below its negative."""
+        names = "site neuron end over table slopes multipliers"
+        site, neuron, end, over, table, slopes, lifts = _fields(given, names, "an assumption")
+        at = _whole(site, 0, len(sites) - 1, "an assumption's site")
+        which = np.array([_whole(neuron, 0, sites[at].size - 1, "an assumption's neuron")])
+        side = np.array([_whole(end, 0, 1, "an assumption's end")])
+        return self._rows(at, over, which, side, table, slopes, sites[:at], lifts)
+
+    def _factors(self, given: Any, rows: int, planes: bool = False) -> Array | None:
         if given is None:
             return None
         found = self.array(given, SLOPES, "factors")
-        if found.shape != (rows,) or not (np.isfinite(found) & (found >= 0)).all():
-            raise Refused("factors are not one finite number per row, from 0")
+        fits = found.shape == (rows,) or (planes and found.ndim == 2 and len(found) == rows)
+        if not fits or not (np.isfinite(found) & (found >= 0)).all():
+            raise Refused("factors are not finite numbers from 0, one per row or assumption")
         return found.astype(np.float64)
 
     def _step(self, step: Any, sites: tuple[Site, ...]) -> Rows:
@@ -431,7 +450,7 @@ class _Reader:
         refuse_if(given.shape != neurons.shape, "table must have one number per row")
         tables = given.astype(np.int64)
         lifts = self._multipliers(multipliers, len(neurons), width)
-        shares = self._factors(factors, len(neurons))
+        shares = self._factors(factors, len(neurons), planes=True)
         if slopes is None:
             if (tables != NO_TABLE).any():
                 raise Refused("a row names a table of slopes, but there are none")

@@ -22,6 +22,10 @@ A tree with a level e is about one clause, and proves it by contradiction: in it
 assumption, and in those below them, only such x count at which no literal of the clause exceeds e.
 What is said above then holds of these x. A row below one of the literals, c . x + d, is at most e
 at them: so c . x + d - e <= 0 is the case's *plane*, which any row may add with a factor f >= 0.
+On its way down that row was a form c . y + d of the vector y of a node that some site reads, and of
+nothing else: then c . y + d - e <= 0 is a plane of the node, which rows that begin there may add
+before they go down. So is, with an end b of an entry's box for e, a row below that entry, or below
+its negative, that passes an earlier node.
 Where a literal's bound is b, or no x is left, the clause's greatest literal exceeds e or is at
 least b: the margin is the lesser of both.
 """
@@ -73,6 +77,7 @@ class Cases:
     rule: dict[int, tuple[Array, ...]] = field(default_factory=dict)  # slopes and intercepts
     reach: dict[int, tuple[Array, Array]] = field(default_factory=dict)  # largest |f|, |z|
     plane: tuple[Array, Array] | None = None  # c, d of c . x + d <= 0: (cases, features), (cases,)
+    planes: dict[int, list[tuple[Array, Array] | None]] = field(default_factory=dict)  # of nodes
 
 
 class Replay:
@@ -244,10 +249,13 @@ class Replay:
     ) -> None:
         """Bound all nodes in order; boxes that are known already stay where they are tighter."""
         waiting = list(steps)
+        cases.planes = {}
         if waiting and waiting[0].site is None:
             assert level is not None  # the reader has made sure
             self._forward(cases, ())  # what cuts do to later boxes
-            cases.plane = self._plane(cases, waiting.pop(0), level)
+            heads = [rows for rows in waiting if rows.assumed]
+            del waiting[: len(heads)]
+            self._assume(cases, heads, level)
         for i in self.order:
             node = self.graph.nodes[i]
             if isinstance(node.op, Apply):
@@ -267,14 +275,38 @@ class Replay:
             ]
             self._meet(cases, i, *node.op.forward(xs).ends())
 
-    def _plane(self, cases: Cases, rows: Rows, level: float) -> tuple[Array, Array]:
-        """The plane of each case: a row below the literal that is assumed to be at most `level`."""
+    def _assume(self, cases: Cases, heads: list[Rows], level: float) -> None:
+        """The planes of each case: of a row below the literal that is assumed to be at most
+        `level`, and of rows below entries of which an end is known."""
         case = np.arange(len(cases.empty))
-        coef, const, direct = self._claimed(rows.neuron[case * 0])
-        start = self.output.send_back(Ball(coef))
-        form, least = self._form(self.output.node, start, rows, case * 0, cases, case, direct)
-        self.done += len(case)
-        return form.mid, down(down(down(least.mid - least.radius) + const) - level)
+        nodes = {self._site(i)[1].node for i in self.sites}
+        found: list[dict[int, tuple[Array, Array]]] = []
+        for rows in heads:
+            direct = None
+            if rows.site is None:
+                coef, const, direct = self._claimed(rows.neuron[case * 0])
+                start, first = self.output.node, self.output.send_back(Ball(coef))
+                const = down(const - level)
+            else:
+                edge = self._site(self.sites[rows.site])[1]
+                start, at, side = edge.node, int(edge.index[rows.neuron[0]]), int(rows.side[0])
+                refuse_if(at < 0, "an assumption is about padding")
+                coef = np.zeros((len(case), edge.width))
+                coef[:, at] = -1.0 if side else 1.0
+                low, high = (end[:, at] for end in cases.boxes[start])
+                first, const = Ball(coef), np.broadcast_to(low if side else -high, len(case))
+            seen: dict[int, tuple[Ball, Ball]] = {}
+            form, least = self._form(start, first, rows, case * 0, cases, case, direct, seen)
+            self.done += len(case)
+            if rows.site is None:
+                cases.plane = form.mid, down(down(least.mid - least.radius) + const)
+            known = {}
+            for i in nodes & set(seen):
+                (form, least), box = seen[i], cases.boxes[i]
+                least = add(least, self._loss(form, box, case))
+                known[i] = form.mid, down(down(least.mid - least.radius) + const)
+            found.append(known)
+        cases.planes = {i: [known.get(i) for known in found] for i in nodes}
 
     def _meet(self, cases: Cases, i: int, low: Array, high: Array) -> None:
         """Cut the box of a node with another that holds as well."""
@@ -392,14 +424,22 @@ class Replay:
         """Lower bounds of coef . (vector of node `start`) + direct . x, with the slopes,
         multipliers and factors of the rows in `chunk`, each in its `case` (None: a case for each
         row, or one for all)."""
+        more = Ball(np.zeros(len(chunk)))
+        if rows.factors is not None and rows.factors.ndim == 2:
+            for factor, plane in zip(rows.factors[chunk].T, cases.planes.get(start, ())):
+                if plane is not None and factor.any():
+                    c, d = (_of(part, case) for part in plane)
+                    coef = add(coef, multiply(Ball(factor[:, None]), Ball(c)))
+                    more = add(more, multiply(Ball(factor), Ball(d)))
         form, constant = self._form(start, coef, rows, chunk, cases, case, direct)
-        if cases.plane is not None and rows.factors is not None:
+        constant = add(constant, more)
+        if cases.plane is not None and rows.factors is not None and rows.factors.ndim == 1:
             c, d = (_of(part, case) for part in cases.plane)
             factor = rows.factors[chunk]
             tilted = add(form, multiply(Ball(factor[:, None]), Ball(c)))
             constant = add(constant, multiply(Ball(factor), Ball(d)))
             form = Ball(tilted.mid)
-            constant = add(constant, self._loss(tilted, cases, case))
+            constant = add(constant, self._loss(tilted, cases.boxes[0], case))
         box = cases.boxes[0]
         low, high = _of(box[0], case), _of(box[1], case)
         part_of = None if cases is self.root else (low, high)
@@ -408,9 +448,9 @@ class Replay:
         self.progress(min(1.0, self.done / self.rows))
         return down(constant.mid - constant.radius)
 
-    def _loss(self, form: Ball, cases: Cases, case: Index | None) -> Ball:
-        """The most by which a form at the input changes if its midpoint is taken for it."""
-        low, high = (_of(end, case) for end in cases.boxes[0])
+    def _loss(self, form: Ball, box: Box, case: Index | None) -> Ball:
+        """The most by which a form of a node changes if its midpoint is taken for it."""
+        low, high = (_of(end, case) for end in box)
         loss = total(Ball(form.radius * _largest(low, high)), low.shape[1])
         return Ball(np.zeros(len(form.mid)), up(loss.reach, 2))
 
@@ -423,14 +463,18 @@ class Replay:
         cases: Cases,
         case: Index | None,
         direct: Array | None = None,
+        seen: dict[int, tuple[Ball, Ball]] | None = None,
     ) -> tuple[Ball, Ball]:
-        """A form of the input, exactly its midpoint, and a constant, whose sum is a lower bound."""
+        """A form of the input, exactly its midpoint, and a constant, whose sum is a lower bound.
+        Those of nodes on the way that it was a form of alone are `seen`."""
         slots = self._slots(rows)
         pending = {start: coef}
         if direct is not None:
             pending[0] = add(pending[0], Ball(direct)) if start == 0 else Ball(direct)
         constant = Ball(np.zeros(len(chunk)))
         for i in reversed(self.order):
+            if seen is not None and i < start and list(pending) == [i]:
+                seen[i] = pending[i], constant
             form = pending.pop(i, None)
             if form is None:
                 continue
@@ -452,7 +496,7 @@ class Replay:
                 pending[edge.node] = back if earlier is None else add(earlier, back)
         if 0 not in pending:
             return Ball(np.zeros((len(chunk), cases.boxes[0][0].shape[1]))), constant
-        return Ball(pending[0].mid), add(constant, self._loss(pending[0], cases, case))
+        return Ball(pending[0].mid), add(constant, self._loss(pending[0], cases.boxes[0], case))
 
     def _slots(self, rows: Rows) -> dict[int, slice]:
         """Where the slopes of each site stand in a table."""

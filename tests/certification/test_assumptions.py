@@ -20,7 +20,7 @@ import pytest
 import frown_check
 from certification.trees import Case, at_points, grown_case, replayed
 from frown_check.container import MOST_PAYLOAD, _parts
-from frown_check.replay import Replay
+from frown_check.replay import Cases, Replay
 
 KINDS = ("tanh", "relu")
 
@@ -62,6 +62,11 @@ class File:
             yield from (steps[0] for steps in tree["passes"] if steps and "literal" in steps[0])
 
     @property
+    def passes(self) -> Iterator[list[dict[str, Any]]]:
+        for tree in self.header["trees"]:
+            yield from tree["passes"]
+
+    @property
     def factors(self) -> Iterator[dict[str, Any]]:
         for tree in self.header["trees"]:
             yield tree["factors"]
@@ -70,9 +75,10 @@ class File:
 
 @pytest.fixture(scope="module")
 def proofs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, File]]:
-    """Accepted certificates with trees."""
+    """Accepted certificates with trees; where there are such, with ends of boxes assumed."""
     found = []
     for name in KINDS:
+        mine: list[tuple[Case, File]] = []
         for seed in range(8):
             case = grown_case(name, 70 + seed, tmp_path_factory.mktemp("net"))
             if case is None:
@@ -80,9 +86,11 @@ def proofs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, File]]:
             done = replayed(case)
             if bool((done.margins > 0).all()):
                 assert frown_check.check(done.file(), case.path).accepted
-                found.append((case, File.of(done.file())))
-                break
-    assert len(found) == len(KINDS)
+                mine.append((case, File.of(done.file())))
+                if any("end" in step for steps in mine[-1][1].passes for step in steps):
+                    break
+        assert mine
+        found += [mine[0], *mine[1:][-1:]]
     return found
 
 
@@ -152,6 +160,12 @@ def test_what_makes_no_sense_is_refused(proofs: list[tuple[Case, File]]) -> None
 
     assert "factors of nothing" in spoilt(unassumed)
 
+    def too_many(f: File) -> None:
+        ref = next(r for r in f.factors if len(r["shape"]) == 2)
+        f.put(ref, np.ones((ref["shape"][0], ref["shape"][1] + 1)))
+
+    assert "each assumption" in spoilt(too_many)
+
     def at_the_root(f: File) -> None:
         f.header["steps"].insert(0, next(f.assumptions))
 
@@ -172,12 +186,36 @@ def test_a_tree_is_about_one_clause(proofs: list[tuple[Case, File]]) -> None:
         other = file.copy()
         first = next(other.assumptions)
         first["literal"] = (first["literal"] + 1) % (case.model.classes - 1)
-        assert "one clause" in refused(case, other)
+        single = (
+            len(list(other.assumptions)) == 1
+            and not file.array(file.header["trees"][0]["literal"]).size
+        )
+        assert ("not proved" if single else "one clause") in refused(case, other)
         for k in range(len(file.header["trees"])):
             other = file.copy()
             del other.header["trees"][k]
             assert "not proved" in refused(case, other)
             tried += 1
+    assert tried
+
+
+def test_ends_of_boxes_that_are_assumed_make_sense(proofs: list[tuple[Case, File]]) -> None:
+    """Rows below entries are about entries that are there, and other ones prove nothing false."""
+    tried = 0
+    for case, file in proofs:
+        for name, value in (("site", 99), ("neuron", 10**6), ("end", 2), ("end", -1)):
+            other = file.copy()
+            ends = [s for steps in other.passes for s in steps if "end" in s]
+            if not ends:
+                continue
+            ends[0][name] = value
+            assert "assumption" in refused(case, other)
+            tried += 1
+        other = file.copy()
+        other.header["region"]["radius"] = float(false_radius(case)).hex()
+        for step in (s for steps in other.passes for s in steps if "end" in s):
+            step["end"] = 1 - step["end"]
+        assert refused(case, other)
     assert tried
 
 
@@ -204,16 +242,22 @@ def test_a_checker_that_forgets_the_level_is_caught(
     proofs: list[tuple[Case, File]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planes without their constants: what the trials are for is noticed by them."""
-    honest = Replay._plane
+    honest = Replay._assume
 
-    def nearer(self: Replay, *given: Any) -> Any:
-        c, d = honest(self, *given)
-        return c, d + 1e3
+    def nearer(self: Replay, cases: Cases, *given: Any) -> None:
+        honest(self, cases, *given)
+        assert cases.plane is not None
+        c, d = cases.plane
+        cases.plane = c, d + 1e9
+        for planes in cases.planes.values():
+            planes[:] = [plane and (plane[0], plane[1] + 1e9) for plane in planes]
 
-    monkeypatch.setattr(Replay, "_plane", nearer)
+    monkeypatch.setattr(Replay, "_assume", nearer)
     lies = []
     for case, file in proofs:
         other = file.copy()
         other.header["region"]["radius"] = float(false_radius(case)).hex()
+        for ref in list(other.factors):
+            other.put(ref, np.ones(ref["shape"]))
         lies.append(refused(case, other))
     assert "" in lies

@@ -15,12 +15,14 @@ import frown
 import functions
 import zoo
 from frown.api import plan_for
+from frown.bounds.halfspace import Planes
 from frown.bounds.method import Ends, Update
 from frown.bounds.plan import Plan
 from frown.bounds.tree import Branched, Tree
 from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
+from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact, Frown
@@ -31,7 +33,7 @@ from frown.methods.branch.passes import Dense, General, Passes, passes
 from frown.methods.branch.pieces import Piece, PieceBall, Pieces, decide, empty, nearest
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.branch.relu import ReluSearch
-from frown.methods.branch.samples import SampleSearch, TreeNode
+from frown.methods.branch.samples import PLANES, SampleSearch, TreeNode
 from frown.methods.exact.distance import exact
 from frown.problem.property import LabelWins, LinearProperty, Property, other_classes
 from frown.problem.region import Region
@@ -335,6 +337,8 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(
                 inside = inside & ((every[:, entry] >= point) == side)
                 found = search._bound([here], search.fine)
                 assert (found.half is not None) == assume
+                if assume:
+                    hold(search, here, {i: values[i][inside] for i in search.sources})
                 slack = 1e-9 * (1 + every.abs())
                 low, high = found.lower[0], found.upper[0]
                 assert bool((every[inside] >= low - slack[inside]).all())
@@ -342,6 +346,57 @@ def test_true_points_on_random_paths_of_any_network_violate_nothing(
                 assert bool((literals[inside] >= found.literals[0] - 1e-9).all())
                 search._take(here, found, 0)
             assert inside[follow]
+
+
+def planes_of(search: SampleSearch, node: TreeNode) -> dict[int, Planes]:
+    """The planes of layers that a node is bounded with."""
+    ball = search.region.with_radius(search._radii(torch.tensor([0])))
+    lower, upper = node.lower[None], node.upper[None]
+    shapes = {i: (1, *search.plan.graph.nodes[i].shape) for i in search.sources}
+    boxes = {
+        i: Box(lower[:, p].view(shapes[i]), upper[:, p].view(shapes[i]))
+        for i, p in search.parts.items()
+    }
+    return search._planes([node], ball, Given(boxes, cuts=True))[1]
+
+
+def hold(search: SampleSearch, node: TreeNode, values: dict[int, Tensor]) -> None:
+    """What the search takes for planes of layers has all points that count on its right side."""
+    for i, own in planes_of(search, node).items():
+        z = values[i].flatten(1)
+        above = own.rows(torch.zeros(len(z), dtype=torch.long)).at(z)
+        size = 1 + own.coef.abs().sum((0, 2)) * z.abs().amax() if len(z) else 1.0
+        assert bool((above <= 1e-9 * size).all())
+
+
+def test_planes_follow_from_cuts_of_later_layers() -> None:
+    """Every layer but the first has a plane of the literal, and one of each cut beyond it."""
+    graph = zoo.mlp(Tanh(), (4, 6, 6, 6, 3), 1)
+    region, wanted = question(graph, 1, inf, 0.2)
+    with torch.inference_mode():
+        search = search_of(graph, region, wanted, 0.2)
+        free = search.free
+        root = TreeNode(0, int(wanted.clause[0]), -free, free, -free, free)
+        search._take(root, search._bound([root], Frown()), 0)
+        slot = len(search.entry) - 1
+        point = search._point(slot, root)
+        assert point is not None
+        child = search._children(root, slot, point)[1]
+        assert child.heads == ((slot, 1),) and child.fresh == 1
+        found = search._bound([child], search.fine)
+        planes = planes_of(search, child)
+        assert found.tables is not None
+        first, middle, last = search.sources
+        assert set(found.tables.factors) == {(middle, 0), (last, 0)} and first not in planes
+        assert bool((found.tables.factors[middle, 0] > 0).any())
+        used = {i: (own.coef != 0).any(2)[0].tolist() for i, own in planes.items()}
+        assert used[middle][:2] == [True, True] and not any(used[middle][2:])
+        assert used[last][0] and not any(used[last][1:])
+        # A cut that comes anew takes the place of the oldest.
+        for k in range(12):
+            child = search._children(child, k, float(child.lower[k]))[0]
+        assert len(child.heads) == PLANES - 1 and (slot, 1) not in child.heads
+        assert child.heads[child.last - 1] == (11, 0)
 
 
 def test_searches_of_any_network_leave_time_for_the_replay() -> None:
@@ -397,7 +452,7 @@ def test_any_network_gains_by_branching(name: str) -> None:
     region, wanted = question(graph, 0, inf)
     root = Frown().bound(Plan(graph), region.with_radius(region.radius + 1e-4), wanted)
     assert bool(wanted.holds(root.literals).all())
-    low, high, _ = closed(graph, region, wanted, limit=1.0, seconds=2)
+    low, high, _ = closed(graph, region, wanted, limit=1.0, seconds=6 if name == "product" else 2)
     assert 0 < low <= min(high, 1.0)
     ball = region.with_radius(torch.full_like(region.radius, low))
     points = zoo.samples(ball, 2000)[:, 0]

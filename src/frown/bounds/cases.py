@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from frown.bounds.dense import DenseRows, Held, dense_runs
-from frown.bounds.halfspace import Halfspace
+from frown.bounds.halfspace import Planes
+from frown.bounds.patches import of_convolution
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay, ReplayedRows
@@ -46,7 +47,7 @@ TOGETHER = 1 << 10  # cases that pass matrices at once
 class Pass:
     """The rows along which a node was bounded anew."""
 
-    assumed: ReplayedRows | None  # of a literal that is at most the tree's level
+    assumed: tuple[ReplayedRows, ...]  # of a literal that is at most the tree's level, and others
     steps: tuple[ReplayedRows, ...]
 
 
@@ -279,9 +280,9 @@ class _Anew:
             region = replace(region, lower=level.boxes[0].lower, upper=level.boxes[0].upper)
         given = Given({i: box for i, box in level.boxes.items() if i > 0}, cuts=True)
         steps: list[ReplayedRows] = []
+        planes: list[Tensor] = []
         if self.assumed is not None:
-            half = self._half(level, region, given, steps.append)
-            given = replace(given, half=half)
+            given, planes = self._assuming(level, region, given, steps.append)
         first = len(steps)
         own = Explicit(self.anew.take(nodes), plan)
         replay = Replay(plan, region, own, root.work, steps.append, given=given)
@@ -306,11 +307,10 @@ class _Anew:
         passes = dict[int, Pass]()
         kept: list[tuple[Tensor, ...]] = []
         for k in (~level.crossed).nonzero().flatten().tolist():
-            mine = [of_sample(step, k) for step in steps[:inner]]
-            assumed = next((step for step in mine[:first] if step is not None), None)
-            passes[int(nodes[k])] = Pass(
-                assumed, tuple(step for step in mine[first:] if step is not None)
-            )
+            mine = [of_sample(step, k) for step in steps[first:inner]]
+            assumed = _assumptions(steps[:first], planes, k)
+            steps_of = (_within(step, len(assumed)) for step in mine if step is not None)
+            passes[int(nodes[k])] = Pass(assumed, tuple(steps_of))
         for step in steps[inner:]:
             good = (~empty[step.rows.sample]).nonzero().flatten()
             slopes, lifts = tables(plan, step)
@@ -319,19 +319,73 @@ class _Anew:
             kept.append((nodes[rows.sample], rows.neuron, slopes[good], lifts[good], factors))
         return _Bounded(nodes, boxes, least, passes, kept)
 
-    def _half(
+    def _assuming(
         self, level: _Level, region: Region, given: Given, record: Callable[[ReplayedRows], None]
-    ) -> Halfspace:
-        """The halfspaces in which literals are at most the level."""
+    ) -> tuple[Given, list[Tensor]]:
+        """What is left of regions where literals are at most the level; and of every group of rows
+        that say so, which of the planes they are."""
         assert self.assumed is not None
-        own = Explicit(self.assumed.row.take(level.nodes), self.root.plan)
-        replay = Replay(self.root.plan, region, own, self.root.work, record, given=given)
+        plan, count = self.root.plan, len(level.nodes)
+        own = Explicit(self.assumed.row.take(level.nodes), plan)
+        replay = Replay(plan, region, own, self.root.work, record, given=given)
         walk(replay.arithmetic, lambda _, box: box, given)
-        literal, every = self.assumed.literal[level.nodes], torch.arange(len(level.nodes))
+        literal, every = self.assumed.literal[level.nodes], torch.arange(count)
         coef = self.property.pick(self.sample * self.property.shape[1] + literal)
         rows = Rows(every, literal, torch.zeros_like(every))
-        const = self.property.const[self.sample, literal].expand(len(every))
-        return replay.halfspace(coef, rows, const, self.assumed.level)
+        const = self.property.const[self.sample, literal].expand(count)
+        most = torch.full_like(const, self.assumed.level)
+        output = plan.graph.output
+        coef = coef.view(-1, *plan.graph.nodes[output].shape)
+        found = replay.halfspaces(output, coef, rows, const, most)
+        half, numbers = found.pop(0), [torch.zeros(count, dtype=torch.long)]
+        heads = [self.assumed.heads[n] for n in level.nodes.tolist()]
+        many = 1 + max(map(len, heads))
+        planes = dict[int, Planes]()
+        for source, plane in found.items():
+            if not of_convolution(plan, source):
+                blank = plane.coef.new_zeros(count, many, plan.graph.nodes[source].size)
+                planes[source] = Planes(blank, blank.new_zeros(count, many))
+                planes[source].coef[:, 0] = plane.coef.flatten(1)
+                planes[source].const[:, 0] = plane.const
+        for site in sorted({site for own_heads in heads for site, _, _ in own_heads}):
+            which = [
+                (k, g, neuron, side)
+                for k, own_heads in enumerate(heads)
+                for g, (at, neuron, side) in enumerate(own_heads, 1)
+                if at == site
+            ]
+            row, number, neuron, side = torch.tensor(which).T
+            target, entry = source_entry(plan, site, neuron)
+            rows, node = Rows(row, entry, side), plan.graph.nodes[target]
+            coef = rows.coef(node.size, node.shape, half.coef.dtype)
+            box = replay.values[target]
+            low, high = (end.flatten(1)[row, entry] for end in (box.lower, box.upper))
+            most = torch.where(side == 0, high, -low)
+            lower = replay.halfspaces(target, coef, rows, torch.zeros_like(most), most)
+            numbers.append(number)
+            for source, plane in lower.items():
+                if source in planes:
+                    planes[source].coef[row, number] = plane.coef.flatten(1)
+                    planes[source].const[row, number] = plane.const
+        return replace(given, half=half, planes=planes), numbers
+
+
+def _assumptions(
+    steps: list[ReplayedRows], planes: list[Tensor], sample: int
+) -> tuple[ReplayedRows, ...]:
+    """One sample's rows of what is assumed, one by one in the order of their planes."""
+    found: dict[int, ReplayedRows] = {}
+    for step, plane in zip(steps, planes, strict=True):
+        for r in (step.rows.sample == sample).nonzero().flatten():
+            found[int(plane[r])] = picked(step, r[None])
+    return tuple(found[g] for g in sorted(found))
+
+
+def _within(step: ReplayedRows, planes: int) -> ReplayedRows:
+    """Rows without the factors of planes that their own sample does not have."""
+    if step.factors is None or step.factors.dim() == 1:
+        return step
+    return replace(step, factors=step.factors[:, :planes])
 
 
 def _rows_of(level: _Level, index: Tensor) -> _Level:
@@ -533,7 +587,7 @@ def _some_anew(
     for k in range(count):
         if not bool(crossed[k]):
             mine = (of_sample(step, k) for step in steps[:inner])
-            passes[int(nodes[k])] = Pass(None, tuple(s for s in mine if s is not None))
+            passes[int(nodes[k])] = Pass((), tuple(s for s in mine if s is not None))
     for step in steps[inner:]:
         good = (~empty[step.rows.sample]).nonzero().flatten()
         slopes, lifts = tables(plan, step)
@@ -557,8 +611,11 @@ def tables(plan: Plan, step: ReplayedRows) -> tuple[Tensor, Tensor]:
 def of_sample(step: ReplayedRows, n: int) -> ReplayedRows | None:
     """The rows of one sample; None: there are none."""
     mine = (step.rows.sample == n).nonzero().flatten()
-    if not len(mine):
-        return None
+    return picked(step, mine) if len(mine) else None
+
+
+def picked(step: ReplayedRows, mine: Tensor) -> ReplayedRows:
+    """Some of the rows."""
     slopes = None
     if step.slopes is not None:
         slopes = {i: (t[mine] if len(t) > 1 else t).float() for i, t in step.slopes.items()}
@@ -620,7 +677,8 @@ class Explicit(Proof):
             own = None if lifts is None else lifts(i)
             return None if own is None else self._stored(own)
 
-        return Choice(slope, chosen is not None and chosen.whole, multiplier)
+        whole, factors = (False, None) if chosen is None else (chosen.whole, chosen.factors)
+        return Choice(slope, whole, multiplier, factors=factors)
 
     def _stored(self, numbers: Tensor) -> Tensor:
         """Numbers in double precision, rounded as they are stored."""

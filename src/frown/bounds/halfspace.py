@@ -8,6 +8,10 @@ any *factor* f >= 0, for it is at most 0:
 
 So the least value of a row over region and halfspace together is found by one number per row, over
 the region alone. Any factor is valid; the best is where the minimiser comes to lie on the plane.
+
+A form that is at most 0 passes the network layer by layer, and what it is at a layer says more than
+what is left of it at the input: added to a row that bounds a neuron of that layer, coefficients of
+both join before lines are chosen for them. These are the layer's `Planes`.
 """
 
 from __future__ import annotations
@@ -36,6 +40,26 @@ class Halfspace:
     def at(self, x: Tensor) -> Tensor:
         """(N,) coef . x + const."""
         return (self.coef * x).flatten(1).sum(1) + self.const
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Some halfspaces of a node's values, for every sample: coef . z + const <= 0 of each."""
+
+    coef: Tensor  # (N, planes, entries); 0 where there is none, and const too
+    const: Tensor  # (N, planes)
+
+    def rows(self, index: Tensor | slice) -> Planes:
+        """The planes of these samples."""
+        return Planes(self.coef[index], self.const[index])
+
+    def at(self, z: Tensor) -> Tensor:
+        """(N, planes) coef . z + const, for values (N, entries)."""
+        return torch.baddbmm(self.const[..., None], self.coef, z[..., None]).squeeze(2)
+
+    def added(self, factors: Tensor) -> Tensor:
+        """(N, entries) the sum of coefficients times factors (N, planes)."""
+        return torch.bmm(factors[:, None], self.coef).squeeze(1)
 
 
 def best_factor(

@@ -48,6 +48,7 @@ class Choice:
     whole: bool = False  # there is no NaN
     multiplier: Callable[[int], Tensor | None] | None = None
     curvature: Callable[[int], Tensor | None] | None = None
+    factors: Tensor | None = None  # (rows, planes) of the target's planes, at least 0
 
 
 class State:

@@ -12,7 +12,7 @@ for all neighbouring nodes of one elementwise function at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -31,7 +31,8 @@ from frown.bounds.arithmetic.charged import (
 from frown.bounds.arithmetic.curved import Deviations, bent_below
 from frown.bounds.arithmetic.executed import Executed, Execution
 from frown.bounds.arithmetic.patches import patched_rows
-from frown.bounds.halfspace import Halfspace, best_factor
+from frown.bounds.forms import Partial, descend, form_of
+from frown.bounds.halfspace import Halfspace, Planes, best_factor
 from frown.bounds.patches import Parts, Patch, of_convolution, parts_of, shared
 from frown.bounds.plan import Plan, Stack, stacks
 from frown.bounds.proof import ByRule, Choice, Proof, Request
@@ -55,7 +56,8 @@ class ReplayedRows:
     rows: Rows
     slopes: dict[int, Tensor] | None
     multipliers: dict[int, Tensor] = field(default_factory=dict)  # of nodes that have some
-    factors: Tensor | None = None  # (rows,) of a halfspace that holds what is left of the region
+    factors: Tensor | None = None  # (rows,) of a halfspace that holds what is left of the region,
+    # or (rows, planes) of the target's planes
     curvatures: dict[int, Tensor] = field(default_factory=dict)  # (rows, entries), likewise
 
 
@@ -139,15 +141,48 @@ class Replay:
             return found
         return below(found + const, (found.abs() + const.abs()) * (4 * UNIT))
 
-    def halfspace(self, coef: Tensor, rows: Rows, const: Tensor, level: float) -> Halfspace:
+    def halfspaces(
+        self, target: int, coef: Tensor, rows: Rows, const: Tensor, most: Tensor
+    ) -> dict[int, Halfspace]:
         """Halfspaces (rows,) that hold all points of each row's region at which
-        coef (rows, outputs) . outputs + const (rows,) is at most the level."""
-        target = self.plan.graph.output
-        shape = self.plan.graph.nodes[target].shape
-        form = self._form(target, coef.view(-1, *shape), rows, self.proof)
-        size = form.const.abs() + const.abs() + level
-        value = form.const + const - level
-        return Halfspace(form.coef, below(value, form.charge * (1 + 4 * UNIT) + size * (8 * UNIT)))
+        coef (rows, *shape) . target + const (rows,) is at most `most` (rows,): of the input, node
+        0, and of the sources before the target that all of a row passes."""
+        found = {}
+        for node, form in self._forms(target, coef, rows).items():
+            size = form.const.abs() + const.abs() + most.abs()
+            charge = form.charge * (1 + 4 * UNIT) + size * (8 * UNIT)
+            found[node] = Halfspace(form.coef, below(form.const + const - most, charge))
+        return found
+
+    def _forms(self, target: int, coef: Tensor, rows: Rows) -> dict[int, ChargedForm]:
+        """Forms at the input, and at the sources that all of a row passes, below coef . target."""
+        nodes, sample = self.arithmetic, sample_index(rows.sample)
+        charges = Charges(self.plan, nodes.weights, sample, nodes.errors)
+        request = Request(target, coef, rows, self.region, nodes.relaxed)
+        choice = None if self._ruled else self.proof.choose(self.plan, request)
+        if choice is None:
+            return {0: self._form(target, coef, rows, self.proof)}
+        # Constants are to be known on the way, so that none are left to the end.
+        own = replace(choice, whole=False, curvature=None)
+        guided = Guided(nodes, target, own, shared(rows.sample), charges)
+        found, here = {}, charges.begin(target, coef)
+        sources = {self.plan.sources[i] for i in self.plan.below(target)}
+        for source in sorted(sources | {0}, reverse=True):
+            end = descend(self.plan, target, here, guided.through, first=source, account=charges)
+            here = Partial(end.pending, end.const, source)
+            if source == 0 or set(end.pending) == {source}:
+                form = form_of(self.plan, end, source)
+                found[source] = charges.settle(form.coef, form.const)
+        if self.record is not None:
+            self._fill(target, coef, guided.slopes)
+            self.record(ReplayedRows(target, rows, guided.slopes, guided.multipliers))
+        return found
+
+    def _fill(self, target: int, coef: Tensor, slopes: dict[int, Tensor]) -> None:
+        """No slopes where rows read nothing."""
+        for i in set(self.plan.below(target)) - set(slopes):
+            shape = self.fixed[i].lines.slopes.lower.shape
+            slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
 
     def _plain(self, property: Property) -> Tensor:
         """(N, T) the literals' bounds by intervals alone."""
@@ -244,6 +279,12 @@ class Replay:
                 self.plan, Request(target, coef, rows, self.region, nodes.relaxed)
             )
         slopes, multipliers, curvatures = None, dict[int, Tensor](), dict[int, Tensor]()
+        planes = None if self.given is None else self.given.planes.get(target)
+        factors, more = None, None
+        if planes is not None and choice is not None and choice.factors is not None:
+            factors = choice.factors[:, : planes.const.shape[1]]
+            factors = torch.where(factors.isfinite(), factors, 0.0).clamp(min=0).float().double()
+            coef, more = self._joined(target, coef, rows.sample, planes.rows(rows.sample), factors)
         if choice is None:
             ruled = Ruled(nodes, target, charges)
             form = charged_form(charges, target, coef, ruled.through, ruled.rest)
@@ -259,16 +300,33 @@ class Replay:
             form = charged_form(charges, target, coef, guided.through, guided.rest)
             slopes, multipliers = guided.slopes, guided.multipliers
             curvatures = guided.curvatures
-        factors = None
-        if self.given is not None and self.given.half is not None:
+        if more is not None:
+            gain, lost = more
+            lost = lost + (form.const.abs() + gain.abs()) * (4 * UNIT) + TINY
+            form = ChargedForm(form.coef, form.const + gain, (form.charge + lost) * LOOSE)
+        elif self.given is not None and self.given.half is not None:
             form, factors = self._tilted(form, rows.sample, self.given.half.rows(rows.sample))
         if self.record is not None:
             if slopes is not None:
-                for i in set(self.plan.below(target)) - set(slopes):  # no row reads it
-                    shape = self.fixed[i].lines.slopes.lower.shape
-                    slopes[i] = coef.new_full((len(coef), *shape[1:]), torch.nan)
+                self._fill(target, coef, slopes)
             self.record(ReplayedRows(target, rows, slopes, multipliers, factors, curvatures))
         return form
+
+    def _joined(
+        self, target: int, coef: Tensor, sample: Tensor, planes: Planes, factors: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Coefficients (rows, *shape) of a target with those of planes, of every row, times factors
+        (rows, planes); and what that adds to constants, with what rounding may take."""
+        index, reach = sample_index(sample), self.arithmetic.weights.value[target]
+        count = planes.const.shape[1]
+        joined = coef + planes.added(factors).view(coef.shape)
+        sizes = Planes(planes.coef.abs(), planes.const.abs())
+        size = coef.abs() + sizes.added(factors).view(coef.shape)
+        lost = inner(size, reach, index) * gamma(count + 4)
+        lost = lost + inner(torch.ones_like(size), reach, index) * (2 * count * TINY)
+        gain = (factors * planes.const).sum(1)
+        total = (factors * sizes.const).sum(1)
+        return joined, (gain, lost + total * gamma(count + 4) + 2 * count * TINY)
 
     def _tilted(
         self, form: ChargedForm, sample: Tensor, half: Halfspace

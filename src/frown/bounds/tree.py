@@ -149,6 +149,9 @@ class Step:
     multipliers: Multipliers
 
 
+Head = tuple[int, int, int]  # a site, an entry of what it reads, 0: its upper end, 1: its lower one
+
+
 @dataclass(frozen=True, eq=False)
 class Assumed:
     """A contradiction that every node of a tree looks for: points where a literal exceeds the
@@ -161,6 +164,7 @@ class Assumed:
     level: float  # > 0
     literal: Tensor  # (nodes,) all of the tree's clause
     row: Proof  # of all nodes: slopes of a literal's row over boxes of the parent, cut
+    heads: tuple[tuple[Head, ...], ...] = ()  # of all nodes: ends of boxes that rows go below, too
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from frown.bounds.halfspace import Halfspace
+from frown.bounds.halfspace import Halfspace, Planes
 from frown.bounds.plan import Plan
 from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
@@ -41,20 +41,24 @@ class Given:
     With `cuts` they narrow the region itself, as the sides of a branch do: where they contradict
     what follows from it, nothing of it is left. Without, a contradiction is rounding alone.
     `marked` entries, as a rule those that were cut, are worth a multiplier: rows may then use
-    l <= z <= u itself, besides the lines over [l, u]. What is left of the region lies in `half`.
+    l <= z <= u itself, besides the lines over [l, u]. What is left of the region lies in `half`,
+    and what a source gives there in its `planes`. Boxes of sources up to `settled` stay.
     """
 
     boxes: Boxes
     cuts: bool = False
     marked: dict[int, Tensor] | None = None  # (N, *shape) masks, by source
     half: Halfspace | None = None
+    planes: dict[int, Planes] = field(default_factory=dict)  # by source; else `half` serves
+    settled: int = -1
 
     def rows(self, index: Tensor | slice) -> Given:
         """The boxes of these samples."""
         boxes = {i: box.rows(index) for i, box in self.boxes.items()}
         marked = self.marked and {i: rows_of(mask, index) for i, mask in self.marked.items()}
         half = None if self.half is None else self.half.rows(index)
-        return Given(boxes, self.cuts, marked, half)
+        planes = {i: own.rows(index) for i, own in self.planes.items()}
+        return Given(boxes, self.cuts, marked, half, planes, self.settled)
 
     def marks(self, plan: Plan, target: int) -> Tensor | None:
         """(N, slots) masks of the neurons below a target that are marked; None: there are none."""
@@ -123,6 +127,8 @@ def walk(arithmetic: Arithmetic, tighten: Tighten, given: Given | None = None) -
         box = values[source]
         if given is not None and source in given.boxes:
             box = met(box, given.boxes[source])
+            if source <= given.settled:
+                return box
         return met(box, tighten(source, box)) if plan.needs_rows(source) else box
 
     for i in plan.ancestors(plan.graph.output):

@@ -23,6 +23,7 @@ from frown import __version__
 from frown.bounds.cases import Replayed, of_sample, tables
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay, ReplayedRows
+from frown.bounds.tree import source_entry
 from frown.errors import InvalidInput
 from frown.graph.box import Box
 from frown.problem.problem import Problem, Regions
@@ -122,7 +123,7 @@ class Recorder:
                 parts = each.steps
                 steps = [step for part in parts for step in self._step(part, payload, lifted=True)]
                 steps = sorted(steps, key=lambda s: int(s["site"]))
-                first = [] if each.assumed is None else [self._assumption(each.assumed, payload)]
+                first = [self._assumption(row, payload) for row in each.assumed]
                 found["passes"].append(first + steps)
             found["pass"] = payload.put(own, "u4")
         if done.tree.assumed is not None and done.factors is not None:
@@ -131,9 +132,21 @@ class Recorder:
         return found
 
     def _assumption(self, step: ReplayedRows, payload: Payload) -> dict[str, Any]:
-        """The row of a literal that is assumed to fail."""
+        """The row of a literal that is assumed to fail, or of an entry that an end of its box is
+        known of."""
+        about: dict[str, Any] = {"literal": int(step.rows.neuron[0])}
+        if step.target != self.plan.graph.output:
+            sites = enumerate(self.plan.nonlinear)
+            site = next(k for k, i in sites if self.plan.sources[i] == step.target)
+            entries = torch.arange(self.plan.graph.nodes[step.target].size)
+            origin = source_entry(self.plan, site, entries)[1]
+            neuron = (origin == step.rows.neuron[0]).nonzero()[0]
+            about = {"site": site, "neuron": int(neuron), "end": int(step.rows.side[0])}
+        if step.slopes is None:
+            none = payload.put(np.full(1, NO_TABLE), "u4")
+            return {**about, "over": [], "table": none, "slopes": None, "multipliers": None}
         return {
-            "literal": int(step.rows.neuron[0]),
+            **about,
             "over": self._over(step.target),
             "table": payload.put(np.zeros(1), "u4"),
             "slopes": payload.put(*_stored(self._table([step]))),

@@ -18,20 +18,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite, log
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float
 from frown.bounds.first_layer import AtInput
-from frown.bounds.forms import Chosen, LinearForm, begin, descend, form_of, push_forward
-from frown.bounds.halfspace import Halfspace, best_factor
+from frown.bounds.forms import (
+    Chosen,
+    LinearForm,
+    Partial,
+    begin,
+    descend,
+    form_of,
+    push_forward,
+)
+from frown.bounds.halfspace import Halfspace, Planes, best_factor
 from frown.bounds.method import Bounds, Ends, Method, Update
-from frown.bounds.patches import parts
+from frown.bounds.patches import of_convolution, parts
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
+from frown.bounds.rows import Rows
 from frown.bounds.tree import LEAF, Assumed, Branched, Literals, Multipliers, Tree
-from frown.bounds.walk import Given, walk
+from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import OutOfTime, Work
 from frown.graph.box import Box
 from frown.methods.branch.radii import Limits, Stage
@@ -49,6 +59,7 @@ FEW, GROWTH = 4, 2.0  # leaves that are next to nothing; times as many should be
 HOPELESS = 4  # times as many nodes as a radius took before, and it is given up for a smaller one
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
+PLANES = 8  # of a layer: one of a literal, the others of the last cuts
 REPLAY = 1.5  # times as long as bounding it did, the replay of a node takes
 
 
@@ -58,6 +69,9 @@ class NodeSlopes:
 
     tables: Tables
     place: int
+
+
+Heads = tuple[tuple[int, int], ...]  # slots of the output's rows, and sides: 0 the upper end
 
 
 @dataclass(eq=False, slots=True)
@@ -74,6 +88,9 @@ class TreeNode:
     slopes: NodeSlopes | None = None  # to start from, then those that it was bounded along
     before: NodeSlopes | None = None  # of the row below a literal that is assumed to fail ...
     literal: int = -1  # ... which that is
+    heads: Heads = ()  # ends of boxes, by cuts, below which rows are planes of earlier layers
+    last: int = 0  # the number of the plane of the last cut ...
+    fresh: int = -1  # ... if it is new
     literals: Tensor | None = None  # (T,) their bounds
     cut: tuple[int, float] | None = None  # a slot of the output's rows, and a point
     children: tuple[TreeNode, TreeNode] | None = None
@@ -168,6 +185,9 @@ class SampleSearch:
             self.parts[i] = slice(start, start + size)
             start += size
         self.entry = self._entries()
+        where = [(i, k) for i, size in zip(self.sources, sizes, strict=True) for k in range(size)]
+        # The node, and its entry, that each slot of the output's rows reads.
+        self.places = [where[e] for e in self.entry.tolist()]
         self.fine, self.quick = inner, inner
         self.assume = assume and isinstance(inner, Frown) and not inner.wide
         if isinstance(inner, Frown):
@@ -313,7 +333,7 @@ class SampleSearch:
         node.lower, node.upper = found.lower[k], found.upper[k]
         node.literals = found.literals[k]
         if found.tables is not None:
-            node.slopes = NodeSlopes(found.tables, k)
+            node.slopes, node.fresh = NodeSlopes(found.tables, k), -1
 
     def _inherited(self, node: TreeNode, children: tuple[TreeNode, TreeNode]) -> list[TreeNode]:
         """The children of a node over its boxes."""
@@ -378,16 +398,17 @@ class SampleSearch:
         starts, slots = self.plan.slots(self.plan.graph.output)
         numbers = {i: k for k, i in enumerate(self.plan.nonlinear)}
         site, neuron, point = [], [], []
-        for node in nodes:
-            if node.cut is None:
-                site.append(LEAF)
-                neuron.append(0)
-                point.append(0.0)
-                continue
-            slot, where = node.cut
+
+        def named(slot: int) -> tuple[int, int]:
             cut = next(i for i, part in starts.items() if part.start <= slot < part.stop)
-            site.append(numbers[cut])
-            neuron.append(slot - starts[cut].start)
+            return numbers[cut], slot - starts[cut].start
+
+        for node in nodes:
+            place, where = (LEAF, 0), 0.0
+            if node.cut is not None:
+                place, where = named(node.cut[0]), node.cut[1]
+            site.append(place[0])
+            neuron.append(place[1])
             point.append(where)
         assert own.whole is not None
         anew: Proof = own.whole.blank(len(nodes))
@@ -399,7 +420,8 @@ class SampleSearch:
         if self.assume and isinstance(self.fine, Frown):
             before = NodeProof(self.plan, self.fine, tuple(n.before for n in nodes if n.before))
             literal = torch.tensor([node.literal for node in nodes])
-            assumed = Assumed(float(self.slack[own.number]), literal, before)
+            heads = tuple(tuple((*named(slot), side) for slot, side in n.heads) for n in nodes)
+            assumed = Assumed(float(self.slack[own.number]), literal, before, heads)
         points = torch.tensor(point, dtype=torch.float64)
         return Tree(
             torch.tensor(site),
@@ -413,8 +435,8 @@ class SampleSearch:
 
     # -- bounds -------------------------------------------------------------------
 
-    def _bound(self, nodes: Sequence[TreeNode], method: Method) -> Outcome:
-        """The inner method over the boxes of nodes."""
+    def _bound(self, nodes: Sequence[TreeNode], method: Method, settled: int = -1) -> Outcome:
+        """The inner method over the boxes of nodes; those up to a `settled` source stay."""
         sample = torch.tensor([node.sample for node in nodes])
         ball = self.region.rows(sample).with_radius(self._radii(sample))
         wanted = self.property.rows(sample)
@@ -429,11 +451,15 @@ class SampleSearch:
         state = None
         if isinstance(method, Frown):
             state = FrownState(_tables([node.slopes for node in nodes]))
-        given = Given(boxes, cuts=True, marked=marks)
+            for table in state.tables.factors.values():
+                for k, node in enumerate(nodes):
+                    if node.fresh >= 0:
+                        table.view(len(nodes), -1, table.shape[1])[k, :, node.fresh] = 0.0
+        given = Given(boxes, cuts=True, marked=marks, settled=settled)
         half = None
         if self.assume and all(node.before is not None for node in nodes):
-            half = self._half(nodes, ball, given)
-            given = replace(given, half=half)
+            half, planes = self._planes(nodes, ball, given)
+            given = replace(given, half=half, planes=planes)
         found = method.bound(self.plan, ball, wanted, state, given, self.work)
         values = [found.layers.values[i] for i in self.sources]
         low = torch.cat([box.lower.flatten(1) for box in values], 1)
@@ -444,17 +470,69 @@ class SampleSearch:
         tables = None if state is None else state.tables
         return Outcome(sample, found, tables, half, low, high, literals, margins)
 
-    def _half(self, nodes: Sequence[TreeNode], ball: Region, given: Given) -> Halfspace:
-        """The halfspaces in which the literals of nodes fail, by their parents' slopes."""
+    def _planes(
+        self, nodes: Sequence[TreeNode], ball: Region, given: Given
+    ) -> tuple[Halfspace, dict[int, Planes]]:
+        """The halfspaces in which the literals of nodes fail, by their parents' slopes; and planes
+        of layers, which follow from that and from cuts of later layers."""
         rule = self.inner.lines if isinstance(self.inner, Frown) else None
         layers = walk(Float(self.plan, ball, rule), lambda _, box: box, given)
         sample = torch.tensor([node.sample for node in nodes])
         literal = torch.tensor([node.literal for node in nodes])
         tables = _tables([node.before for node in nodes])
-        every = torch.arange(len(nodes))
-        form, _, _ = self._row(layers.relaxed, every, sample, literal, tables, ball)
+        every, plan = torch.arange(len(nodes)), self.plan
+        form, lines, tilt = self._row(layers.relaxed, every, sample, literal, tables, ball)
         const = self.property.const[sample, literal] - self.slack[sample]
-        return Halfspace(form.coef, form.const + const)
+        half = Halfspace(form.coef, form.const + const)
+        coef = self._literal(sample, literal)
+        known = forms_at(plan, plan.graph.output, coef, const, lines, tilt, layers.relaxed)
+        planes = {}
+        for i, own in known.items():
+            if i > self.sources[0] and not of_convolution(plan, i):
+                blank = own.coef.new_zeros(len(nodes), PLANES, plan.graph.nodes[i].size)
+                planes[i] = Planes(blank, blank.new_zeros(len(nodes), PLANES))
+                planes[i].coef[:, 0], planes[i].const[:, 0] = own.coef.flatten(1), own.const
+        if planes:
+            self._lower_planes(nodes, ball, tables, layers, planes)
+        return half, planes
+
+    def _lower_planes(
+        self,
+        nodes: Sequence[TreeNode],
+        ball: Region,
+        tables: Tables,
+        layers: Layers,
+        planes: dict[int, Planes],
+    ) -> None:
+        """Add the planes that follow from cuts: a row below what was cut is at most the cut."""
+        plan = self.plan
+        heads: dict[int, list[tuple[int, int, int, int]]] = {}
+        for k, node in enumerate(nodes):
+            for g, (slot, side) in enumerate(node.heads, 1):
+                source, entry = self.places[slot]
+                if (source, 0) in tables.alpha:
+                    heads.setdefault(source, []).append((k, g, entry, side))
+        for source, which in heads.items():
+            row, plane, neuron, side = torch.tensor(which).T
+            rows = Rows(row, neuron, side)
+            here = plan.graph.nodes[source]
+            coef = rows.coef(here.size, here.shape, ball.centre.dtype)
+            assert isinstance(self.fine, Frown)
+            alpha = tables.alpha[source, 0][FrownProof(plan, self.fine, tables).key(source, rows)]
+            lines, tilt = self._along(layers.relaxed, row, source, coef, alpha, ball.rows(row))[1:]
+            box = layers.values[source]
+            low, high = (t.flatten(1)[row, neuron] for t in (box.lower, box.upper))
+            end = torch.where(side == 0, high, -low)
+            relaxed = {i: own.rows(row) for i, own in layers.relaxed.items()}
+            for i, own in forms_at(plan, source, coef, -end, lines, tilt, relaxed).items():
+                if i in planes:
+                    planes[i].coef[row, plane] = own.coef.flatten(1)
+                    planes[i].const[row, plane] = own.const
+
+    def _literal(self, sample: Tensor, literal: Tensor) -> Tensor:
+        """Coefficients of literals of some samples."""
+        shape = self.plan.graph.nodes[self.plan.graph.output].shape
+        return self.property.pick(sample * self.property.shape[1] + literal).view(-1, *shape)
 
     def _row(
         self,
@@ -467,21 +545,31 @@ class SampleSearch:
     ) -> tuple[LinearForm, dict[int, Chosen], Tensor]:
         """The forms of literals at the input along the slopes of tables, of the samples that
         `index` picks there; their lines, and their multipliers (rows, slots)."""
-        plan, output, count = self.plan, self.plan.graph.output, self.property.shape[1]
-        coef = self.property.pick(sample * count + literal).view(
-            -1, *plan.graph.nodes[output].shape
-        )
-        (part,) = parts(plan, output, 0).parts
-        slots = plan.slots(output)[1]
+        output, count = self.plan.graph.output, self.property.shape[1]
+        coef = self._literal(sample, literal)
         table = None if tables is None else tables.alpha.get((output, 0))
-        lanes = 1 if table is None else table.shape[1]
-        alpha = coef.new_full((len(index), lanes, slots), torch.nan)
+        alpha = coef.new_full((len(index), 1, self.plan.slots(output)[1]), torch.nan)
         if table is not None:
             alpha = table[index * count + literal]
-        marked = torch.ones(len(index), slots, dtype=torch.bool) if lanes > 1 else None
         every = torch.arange(len(index))
-        lines = part.relaxed(relaxed, every, every * 0)
-        rows = RowBatch(output, coef, AtInput(ball), lines, None, False, marked)
+        return self._along(relaxed, every, output, coef, alpha, ball)
+
+    def _along(
+        self,
+        relaxed: dict[int, Relaxed],
+        sample: Tensor,
+        target: int,
+        coef: Tensor,
+        alpha: Tensor,
+        ball: Region,
+    ) -> tuple[LinearForm, dict[int, Chosen], Tensor]:
+        """The forms at the input of rows with these alpha (rows, lanes, slots), their lines, and
+        their multipliers (rows, slots); `sample` says where a row's nodes are among the relaxed."""
+        plan, (count, lanes, slots) = self.plan, alpha.shape
+        (part,) = parts(plan, target, 0).parts
+        marked = torch.ones(count, slots, dtype=torch.bool) if lanes > 1 else None
+        lines = part.relaxed(relaxed, sample, sample * 0)
+        rows = RowBatch(target, coef, AtInput(ball), lines, None, False, marked)
         form, chosen = replay(plan, rows, alpha)
         tilt = alpha[:, -1].nan_to_num(nan=0.0) if lanes > 1 else torch.zeros_like(alpha[:, 0])
         return form, chosen, tilt
@@ -510,18 +598,12 @@ class SampleSearch:
                     pairs.append((k, len(trial), (slot, point)))
                     trial += self._children(node, slot, point)
         best: dict[int, tuple[float, int, tuple[int, float], list[float]]] = {}
-        for a in range(0, len(trial), 8 * BATCH):
-            part = trial[a : a + 8 * BATCH]
-            tried = self._bound(part, self.quick)
-            for j, child in enumerate(part):
-                child.literals = tried.literals[j]
-            margins = [float(tried.margins[j, child.clause]) for j, child in enumerate(part)]
-            for k, first, cut in pairs:
-                if a <= first < a + len(part):
-                    low, high = margins[first - a], margins[first - a + 1]
-                    score = min(low, high) + SIDES * min(max(low, high), 0.0)
-                    if k not in best or score > best[k][0]:
-                        best[k] = score, first, cut, [low, high]
+        values = self._tried(trial)
+        for k, first, cut in pairs:
+            low, high = values[first], values[first + 1]
+            score = min(low, high) + SIDES * min(max(low, high), 0.0)
+            if k not in best or score > best[k][0]:
+                best[k] = score, first, cut, [low, high]
         for k, (_, node) in enumerate(open_):
             own = self.inputs[node.sample]
             if k not in best:
@@ -536,11 +618,36 @@ class SampleSearch:
                 else:
                     own.open.append(child)
 
+    def _tried(self, trial: list[TreeNode]) -> list[float]:
+        """The margins of children along their parents' slopes, beyond the layer that was cut."""
+        found = [0.0] * len(trial)
+        cut = [self.places[node.heads[node.last - 1][0]][0] for node in trial]
+        # Those of a layer together, or a few of neighbouring layers.
+        order = sorted(range(len(trial)), key=lambda j: -cut[j])
+        while order:
+            many = sum(cut[j] == cut[order[0]] for j in order)
+            part = order[: min(max(many, BATCH), 8 * BATCH)]
+            del order[: len(part)]
+            least = min(cut[j] for j in part)
+            tried = self._bound([trial[j] for j in part], self.quick, least)
+            margins = tried.margins.tolist()
+            for k, j in enumerate(part):
+                trial[j].literals = tried.literals[k]
+                found[j] = margins[k][trial[j].clause]
+        return found
+
     def _children(self, node: TreeNode, slot: int, point: float) -> list[TreeNode]:
         entry = int(self.entry[slot])
         low, high = (
-            replace(node, cut=None, children=None, before=node.slopes, literal=self._likely(node))
-            for _ in range(2)
+            replace(
+                node,
+                cut=None,
+                children=None,
+                before=node.slopes,
+                literal=self._likely(node),
+                **_headed(node, slot, side),
+            )
+            for side in range(2)
         )
         low.upper, low.most = node.upper.clone(), node.most.clone()
         low.upper[entry] = low.most[entry] = point
@@ -628,6 +735,46 @@ class SampleSearch:
         if far < own.high:
             own.high = far
             yield Update(own.number, own.low, point=point)
+
+
+def _headed(node: TreeNode, slot: int, side: int) -> dict[str, Any]:
+    """The heads of a child, with its own cut among them; the oldest is left out where they are too
+    many."""
+    heads, own = list(node.heads), (slot, side)
+    if own in heads:
+        return {"last": heads.index(own) + 1, "fresh": -1}
+    place = len(heads) if len(heads) < PLANES - 1 else node.last % (PLANES - 1)
+    heads[place : place + 1] = [own]
+    return {"heads": tuple(heads), "last": place + 1, "fresh": place + 1}
+
+
+def forms_at(
+    plan: Plan,
+    target: int,
+    coef: Tensor,
+    const: Tensor,
+    lines: dict[int, Chosen],
+    tilt: Tensor,
+    relaxed: dict[int, Relaxed],
+) -> dict[int, LinearForm]:
+    """Forms below coef . target + const along these lines and multipliers (rows, slots), at every
+    source on the way down that all of a row passes."""
+    places, _ = plan.slots(target)
+
+    def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+        op, box = plan.relaxation(i), relaxed[i].box
+        m = tilt[:, places[i]].view(-1, *box.lower.shape[1:])
+        cost = torch.maximum(m * box.lower, m * box.upper)
+        gain = (here * lines[i].intercept).flatten(1).sum(1) - cost.flatten(1).sum(1)
+        return gain, op.expand(here) * lines[i].slope + m
+
+    found, here = {}, Partial({target: coef}, const, target)
+    for source in sorted({plan.sources[i] for i in plan.below(target)}, reverse=True):
+        end = descend(plan, target, here, through, first=source)
+        here = Partial(end.pending, end.const, source)
+        if set(end.pending) == {source}:
+            found[source] = LinearForm(end.pending[source], end.const)
+    return found
 
 
 def _tables(slopes: Sequence[NodeSlopes | None]) -> Tables:

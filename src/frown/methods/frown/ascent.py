@@ -29,7 +29,7 @@ from frown.bounds.forms import (
     form_of,
     push_forward,
 )
-from frown.bounds.halfspace import Halfspace, best_factor
+from frown.bounds.halfspace import Halfspace, Planes, best_factor
 from frown.bounds.plan import Plan, Stack, stacks
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.relax.elementwise import Elementwise
@@ -367,6 +367,7 @@ class Optimised:
 
     bound: Tensor  # (rows,)
     alpha: Tensor  # (groups, lanes, slots) the best iterate
+    factors: Tensor | None = None  # (rows, planes) of the planes there
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +389,7 @@ class RowBatch:
     wide: bool = False
     marked: Tensor | None = None  # (rows, slots) neurons with a multiplier, in a last lane
     half: Halfspace | None = None  # of the start's d: what is left of every row's region
+    planes: Planes | None = None  # of the target's values, for every row
 
     @property
     def sides(self) -> int:
@@ -399,15 +401,25 @@ class RowBatch:
 
 
 def optimise(
-    plan: Plan, rows: RowBatch, alpha: Tensor, ascent: Ascent, steps: int, clock: Clock = NO_LIMIT
+    plan: Plan,
+    rows: RowBatch,
+    alpha: Tensor,
+    ascent: Ascent,
+    steps: int,
+    clock: Clock = NO_LIMIT,
+    factors: Tensor | None = None,
 ) -> Optimised:
     """Maximise every row's bound; with groups, the mean bound of each group.
 
     Starts at alpha (groups, lanes, slots), where NaN means CROWN's slope, and takes a fixed
     number of steps, so results do not depend on which rows share a batch. Keeps the best
-    alpha of each group and its rows' bounds there: alpha proves them all.
+    alpha of each group and its rows' bounds there: alpha proves them all. Where rows have planes,
+    factors (rows, planes) of these go along.
     """
     search = _Search(plan, rows, alpha.clone())
+    weighed = None
+    if rows.planes is not None:
+        weighed = search.weighed = WeighedPlanes(rows.planes, factors)
     best = rows.coef.new_full((len(rows.coef),), -torch.inf)
     best_mean = rows.coef.new_full((len(alpha),), -torch.inf)
     best_alpha = search.alpha
@@ -423,6 +435,8 @@ def optimise(
         if step > 0:
             which = better.nonzero().flatten()
             best_alpha.index_copy_(0, which, search.alpha.index_select(0, which))
+        if weighed is not None:
+            weighed.keep(better)
         best_mean = torch.fmax(best_mean, mean)  # not NaN
         best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
         if gradient is None or not gradient.numel():
@@ -437,9 +451,11 @@ def optimise(
         # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
         # and following its sign would make results depend on the order of sums.
         size.add_(size.amax((1, 2), keepdim=True), alpha=_NOISE)
+        if weighed is not None:
+            weighed.move(size.flatten(1).amin(1), rate, ascent)
         search.move(first, size, rate)
         rate *= ascent.decay
-    return Optimised(best, best_alpha)
+    return Optimised(best, best_alpha, None if weighed is None else weighed.best)
 
 
 def replay(plan: Plan, rows: RowBatch, alpha: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
@@ -482,6 +498,7 @@ class _Search:
             None if rows.marked is None else MarkedMultipliers(plan, rows, rows.marked)
         )
         self.factor: Tensor | None = None  # (rows,) of the halfspace; None: to be found
+        self.weighed: WeighedPlanes | None = None
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
         """Move alpha by rate step / size, inside the search space."""
@@ -508,12 +525,17 @@ class _Search:
         What the relaxed network gives at x* is the form's value there, the bound: on the way
         to a direction no constants are needed.
         """
+        if self.weighed is not None:
+            coef = self.rows.coef + self.weighed.coef.view(self.rows.coef.shape)
+            self.head = begin(self.plan, self.rows.target, coef)
         form, start = self.form(constants=not gradient), self.rows.start
         coef, half = form.coef, self.rows.half
         if half is not None:
             coef = self._tilted(coef, half)
         if not gradient:
             bound = start.least(coef) + form.const
+            if self.weighed is not None:
+                bound = bound + self.weighed.const
             return bound if half is None else bound + self._factors * half.const, None
         arrived: dict[int, Tensor] = {}
         point = start.lowest(coef)
@@ -524,6 +546,9 @@ class _Search:
         bound = self.head.at(values) + 0 * form.coef.flatten(1).sum(1)
         if half is not None:
             bound = bound + self._factors * half.at(start.minimiser(coef))
+        if self.weighed is not None:
+            bound = bound + self.weighed.const
+            self.weighed.see(_arrived(self.plan, self.rows.target, values).flatten(1))
         direction = self._joined([own.uphill(arrived) for own in self.alphas], bound)
         if self.multipliers is not None:
             gain, uphill = self.multipliers.uphill(arrived)
@@ -580,6 +605,58 @@ class _Search:
             return like.new_zeros(len(like), self.rows.lanes - (self.rows.marked is not None), 0)
         lanes = [torch.cat(t, 1) if len(t) > 1 else t[0] for t in zip(*uphill, strict=True)]
         return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
+
+
+class WeighedPlanes:
+    """Factors of the planes of rows' targets, at least 0, on their way up. A bound grows with a
+    factor as what the plane gives where the row is least."""
+
+    def __init__(self, planes: Planes, factors: Tensor | None) -> None:
+        self.planes = planes
+        self.best = torch.zeros_like(planes.const) if factors is None else factors
+        self.factors = self.best
+        size = planes.coef.abs().amax(2)
+        self.unit = torch.where(size > 0, 1 / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
+        self.first = self.second = self.uphill = torch.zeros(())
+        self.steps = 0
+
+    @property
+    def coef(self) -> Tensor:
+        """(rows, entries) to add to rows."""
+        return self.planes.added(self.factors)
+
+    @property
+    def const(self) -> Tensor:
+        """(rows,) to add to bounds."""
+        return (self.factors * self.planes.const).sum(1)
+
+    def see(self, z: Tensor) -> None:
+        """Take in what the target is where rows are least."""
+        self.uphill = self.planes.at(z) * self.unit
+
+    def keep(self, better: Tensor) -> None:
+        """Keep the factors of these rows."""
+        self.best = torch.where(better[:, None], self.factors, self.best)
+
+    def move(self, least: Tensor, rate: float, ascent: Ascent) -> None:
+        """Move factors uphill; a row's derivatives below `least` (rows,) hardly matter."""
+        if not self.steps:
+            self.first, self.second = self.uphill, self.uphill.square()
+        else:
+            self.first = torch.lerp(self.uphill, self.first, ascent.momentum)
+            self.second = torch.lerp(self.uphill.square(), self.second, ascent.memory)
+        self.steps += 1
+        size = self.second.sqrt() + least[:, None]
+        size = size.clamp(min=torch.finfo(size.dtype).tiny)
+        self.factors = (self.factors + rate * self.unit * self.first / size).clamp(min=0)
+
+
+def _arrived(plan: Plan, target: int, values: dict[int, Tensor]) -> Tensor:
+    """What a target is where the nodes before it have these values."""
+    for step in reversed(plan.route(target)):
+        if step.node not in values and step.affine is not None:
+            values[step.node] = step.affine.apply(*[values[j] for j in step.inputs])
+    return values[target]
 
 
 class MarkedMultipliers:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, halved_box, without_rows
-from frown.bounds.halfspace import Halfspace
+from frown.bounds.halfspace import Halfspace, Planes
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import Part, of_convolution, parts, shared
 from frown.bounds.plan import Plan, stacked
@@ -44,6 +44,7 @@ class Tables:
     samples: int
     rounds: int = 0  # radii tried so far
     alpha: dict[Key, Tensor] = field(default_factory=dict)
+    factors: dict[Key, Tensor] = field(default_factory=dict)  # (samples * groups, planes)
     tight: Tables | None = None  # of the narrow search that a wide one builds on
 
     def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
@@ -76,8 +77,12 @@ class Tables:
         for key, table in self.alpha.items():
             shape = (self.samples, len(table) // self.samples, *table.shape[1:])
             alpha[key] = table.view(shape).index_select(0, index).flatten(0, 1)
+        factors = {}
+        for key, table in self.factors.items():
+            shape = (self.samples, len(table) // self.samples, table.shape[1])
+            factors[key] = table.view(shape).index_select(0, index).flatten(0, 1)
         tight = None if self.tight is None else self.tight.take(index, rounds)
-        return Tables(len(index), rounds, alpha, tight)
+        return Tables(len(index), rounds, alpha, factors, tight)
 
 
 def joined(tables: Sequence[Tables]) -> Tables:
@@ -95,9 +100,17 @@ def joined(tables: Sequence[Tables]) -> Tables:
         parts = zip(tables, blank, strict=True)
         found = [one.alpha.get(key, nothing) for one, nothing in parts]
         alpha[key] = torch.cat([_padded(one, lanes) for one in found])
+    factors = {}
+    for key in {key: None for one in tables for key in one.factors}:
+        known = next(one for one in tables if key in one.factors)
+        groups, planes = len(known.factors[key]) // known.samples, known.factors[key].shape[1]
+        none = [known.factors[key].new_zeros(one.samples * groups, planes) for one in tables]
+        factors[key] = torch.cat(
+            [one.factors.get(key, blank) for one, blank in zip(tables, none, strict=True)]
+        )
     narrow = [one.tight for one in tables if one.tight is not None]
     tight = joined(narrow) if len(narrow) == len(tables) else None
-    return Tables(sum(one.samples for one in tables), tables[0].rounds, alpha, tight)
+    return Tables(sum(one.samples for one in tables), tables[0].rounds, alpha, factors, tight)
 
 
 @dataclass
@@ -288,7 +301,17 @@ class FrownProof(Proof):
             own = slopes(i, here).float().double()
             return own if len(own) == count else own.expand(count, *own.shape[1:])
 
-        return Choice(slope, whole, self._multiplier(plan, request.target, alpha, grouped))
+        factors = None
+        if not last and (target, 0) in tables.factors:
+            factors = tables.factors[target, 0][self.key(target, request.rows)].double()
+        multiplier = self._multiplier(plan, request.target, alpha, grouped)
+        return Choice(slope, whole, multiplier, factors=factors)
+
+    def key(self, target: int, rows: Rows) -> Tensor:
+        """The places of neurons' rows in the tables of a node that is one part."""
+        split = parts(self.plan, target, self.method.group)
+        slot = rows.side * split.blocks[0] + split.block[rows.neuron]
+        return self._own(rows.sample) * (2 * split.blocks[0]) + slot
 
     def _multiplier(
         self, plan: Plan, target: int, alpha: Tensor, grouped: bool
@@ -434,6 +457,7 @@ def gather_rows(
     wide: bool,
     marked: Tensor | None = None,
     half: Halfspace | None = None,
+    planes: Planes | None = None,
 ) -> tuple[RowBatch, Tensor]:
     """Rows of these samples and places with what they need, and their keys in order.
 
@@ -441,6 +465,9 @@ def gather_rows(
     """
     keys, group = torch.unique_consecutive(key, return_inverse=True) if grouped else (key, None)
     own = part.relaxed(relaxed, sample, place)
+    if planes is not None:
+        start, plane = part.start(region, sample, place), planes.rows(sample)
+        return RowBatch(part.target, coef, start, own, group, wide, marked, None, plane), keys
     halved = None if half is None else part.halved(region, half, sample, place)
     if halved is not None:
         return RowBatch(part.target, coef, halved[0], own, group, wide, marked, halved[1]), keys
@@ -572,14 +599,21 @@ class _Engine:
         wide = self.method.wide
         marked = self._marked(part, table, sample, place)
         half = None if self.given is None else self.given.half
-        rows, keys = gather_rows(
-            part, self.region, coef, sample, place, key, relaxed, grouped, wide, marked, half
-        )
+        planes = None if self.given is None or grouped else self.given.planes.get(table[0])
+        own = (part, self.region, coef, sample, place, key, relaxed, grouped, wide)
+        rows, keys = gather_rows(*own, marked, half, planes)
         width = part.plan.slots(part.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
         alpha = self.tables.filled(flat.index_select(0, keys), table, keys)
         steps, ascent = self._schedule(part, table[0], grouped)
-        found = optimise(part.plan, rows, alpha, ascent, steps, self.work.clock)
+        factors = None
+        if planes is not None:
+            if table not in self.tables.factors:
+                self.tables.factors[table] = flat.new_zeros(len(flat), planes.const.shape[1])
+            factors = self.tables.factors[table].index_select(0, keys)
+        found = optimise(part.plan, rows, alpha, ascent, steps, self.work.clock, factors)
+        if found.factors is not None:
+            self.tables.factors[table].index_copy_(0, keys, found.factors)
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
         flat.index_copy_(0, keys, found.alpha[:kept])
