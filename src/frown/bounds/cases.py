@@ -322,7 +322,7 @@ class _Anew:
     def _assuming(
         self, level: _Level, region: Region, given: Given, record: Callable[[ReplayedRows], None]
     ) -> tuple[Given, list[Tensor]]:
-        """What is left of regions where literals are at most the level; and of every group of rows
+        """Restrict regions to where literals are at most the level; and tell of every group of rows
         that say so, which of the planes they are."""
         assert self.assumed is not None
         plan, count = self.root.plan, len(level.nodes)

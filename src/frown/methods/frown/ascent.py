@@ -652,7 +652,7 @@ class WeighedPlanes:
 
 
 def _arrived(plan: Plan, target: int, values: dict[int, Tensor]) -> Tensor:
-    """What a target is where the nodes before it have these values."""
+    """The value of a target where the nodes before it have these values."""
     for step in reversed(plan.route(target)):
         if step.node not in values and step.affine is not None:
             values[step.node] = step.affine.apply(*[values[j] for j in step.inputs])
