@@ -15,7 +15,7 @@ from frown.cli import app
 
 ROOT = Path(frown.__file__).parent
 ASSETS = ROOT / "jobs" / "assets"
-MOST_FILES = 62
+MOST_FILES = 60
 
 
 class Tracer:

@@ -175,7 +175,7 @@ def test_an_option_is_told_on_the_page_and_on_the_terminal(
     said = Statement.of(read_any(tmp_path / "out"))
     plain = Statement.of(read_any(_default(net, data, tmp_path)))
     assert name == "level" or said != plain
-    assert Statement._read(json.loads(json.dumps(said.facts()))) == said
+    assert Statement.read(json.loads(json.dumps(said.facts()))) == said
 
 
 def _default(net: Path, data: Path, tmp_path: Path) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from html import escape
 from importlib import import_module
@@ -95,9 +95,9 @@ class Row:
     margins: dict[int, float]  # proved lower bound of output[label] - output[class] at `radius`
     seconds: float
     level: str = "estimate"  # how it was proved: a key of LEVELS
-    complete: bool = True  # False: the time limit or an interrupt ended the search early
     certificate: str = ""  # its file's name, where one was written
     certificate_sha256: str = ""  # of that file as it was written
+    complete: bool = True  # False: the time limit or an interrupt ended the search early
     remark: str = ""  # what else a reader must know, as of a solver that gave up
     deployed: str = ""  # a precision: it is proved for the network as executed in that, too
     frames: str = "all"  # what moved: one ball over all, "each" in its own, chosen ones ("0:3")
@@ -117,6 +117,22 @@ class Row:
         """
         proved = self.radius > 0 or self.status in ("certified", "robust")
         return proved and self.radius >= radius
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
+
+
+def fields_of(
+    kind: Any, record: Mapping[str, Any], others: Mapping[str, Callable[[Any], Any]]
+) -> dict[str, Any]:
+    """The fields of a dataclass in a record of plain values, each as its type says; `others` make
+    values of further types. Raises KeyError for one that is missing and has no default."""
+    found, kinds = dict[str, Any](), {**_KINDS, **others}
+    for own in fields(kind):
+        if own.name in record or own.default is MISSING:
+            value, (name, _, maybe) = record[own.name], str(own.type).partition(" | ")
+            found[own.name] = None if value is None and maybe else kinds[name](value)
+    return found
 
 
 @dataclass(frozen=True)

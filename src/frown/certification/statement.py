@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.results import LEVELS, Certification, Row, Sensitivity, plain
+from frown.certification.results import LEVELS, Certification, Row, Sensitivity, fields_of, plain
 from frown.problem.problem import Moving, Regions
 from frown.problem.property import GIVEN, Condition
 from frown.read.model import Model
@@ -66,6 +66,11 @@ class Spread:
         every = np.broadcast_to(values, shape).astype("<f8")
         digest = hashlib.sha256(np.ascontiguousarray(every).tobytes()).hexdigest()
         return cls(float(every.min()), float(every.max()), digest)
+
+    @classmethod
+    def read(cls, held: Mapping[str, Any]) -> Spread:
+        """Numbers from plain values, as settings hold them."""
+        return cls(float(held["least"]), float(held["largest"]), str(held["sha256"]))
 
     def __str__(self) -> str:
         if not self.known:
@@ -129,41 +134,14 @@ class Statement:
         """The statement of a result, as its settings hold it; without one, as rows tell it."""
         held = result.settings.get(KEY)
         if isinstance(held, Mapping):
-            return cls._read(held)
+            return cls.read(held)
         return cls._guess(result.rows, result.settings, isinstance(result, Sensitivity))
 
     @classmethod
-    def _read(cls, held: Mapping[str, Any]) -> Statement:
-        def spread(name: str) -> Spread | None:
-            found = held.get(name)
-            if found is None:
-                return None
-            return Spread(float(found["least"]), float(found["largest"]), str(found["sha256"]))
-
-        divide, eps = held.get("divide"), held.get("eps")
-        return cls(
-            norm=float(held["norm"]),
-            frames=str(held.get("frames", "all")),
-            frame_axis=int(held.get("frame_axis", 0)),
-            sensitivity=bool(held.get("sensitivity", False)),
-            scale=spread("scale"),
-            fixed=int(held.get("fixed", 0)),
-            features=int(held.get("features", 0)),
-            still=str(held.get("still", "")),
-            part=str(held.get("part", "frame")),
-            parts=tuple(map(str, held.get("parts", ()))),
-            lower=spread("lower"),
-            upper=spread("upper"),
-            divide=None if divide is None else float(divide),
-            mean=spread("mean"),
-            std=spread("std"),
-            target=str(held.get("target", "all")),
-            eps=None if eps is None else str(eps),
-            deployed=str(held.get("deployed", "")),
-            condition=str(held.get("condition", "")),
-            output=str(held.get("output", "")),
-            precision=str(held.get("precision", "")),
-        )
+    def read(cls, held: Mapping[str, Any]) -> Statement:
+        """The statement that plain values hold, as `facts` gives them."""
+        others = {"Spread": Spread.read, "tuple[str, ...]": lambda v: tuple(map(str, v))}
+        return cls(**fields_of(cls, held, others))
 
     @classmethod
     def _guess(

@@ -61,36 +61,10 @@ class Origin:
 
 def record(row: Row, origin: Origin) -> dict[str, Any]:
     """A row as strict JSON: NaN and infinity are null, but the norm infinity is "inf"."""
-    return {
-        "index": row.index,
-        "id": row.id,
-        "label": row.label,
-        "prediction": row.prediction,
-        "target": row.target,
-        "norm": norm_name(row.norm),
-        "method": row.method,
-        "status": row.status,
-        "radius": _finite(row.radius),
-        "failed": _finite(row.failed),
-        "broken": _finite(row.broken),
-        "margins": {str(k): _finite(v) for k, v in row.margins.items()},
-        "seconds": round(row.seconds, 6),
-        "level": row.level,
-        "certificate": row.certificate,
-        "certificate_sha256": row.certificate_sha256,
-        "complete": row.complete,
-        "remark": row.remark,
-        "deployed": row.deployed,
-        "frames": row.frames,
-        "input": row.input,
-        "broken_as": row.broken_as,
-        "leaves": row.leaves,
-        "radius_before": _finite(row.radius_before),
-        "broken_before": _finite(row.broken_before),
-        "settings": strict(origin.settings),
-        "version": origin.version,
-        "model": origin.digest,
-    }
+    own = {name: getattr(row, name) for name in ("index", "id", *Row.__dataclass_fields__)}
+    own |= {"norm": norm_name(row.norm), "seconds": round(row.seconds, 6)}
+    own |= {"settings": origin.settings, "version": origin.version, "model": origin.digest}
+    return {name: strict(value) for name, value in own.items()}
 
 
 def norm_name(norm: float) -> str | float:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frown.certification.folder import RESULTS_LOCK, holder
-from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.results import Certification, Row, Sensitivity, fields_of
 from frown.certification.statement import Statement, levels_text
 from frown.errors import InvalidInput
 from frown.jobs.files import COUNTEREXAMPLES, ROWS_JSON, RUN
@@ -23,8 +23,6 @@ from frown.problem.options import options_of
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
 FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
 _LEAST_SIDE = 4
-
-Number = TypeVar("Number", int, float)
 
 
 def open(folder: str | Path) -> Certification | Sensitivity:
@@ -133,37 +131,15 @@ def row_of(record: Mapping[str, Any]) -> Row:
     """A row from its record in a file."""
     # JSON has no infinity: a robust input's radius is written as null.
     endless = inf if record["status"] == "robust" else nan
-    return Row(
-        index=int(record["index"]),
-        label=_maybe(int, record["label"]),
-        prediction=_maybe(int, record["prediction"]),
-        target=None if record["target"] is None else int(record["target"]),
-        norm=float(record["norm"]),
-        method=str(record["method"]),
-        status=str(record["status"]),
-        radius=endless if record["radius"] is None else float(record["radius"]),
-        failed=None if record["failed"] is None else float(record["failed"]),
-        broken=None if record["broken"] is None else float(record["broken"]),
-        margins={int(k): nan if v is None else float(v) for k, v in record["margins"].items()},
-        seconds=float(record["seconds"]),
-        level=str(record["level"]),
-        certificate=str(record.get("certificate", "")),
-        certificate_sha256=str(record.get("certificate_sha256", "")),
-        complete=bool(record["complete"]),
-        remark=str(record.get("remark", "")),
-        deployed=str(record.get("deployed", "")),
-        frames=str(record.get("frames", "all")),
-        input=str(record.get("input", "")),
-        broken_as=_maybe(int, record.get("broken_as")),
-        leaves=int(record.get("leaves", 0)),
-        radius_before=_maybe(float, record.get("radius_before")),
-        broken_before=_maybe(float, record.get("broken_before")),
-        id=str(record.get("id", "")),
-    )
-
-
-def _maybe(kind: type[Number], value: Any) -> Number | None:
-    return None if value is None else kind(value)
+    known = {k: nan if v is None else float(v) for k, v in record["margins"].items()}
+    own = {
+        **record,
+        "radius": endless if record["radius"] is None else record["radius"],
+        "margins": {int(k): v for k, v in known.items()},
+        "level": record["level"],  # which has a default, and must be there
+        "complete": record["complete"],
+    }
+    return Row(**fields_of(Row, own, {"dict[int, float]": dict}))
 
 
 def _about(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from frown.certification.attack import overtaken
 from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates, sha256_of
 from frown.certification.procedure import Procedure
 from frown.certification.results import Row
-from frown.certification.rows import broken_as, classes_of, rivals, status_of
+from frown.certification.run import broken_as, classes_of, rivals, status_of
 from frown.certification.statement import input_digest
 from frown.problem.problem import Problem
 
