@@ -477,7 +477,7 @@ class _Verification:
         return replace(self._said("unsat"), certificate=proof, level="checked")
 
     def _strongest(self) -> Method:
-        branch = Branch(seconds=min(1e9, self.clock.left()))
+        branch = Branch(seconds=max(1e-3, min(1e9, self.clock.left())))
         return branch if branch.replayable(self.plan) else Frown()
 
     def _brief(self) -> Clock:

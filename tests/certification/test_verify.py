@@ -278,3 +278,9 @@ def test_a_fixed_batch_that_the_query_does_not_count_is_one(tmp_path: Path) -> N
     sides = "".join(f"(assert (<= 0 X_{i}))(assert (<= X_{i} 1))" for i in range(2))
     query = parse_vnnlib(f"{text}{sides}(assert (>= Y_0 100))")
     assert frown.verify(saved(proto, tmp_path), query).answer == "unsat"
+
+
+def test_a_limit_that_has_passed_is_no_error(net: Path) -> None:
+    query = parse_vnnlib(f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_0 1e9))")
+    verdict = frown.verify(net, query, machine=frown.Machine(seconds=1e-9))
+    assert verdict.answer == "timed-out"
