@@ -620,7 +620,10 @@ def test_a_radius_that_would_take_too_long_is_given_up_for_a_nearer_one() -> Non
     assert stage.retreat(4000) and stage.waiting and stage.bounded == 0
     assert 1.0 < stage.radius < first and not stage.rests
     stage.bounded = 10
-    assert not stage.retreat(1.0)  # too early to tell
+    assert not stage.retreat(1000.0)  # too early to tell
+    tried = stage.radius
+    stage.bounded, stage.begun, stage.rest = 3000, 1, 1.0
+    assert stage.retreat(4000) and 1.0 < stage.radius < 1 + 0.5 * (tried - 1)  # nothing was proved
     stage.bounded, stage.begun = 50_000, 100_000
     assert stage.retreat(1000) and stage.rests  # no radius that is larger is near enough
 

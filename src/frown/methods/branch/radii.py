@@ -14,6 +14,8 @@ GROWTH = 3.0  # times as many leaves as before are what the next radius is to ta
 FIRST = 0.35  # of a bracket: how far the first radius goes
 FEW = 300  # leaves are nothing: radii go further
 PART, MANY = 0.1, 2000  # of the leaves it begins with, or in number: what a radius is judged by
+NOTHING = 2.0**-30  # of a radius's work is done where no leaf is proved
+NEARER = 0.3  # of the way from what is proved is the least that a retreat leaves
 FIT = 0.8  # of the leaves that there is time for is what a radius is to take
 WORTH = 1.1  # times as many leaves as before are the least that a larger radius is worth
 
@@ -57,8 +59,9 @@ class Stage:
         `left` is the number of leaves that there is time for. Every cut has two more of them
         bounded. Where hardly any radius is near enough, the input `rests`.
         """
-        done, begun = 1 - self.rest, self.begun
-        if self.low <= 0 or done <= 0 or self.bounded < max(PART * begun, MANY):
+        done, begun = max(1 - self.rest, NOTHING), self.begun
+        enough = max(PART * begun, min(MANY, 0.25 * (left + self.bounded)))
+        if self.low <= 0 or self.bounded < enough:
             return False
         if self.bounded * self.rest <= done * left:
             return False
@@ -67,9 +70,8 @@ class Stage:
         if fit <= WORTH * begun:
             self.rests = True
         else:
-            self.radius = self.low + min(log(fit / begun) / log(leaves / begun), 0.8) * (
-                self.radius - self.low
-            )
+            part = log(fit / begun) / log(leaves / begun)
+            self.radius = self.low + min(max(part, NEARER), 0.8) * (self.radius - self.low)
         self.waiting, self.bounded = True, 0
         return True
 
