@@ -70,7 +70,8 @@ NETWORKS = {
 
 
 class Chain(nn.Module):
-    """The Conv, Gemm, Relu, Add and Flatten nodes of an ONNX file as a torch module."""
+    """The Conv, Gemm, Relu, Add and Flatten nodes of an ONNX file as a torch module, with Sub and
+    Div by constants."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -95,8 +96,24 @@ class Chain(nn.Module):
         return values[self.last]
 
 
+class Scaled(nn.Module):
+    """(x - offset) / factor."""
+
+    def __init__(self, offset: Tensor, factor: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("offset", offset)
+        self.register_buffer("factor", factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.offset) / self.factor
+
+
 def _layer(node: onnx.NodeProto, weights: list[NDArray[np.float32]]) -> nn.Module:
     settings = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type in ("Sub", "Div") and len(weights) == 1:
+        own = torch.tensor(weights[0])
+        zero, one = torch.zeros_like(own), torch.ones_like(own)
+        return Scaled(own, one) if node.op_type == "Sub" else Scaled(zero, own)
     if node.op_type in ("Relu", "Flatten", "Add"):
         return {"Relu": nn.ReLU, "Flatten": nn.Flatten, "Add": nn.Identity}[node.op_type]()
     weight, bias = (torch.tensor(w) for w in weights)

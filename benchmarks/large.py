@@ -3,6 +3,9 @@
     python benchmarks/large.py --shared DIR --first 4 --images 4
     python benchmarks/large.py --shared DIR --networks resnet-2b lstm --images 2
 
+Where auto_LiRPA can be imported, its CROWN and alpha-CROWN (20 iterations, slopes of all layers)
+take turns with ours at one radius, on the same images.
+
 One image after the other, one thread, float32, CPU seconds, rounding not accounted for. "All steps"
 is `Frown(steps=30)`: every neuron takes as many as every margin. The last column says how
 much of what these gain over CROWN is left. Networks with a published radius are bounded there
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +26,11 @@ from numpy.typing import NDArray
 
 import frown
 from common import alternating, circumstances, shared_folder, short, table
+from conv import Chain
 from frown.api import plan_for
 from frown.bounds.work import Machine
 from frown.problem.property import Answers
+from peers import ITERATIONS, installed, lirpa, quiet
 
 Images = NDArray[np.float64]
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)  # of CIFAR-10, as trained
@@ -33,7 +39,15 @@ METHODS = {
     "FROWN": frown.Frown(),
     "FROWN, all steps": frown.Frown(steps=30),
 }
-HEAD = ("network", "method", "margin or radius", "CPU s per image", "times CROWN", "gain left")
+HEAD = (
+    "network",
+    "method",
+    "margin or radius",
+    "CPU s per image",
+    "times CROWN",
+    "gain left",
+    "times FROWN",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,7 @@ NETWORKS = {
 }
 
 
-def margins(model: frown.Model, x: Images, y: NDArray[np.int64], eps: float) -> Works:
+def bounds_of(model: frown.Model, x: Images, y: NDArray[np.int64], eps: float) -> Works:
     """For every method a function that gives the mean margin of all images at a radius."""
     plan = plan_for(model, Machine(), model.graph)
     graph, problems = plan.graph, []
@@ -89,6 +103,43 @@ def margins(model: frown.Model, x: Images, y: NDArray[np.int64], eps: float) -> 
         return bound
 
     return {name: work(method) for name, method in METHODS.items()}
+
+
+def peers(path: Path, x: Images, y: NDArray[np.int64], eps: float) -> Works:
+    """The peer's CROWN and alpha-CROWN as a careful user drives them: all margins as C, lower
+    bounds only, the library's own learning rate and schedule."""
+    if not installed():
+        return {}
+    options = {"iteration": ITERATIONS, "fix_interm_bounds": False}
+    images = torch.tensor(x, dtype=torch.float32)
+    with quiet():
+        module = lirpa().BoundedModule(
+            Chain(path), images[:1], bound_opts={"optimize_bound_args": options}, device="cpu"
+        )
+
+    def work(method: str) -> Callable[[], float]:
+        def bound() -> float:
+            found = []
+            for image, label in zip(images[:, None], y, strict=True):
+                margin = torch.eye(10)[label] - torch.eye(10)[[k for k in range(10) if k != label]]
+                low, high = (image - eps).clamp(min=0), (image + eps).clamp(max=1)
+                ball = lirpa().perturbations.PerturbationLpNorm(
+                    norm=inf, eps=eps, x_L=low, x_U=high
+                )
+                with torch.set_grad_enabled(method != "CROWN"), quiet():
+                    lower, _ = module.compute_bounds(
+                        x=(lirpa().BoundedTensor(image, ball),),
+                        C=margin[None],
+                        method=method,
+                        bound_upper=False,
+                    )
+                found.append(lower.detach())
+            return float(torch.cat(found).mean())
+
+        return bound
+
+    names = {"auto_LiRPA CROWN": "CROWN", "auto_LiRPA alpha-CROWN": "CROWN-Optimized"}
+    return {name: work(method) for name, method in names.items()}
 
 
 def radii(model: frown.Model, x: Images) -> Works:
@@ -127,15 +178,18 @@ def main() -> None:
         # One radius beforehand: what a network needs once is not timed.
         frown.certify(model, x[:1], search=1e-6, method="crown", attack=None, proof="estimate")
         eps = network.eps
-        works = radii(model, x) if eps is None else margins(model, x, y, eps)
+        works = radii(model, x) if eps is None else bounds_of(model, x, y, eps)
+        if eps is not None:
+            works |= peers(shared / network.file, x, y, eps)
         found = alternating(works, args.repeat)
         plain, least = found["CROWN"]
         _, most = found.get("FROWN, all steps", (0.0, least))
         for method, (seconds, value) in found.items():
             left = f"{(value - least) / (most - least):.3f}" if most > least else ""
             times = f"{seconds / plain:.1f}"
+            ratio = f"{seconds / found['FROWN'][0]:.1f}"
             shown = short(value) if value > 0 else f"{value:.4g}"
-            rows.append((name, method, shown, f"{seconds / len(x):.3g}", times, left))
+            rows.append((name, method, shown, f"{seconds / len(x):.3g}", times, left, ratio))
     text = table(HEAD, rows)
     print(text)
     if args.out:

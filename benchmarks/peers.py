@@ -89,7 +89,7 @@ def main() -> None:
     args = _arguments()
     torch.set_num_threads(1)
     shared = shared_folder(args.shared)
-    peer = f"auto_LiRPA {lirpa().__version__}" if _installed() else "auto_LiRPA not installed"
+    peer = f"auto_LiRPA {lirpa().__version__}" if installed() else "auto_LiRPA not installed"
     print(f"frown {__version__}, {peer}; {circumstances()}")
     if args.single:
         print(f"one sample at a time, the first {args.single}; median of {args.repeat}")
@@ -158,7 +158,7 @@ def contestants(
         return work
 
     work = {"frown CROWN": ours("crown"), "frown FROWN": ours("frown")}
-    if not _installed():
+    if not installed():
         return work
     peers = [Peer.of(part, p) for part in parts]
 
@@ -289,7 +289,7 @@ def _published(name: str, p: float, single: int, ours: float) -> list[Entry]:
     return [Entry(name, p, label, *PUBLISHED[name, p], ours)]
 
 
-def _installed() -> bool:
+def installed() -> bool:
     return find_spec("auto_LiRPA") is not None
 
 

@@ -107,6 +107,25 @@ def test_balls_that_are_cut_or_stretched_stay_where_they_are() -> None:
         assert first_layer(plan, graph.output, other, every) is None
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("method", [Crown(), Frown(ascent=Ascent(3, 3))], ids=lambda m: m.name)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_one_box_for_all_rows_is_seen_from_its_middle(
+    name: str, method: Method, scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, _, spec = problem(name, inf)
+    box = zoo.region(plan.graph, inf, 0.2, count=1, clipped=not scaled, scaled=scaled)
+    found = first_layer(plan, plan.graph.output, box, slice(0, 1))
+    assert found is not None
+    one = spec.rows(torch.tensor([0]))
+    moved = method.bound(plan, box, one)
+    monkeypatch.setattr(part, "first_layer", at_input)
+    plain = method.bound(plan, box, one)
+    assert torch.allclose(moved.literals, plain.literals, rtol=1e-9, atol=1e-9)
+    outputs = plan.graph.apply(zoo.samples(box)).flatten(1)
+    assert (outputs.amin(0) >= moved.literals[0] - 1e-9).all()
+
+
 @pytest.mark.parametrize("name", ["branches", "product", "conv_max", "lstm", "layer_norm"])
 def test_other_first_layers_are_no_start(name: str) -> None:
     """Read by several nodes, by a convolution, frame by frame, or along one of many axes."""

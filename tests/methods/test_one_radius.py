@@ -51,8 +51,9 @@ def test_steps_and_rates_fade_with_radii() -> None:
     assert list(steps) == sorted(steps, reverse=True) and len(set(steps)) > 3
     assert list(rates) == sorted(rates, reverse=True) and rates[0] == ascent.rate
     assert rates[3] > rates[-1] == ascent.least * ascent.rate
-    assert ascent.of_margins(40)[1].rate == ascent.least * ascent.rate
-    assert {ascent.of_margins(k)[0] for k in range(8)} == {ascent.steps}
+    for slopes in (10, 10_000):
+        assert ascent.of_margins(40, slopes)[1].rate == ascent.least * ascent.rate
+        assert {ascent.of_margins(k, slopes)[0] for k in range(8)} == {ascent.steps}
     assert [Ascent(7, 7).of_neurons(k, 1)[0] for k in range(4)] == [7] * 4
     assert Ascent(1, 5).of_neurons(3, 9)[0] == 1  # never more than at the first radius
     # Along few layers there is little to find.
@@ -69,7 +70,11 @@ def test_neurons_of_wide_layers_get_few_large_steps() -> None:
     assert [ascent.of_wide_layer(0, k)[0] for k in (1, 3, 6, 9, 60)] == [4, 5, 6, 7, 7]
     assert ascent.glance.of_wide_layer(0, 3)[0] == 4
     # Where every radius gets as many steps, so do wide layers; none where there are none.
-    assert [Ascent(9, 9).of_wide_layer(k, 3)[0] for k in range(3)] == [5] * 3
+    alone = Ascent(9, 9)
+    assert [alone.of_wide_layer(k, 3)[0] for k in range(3)] == [5] * 3
+    assert [alone.of_wide_layer(0, k)[0] for k in (1, 2, 5, 8, 60)] == [4, 5, 6, 7, 8]
+    assert alone.of_wide_layer(0, 3)[1].rate > own[0].rate
+    assert alone.of_margins(0, 10_000)[1].rate > alone.of_margins(0, 10)[1].rate == alone.rate
     assert Ascent(0, 0).of_wide_layer(0, 3)[0] == 0
     # Whoever says how many gets that many everywhere.
     full = frown.Frown(steps=30).ascent
@@ -111,7 +116,7 @@ def test_few_steps_in_wide_layers_keep_nearly_all_that_many_gain(broad, monkeypa
         cost[name] = sum(taken)
     gain, whole = found["few"] - found["crown"], found["full"] - found["crown"]
     assert (gain > 0).all() and gain.sum() > 0.95 * whole.sum() > 0
-    assert 3 * cost["few"] < cost["full"]
+    assert 2 * cost["few"] < cost["full"]
 
 
 @pytest.mark.parametrize("level", ["estimate", "rigorous"])

@@ -107,21 +107,39 @@ def first_layer(
     """The start for rows of these samples. Unless `narrow`, d has the input's own coordinates.
 
     None where the input is not read by one dense layer alone, or where the balls are cut or
-    stretched.
+    stretched, unless to one box for all rows.
     """
-    if region.clipped or region.scale is not None or region.split is not None:
-        return None
     node = _entrance(plan, target)
     if node is None:
         return None
+    if region.clipped or region.scale is not None or region.split is not None:
+        boxed = region.p == inf and narrow and isinstance(index, slice)
+        return _of_box(plan, node, region.rows(index)) if boxed else None
     op = _layer(plan, node)
     source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
     centre, weight = region.centre, op.weight
     bias = plan.latest(("bias", node), centre, lambda: op.apply(centre.reshape(-1, *source)))
     if narrow and region.p == 2 and weight.shape[0] < weight.shape[1]:
-        weight = _narrowed(plan, node)
+        weight = op.narrow
     ball = Region(weight.new_zeros(1, weight.shape[1]), rows_of(region.radius, index), region.p)
     return AtFirstLayer(node, weight, rows_of(bias, index), ball)
+
+
+def _of_box(plan: Plan, node: int, region: Region) -> AtFirstLayer | None:
+    """The start for rows that share a box, d being in units of its half-widths."""
+    if len(region.radius) > 1:
+        return None
+    box, op = region.box(), _layer(plan, node)
+    source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
+    bias, weight = op.apply(box.middle.reshape(-1, *source)), op.weight * box.radius.flatten()
+    ball = Region(weight.new_zeros(1, weight.shape[1]), weight.new_ones(1), inf)
+    return AtFirstLayer(node, weight, bias, ball)
+
+
+def is_narrowed(plan: Plan, target: int, region: Region) -> bool:
+    """True if rows see fewer dimensions of the balls than the input has, for p = 2."""
+    whole = region.clipped or region.scale is not None or region.split is not None
+    return region.p == 2 and not whole and _entrance(plan, target) is not None
 
 
 @per_plan
@@ -146,12 +164,3 @@ def _layer(plan: Plan, node: int) -> Linear:
     op = plan.graph.nodes[node].op
     assert isinstance(op, Linear)
     return op
-
-
-@per_plan
-def _narrowed(plan: Plan, node: int) -> Tensor:
-    """R^T of W^T = Q R."""
-    weight = _layer(plan, node).weight
-    _, upper = torch.linalg.qr(weight.double().T)
-    narrow: Tensor = upper.T.contiguous().to(weight)
-    return narrow

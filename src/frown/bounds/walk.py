@@ -52,6 +52,11 @@ class Given:
     planes: dict[int, Planes] = field(default_factory=dict)  # by source; else `half` serves
     settled: int = -1
 
+    @property
+    def told(self) -> bool:
+        """True if rows may use more than the lines over boxes."""
+        return bool(self.marked) or bool(self.planes) or self.half is not None
+
     def rows(self, index: Tensor | slice) -> Given:
         """The boxes of these samples."""
         boxes = {i: box.rows(index) for i, box in self.boxes.items()}

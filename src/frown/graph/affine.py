@@ -40,6 +40,13 @@ class Linear(Affine):
         """|W|."""
         return self.weight.abs()
 
+    @cached_property
+    def narrow(self) -> Tensor:
+        """R^T of W^T = Q R: (out, out), whose rows have the lengths and angles of W's."""
+        _, upper = torch.linalg.qr(self.weight.double().T)
+        narrow: Tensor = upper.T.contiguous().to(self.weight)
+        return narrow
+
     def shape(self, *inputs: Shape) -> Shape:
         return (*inputs[0][:-1], self.weight.shape[0])
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
 from frown.bounds.forms import form_along
+from frown.bounds.inactive import active_part
 from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import Part, parts, parts_of
 from frown.bounds.plan import Plan
@@ -171,7 +172,8 @@ def crown_literals(
     sample = torch.arange(count, device=region.radius.device).repeat_interleave(literals)
     (part,) = parts(plan, plan.graph.output, 0).parts
     place = torch.zeros_like(sample)
-    bounds = crown_rows(part, region, coef, sample, place, layers.relaxed, work)
+    own = active_part(part, layers.relaxed, region, len(sample))
+    bounds = crown_rows(own.part, region, coef, sample, place, own.relaxed, work)
     bounds = bounds.view(count, literals) + property.const
     return torch.fmax(bounds, interval_literals(plan, property, layers))
 
@@ -216,11 +218,14 @@ def _neuron_bounds(
     split = parts_of(plan, source, len(rows), work.clock)
     sign = rows.sign(plan.graph.dtype)
     bounds = torch.empty_like(sign)
-    for _, part, index in split.split(rows.neuron):
-        for piece in fixed_pieces(part, len(rows.neuron[index]), work):
+    for _, whole, index in split.split(rows.neuron):
+        count = len(rows.neuron[index])
+        own = active_part(whole, relaxed, region, count)
+        part = own.part
+        for piece in fixed_pieces(part, count, work):
             here = piece if isinstance(index, slice) else index[piece]
             place, entry = split.where(rows.neuron[here])
             coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
-            own, pick = rows.sample[here], coef.__getitem__
-            bounds[here] = crown_rows(part, region, pick, own, place, relaxed, work)
+            sample, pick = rows.sample[here], coef.__getitem__
+            bounds[here] = crown_rows(part, region, pick, sample, place, own.relaxed, work)
     return bounds

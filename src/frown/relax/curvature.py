@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from frown.graph.box import Box, rows_of
-from frown.relax.elementwise import Elementwise
+from frown.relax.elementwise import Elementwise, on_device
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, Relu
 from frown.relax.relaxation import Lines, Relaxation, Slopes
 
@@ -50,7 +50,7 @@ def boxes_of(op: Elementwise, box: Box) -> list[Box]:
     """The pieces of a box between kinks; those that it does not reach are points."""
     found, low = [], box.lower
     for kink in op.kinks():
-        point = torch.as_tensor(kink, dtype=low.dtype, device=low.device)
+        point = on_device(kink, low)
         first = low.minimum(point)
         found.append(Box(first, box.upper.minimum(point).maximum(first)))
         low = low.maximum(point)

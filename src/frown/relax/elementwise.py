@@ -190,7 +190,12 @@ class Elementwise(Relaxation):
     def _kinks_within(self, box: Box) -> Iterable[Tensor]:
         for kink in self.kinks():
             if isinstance(kink, Tensor) or isfinite(kink):
-                yield box.clip(torch.as_tensor(kink, dtype=box.lower.dtype).expand_as(box.lower))
+                yield box.clip(on_device(kink, box.lower).expand_as(box.lower))
+
+
+def on_device(number: float | Tensor, like: Tensor) -> Tensor:
+    """A constant beside a tensor: made where that is, since copies from the host take time."""
+    return number.to(like) if isinstance(number, Tensor) else like.new_full((), number)
 
 
 def outwards(

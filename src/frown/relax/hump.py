@@ -67,7 +67,7 @@ class Hump(Elementwise):
     def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
         # In double precision: f' is so flat in the tails that single precision cannot
         # tell the points there apart.
-        tables, dtype, slope = _tables(self), slope.dtype, slope.double()
+        tables, dtype, slope = _tables_on(self, slope.device), slope.dtype, slope.double()
         middle = self._solve(slope, tables.middle)
         left, right = self._solve(slope, tables.left), self._solve(slope, tables.right)
         first = torch.where(below, middle, left).to(dtype)
@@ -75,20 +75,20 @@ class Hump(Elementwise):
         return (box.clip(first), box.clip(second))
 
     def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
-        tables = _tables(self)
-        grid = tables.ends.to(end)
-        step = float(tables.ends[1] - tables.ends[0])
+        tables = _tables_on(self, end.device)
+        grid = tables.ends.to(end.dtype)
+        step = 2 * _NEAR / (len(grid) - 1)
         reach = ((end - grid[0]) / step).clamp(0, len(grid) - 1)
         place = reach.floor().clamp(max=len(grid) - 2)
         index = place.nan_to_num(nan=0.0).long()  # an end without a number has no tangent
-        points = tables.tangents.to(end)
+        points = tables.tangents.to(end.dtype)
         return tuple(
             box.clip(torch.lerp(piece[index], piece[index + 1], reach - place)) for piece in points
         )
 
     def _solve(self, slope: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
         """z with f'(z) = slope on one piece; the piece's end for other slopes."""
-        points, slopes = (t.to(slope.device) for t in table)
+        points, slopes = table
         index = torch.searchsorted(slopes, slope.contiguous()).clamp(1, len(slopes) - 1)
         one, other = points[index - 1], points[index]
         below, above = slopes[index - 1], slopes[index]
@@ -120,6 +120,18 @@ def _tables(f: Hump) -> _Tables:
         return z, torch.cummax(f.slope(z), 0).values
 
     return _Tables(table(-outer), table(inner), table(outer.flip(0)), ends, touching)
+
+
+@lru_cache(maxsize=16)
+def _tables_on(f: Hump, device: torch.device) -> _Tables:
+    """The tables where they are read: moved there once."""
+    own = _tables(f)
+
+    def moved(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return pair[0].to(device), pair[1].to(device)
+
+    left, middle, right = (moved(pair) for pair in (own.left, own.middle, own.right))
+    return _Tables(left, middle, right, own.ends.to(device), own.tangents.to(device))
 
 
 def _touch(f: Hump, ends: Tensor, first: float, last: float) -> Tensor:

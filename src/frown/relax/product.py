@@ -100,7 +100,7 @@ class Product(Joint):
         """The start of each segment. All have the same volume, but where factors are gates
         (positive, as in recurrent networks) this end leans on the bound that matters."""
         low, high = box.lower.flip(-1), box.upper.flip(-1)
-        first = torch.tensor([True, False], device=low.device).expand_as(low)
+        first = (torch.arange(2, device=low.device) == 0).expand_as(low)
         return Slopes(low, torch.where(first, high, low))
 
     def parallel(self, box: Box) -> Slopes:
@@ -111,7 +111,7 @@ class Product(Joint):
     def several(self, relaxed: Relaxed, count: int) -> Family:
         """The ends of the two segments: McCormick's four planes."""
         low, high = relaxed.range.lower.lower, relaxed.range.lower.upper
-        first = torch.tensor([True, False], device=low.device).expand_as(low)
+        first = (torch.arange(2, device=low.device) == 0).expand_as(low)
         falling = (torch.where(first, high, low), torch.where(first, low, high))
         return Family((low, high), falling)
 

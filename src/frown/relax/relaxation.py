@@ -119,6 +119,15 @@ class Relaxed:
         relaxed, index = self.origin
         return relaxed.anchors.rows(index)
 
+    @cached_property
+    def inactive(self) -> Tensor:
+        """Mask of the entries that are 0, whatever slopes are chosen, for all samples."""
+        low, high = self.range.lower, self.range.upper
+        every = (low.lower, low.upper, high.lower, high.upper, self.lines.lower, self.lines.upper)
+        slopes = (self.lines.slopes.lower, self.lines.slopes.upper)
+        total = torch.stack([t.abs() for t in (*every, *slopes)]).sum(0)
+        return total.amax(0) == 0
+
     def rows(self, index: Tensor | slice) -> Relaxed:
         return Relaxed(
             self.op,
@@ -139,6 +148,7 @@ class RowSides:
     """
 
     coef: Tensor
+    known: Tensor | None = None  # `above`, where it has been computed
 
     @cached_property
     def below(self) -> Tensor:
@@ -148,7 +158,7 @@ class RowSides:
     @cached_property
     def above(self) -> Tensor:
         """0 below, 1 above."""
-        return above_of(self.coef)
+        return above_of(self.coef) if self.known is None else self.known
 
     @cached_property
     def sign(self) -> Tensor:

@@ -33,7 +33,7 @@ class SShaped(Elementwise):
     def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
         """l_d and u_d of Table 2, from a table: a chord's slope is stationary there,
         so the slope's error is the square of the point's."""
-        table = _tangent_table(self).to(dtype=end.dtype, device=end.device)
+        table = _tangent_table_on(self, end.dtype, end.device)
         reach = (end.abs().clamp(_FIRST, _LAST) / _FIRST).log() * (
             (_ENTRIES - 1) / log(_LAST / _FIRST)
         )
@@ -92,6 +92,12 @@ def _tangent_table(f: SShaped) -> Tensor:
         return f.derivative(p) * (p + a) - (f.apply(p) - start) <= 0
 
     return bisect(torch.zeros_like(a), a, beyond, 80)[1] / a
+
+
+@lru_cache(maxsize=16)
+def _tangent_table_on(f: SShaped, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The table where it is read: moved there once."""
+    return _tangent_table(f).to(dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)

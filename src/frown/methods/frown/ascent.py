@@ -125,6 +125,7 @@ class ElementwiseAlpha(Alpha):
         relaxed = self.relaxed
         self.coefs: dict[int, Tensor] = {}
         self.slopes: dict[int, Tensor] = {}
+        self.aboves: dict[int, Tensor] = {}
         if fresh:
             self._begin_beyond(alpha)
             if self.group is not None:
@@ -148,7 +149,8 @@ class ElementwiseAlpha(Alpha):
             self.above, self.over = self.both.upper, self.stack.split(self.both.upper)
 
     def slope(self, i: int, here: Tensor) -> Tensor:
-        return torch.lerp(self.under[i], self.over[i], above_of(here))
+        self.aboves[i] = above_of(here)
+        return torch.lerp(self.under[i], self.over[i], self.aboves[i])
 
     def back(self, i: int, here: Tensor) -> Tensor:
         slope = self.slope(i, here)
@@ -158,11 +160,11 @@ class ElementwiseAlpha(Alpha):
     def complete(self) -> None:
         for i, shape in zip(self.stack.nodes, self.stack.shapes, strict=True):
             if i not in self.coefs:  # no row reads it: any line will do
-                self.coefs[i] = self.under[i].new_zeros(self.rows, *shape)
+                self.coefs[i] = self.aboves[i] = self.under[i].new_zeros(self.rows, *shape)
                 self.slopes[i] = self.under[i].expand(self.rows, *shape)
         op, relaxed = self.stack.op, self.relaxed
         self.coef = self.stack.join(self.coefs)
-        self.sides = sides = RowSides(self.coef)
+        self.sides = sides = RowSides(self.coef, self.stack.join(self.aboves))
         tight = op.tight_lines(sides.of(self.inner.lower, self.inner.upper), sides, relaxed)
         if relaxed.excess is None:
             self.within = tight
@@ -293,7 +295,7 @@ def _fill(alpha: Tensor, lane: int, slots: slice, start: Tensor) -> None:
     alpha[:, lane, slots] = torch.where(torch.isnan(part), start, part)
 
 
-_NOISE = 1e-2  # of a row's largest derivative
+MANY = 256  # slopes of a row, most of which hardly matter
 AGAIN = 3  # steps, after which a halfspace's factors are found anew
 
 
@@ -319,6 +321,7 @@ class Ascent:
     least: float = 0.25  # of the rate, after however many radii: long searches go on moving
     momentum: float = 0.5
     memory: float = 0.85  # of the squared gradient
+    noise: float = 1e-2  # of a row's largest derivative: those below hardly move
 
     @property
     def glance(self) -> Ascent:
@@ -347,18 +350,29 @@ class Ascent:
         """The number of steps for neurons of a layer that has many, and their settings.
 
         The first steps are large, and sizes fall soon, as fits an ascent that ends early; along
-        many layers of slopes there are up to three steps more.
+        many layers of slopes there are a few steps more. At one radius alone steps are larger
+        still; the radii of a search start near their goal.
         """
         if self.few >= self.steps:
             return self.of_neurons(radii, layers)
+        rate = self.rate * max(self.least, self.fade**radii)
+        if self.more >= self.steps:
+            alone = replace(self, rate=2.8 * rate, momentum=0.2, memory=0.5, noise=1e-3)
+            steps = self.few + min(4, (layers + 1) // 3)
+            return min(self.steps, steps), replace(alone, decay=0.75)
         first = min(self.steps, self.few + min(3, layers // 3))
-        rate = 2 * self.rate * max(self.least, self.fade**radii)
-        steps = first if self.more >= self.steps else max(1, ceil(first * 0.5**radii))
-        return steps, replace(self, rate=rate, decay=0.75, momentum=0.3)
+        steps = max(1, ceil(first * 0.5**radii))
+        return steps, replace(self, rate=2 * rate, decay=0.75, momentum=0.3)
 
-    def of_margins(self, radii: int) -> tuple[int, Ascent]:
-        """The number of steps for margins, and their settings."""
-        return self.steps, replace(self, rate=self.rate * max(self.least, self.fade ** (radii / 2)))
+    def of_margins(self, radii: int, slopes: int) -> tuple[int, Ascent]:
+        """The number of steps for margins with this many slopes, and their settings."""
+        rate = self.rate * max(self.least, self.fade ** (radii / 2))
+        if slopes < MANY or self.few >= self.steps:
+            return self.steps, replace(self, rate=rate)
+        ascent = replace(self, rate=rate, noise=1e-3)  # many small derivatives count together
+        if self.more >= self.steps:
+            ascent = replace(ascent, rate=4 * rate, decay=0.85, momentum=0.3)
+        return self.steps, ascent
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +448,10 @@ def optimise(
         better = mean > best_mean
         if step > 0:
             which = better.nonzero().flatten()
-            best_alpha.index_copy_(0, which, search.alpha.index_select(0, which))
+            if len(which) == len(alpha):
+                best_alpha = search.alpha
+            else:
+                best_alpha.index_copy_(0, which, search.alpha.index_select(0, which))
         if weighed is not None:
             weighed.keep(better)
         best_mean = torch.fmax(best_mean, mean)  # not NaN
@@ -450,7 +467,7 @@ def optimise(
         size = second.sqrt()
         # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
         # and following its sign would make results depend on the order of sums.
-        size.add_(size.amax((1, 2), keepdim=True), alpha=_NOISE)
+        size.add_(size.amax((1, 2), keepdim=True), alpha=ascent.noise)
         if weighed is not None:
             weighed.move(size.flatten(1).amin(1), rate, ascent)
         search.move(first, size, rate)

@@ -321,7 +321,7 @@ class Curved(Method):
         for n in range(len(region.radius)):
             here = slice(n, n + 1)
             engine = _Curved(self, plan, region.rows(here), own.tables, numbers[here], work)
-            layers, found = engine.run(property.rows(numbers.new_tensor([n])))
+            layers, found = engine.run(property.rows(here))
             literals.append(found)
             for i, box in layers.values.items():
                 values.setdefault(i, []).append(box)

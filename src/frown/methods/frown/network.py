@@ -14,6 +14,7 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, halved_box, without_rows
 from frown.bounds.halfspace import Halfspace, Planes
+from frown.bounds.inactive import ActivePart, active_part
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import Part, of_convolution, parts, shared
 from frown.bounds.plan import Plan, stacked
@@ -125,6 +126,7 @@ class FrownState(State):
 
 
 ONCE = 20  # steps of every ascent, but those of wide layers, where there is one region only
+FEW_ONCE = 6  # and at least so many there
 WIDE = 1 << 13  # slopes of a layer's neurons; of fewer, ascents cost calls more than arithmetic
 
 
@@ -200,7 +202,8 @@ class Frown(Method):
     def once(self) -> Frown:
         if self.steps is not None:
             return self
-        return replace(self, ascent=replace(self.ascent, steps=ONCE, more=ONCE))
+        few = max(FEW_ONCE, self.ascent.few)
+        return replace(self, ascent=replace(self.ascent, steps=ONCE, more=ONCE, few=few))
 
     def start(self, samples: int) -> FrownState:
         return FrownState(Tables(samples))
@@ -513,9 +516,11 @@ class _Engine:
         grouped = self.method.group != 1
         split = parts(self.plan, source, self.method.group, self.work.clock)
         found = box
-        for k, part, index in split.split(neuron):
+        for k, whole, index in split.split(neuron):
             rows, blocks = Rows.both(sample[index], neuron[index]), split.blocks[k]
             slot = rows.side * blocks + split.block[rows.neuron]
+            own = self._active((source, k), whole, relaxed, len(rows))
+            part = own.part
             if grouped:
                 # In order of sample, side and block, so that a group stands together.
                 order = torch.argsort(rows.sample * (2 * blocks) + slot, stable=True)
@@ -528,14 +533,13 @@ class _Engine:
             for piece in chunks:
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
                 bound = self._rows(
-                    part,
+                    own,
                     (source, k),
                     coef,
                     rows.sample[piece],
                     place[piece],
                     slot[piece],
                     2 * blocks,
-                    relaxed,
                     known[piece],
                     grouped,
                 )
@@ -556,16 +560,16 @@ class _Engine:
         if floor is not None:
             best = floor.flatten() - const
         (part,) = parts(self.plan, target, 0).parts
-        for piece in pieces(self.plan, target, len(rows), self.work):
+        own = self._active((target, 0), part, relaxed, len(rows))
+        for piece in pieces(own.part.plan, target, len(rows), self.work):
             found = self._rows(
-                part,
+                own,
                 (target, 0),
                 property.pick(piece).view(-1, *shape),
                 rows.sample[piece],
                 rows.side[piece],
                 rows.neuron[piece],
                 conditions,
-                relaxed,
                 best[piece],
                 grouped=False,
             )
@@ -573,16 +577,21 @@ class _Engine:
         found = (best + const).view(count, conditions)
         return found if floor is None else torch.fmax(found, floor)
 
+    def _active(self, table: Key, part: Part, relaxed: dict[int, Relaxed], rows: int) -> ActivePart:
+        """A part without inactive neurons, unless cuts or multipliers may make use of these."""
+        if self._multiplied(table) or (self.given is not None and self.given.told):
+            return ActivePart(part, part, relaxed)
+        return active_part(part, relaxed, self.region, rows)
+
     def _rows(
         self,
-        part: Part,
+        own: ActivePart,
         table: Key,
         coef: Tensor,
         sample: Tensor,
         place: Tensor,
         slot: Tensor,
         slots: int,
-        relaxed: dict[int, Relaxed],
         known: Tensor,
         grouped: bool,
     ) -> Tensor:
@@ -591,7 +600,7 @@ class _Engine:
         Slopes that end below what is `known` are no proof of it, nor a good start: they are
         forgotten, and CROWN's take their place.
         """
-        count = len(sample)
+        count, part, whole = len(sample), own.part, own.whole
         if not grouped and part.convolved:
             index = rounded(slice(0, count), coef.device)
             coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
@@ -600,23 +609,24 @@ class _Engine:
         marked = self._marked(part, table, sample, place)
         half = None if self.given is None else self.given.half
         planes = None if self.given is None or grouped else self.given.planes.get(table[0])
-        own = (part, self.region, coef, sample, place, key, relaxed, grouped, wide)
-        rows, keys = gather_rows(*own, marked, half, planes)
-        width = part.plan.slots(part.target)[1]
+        given = (part, self.region, coef, sample, place, key, own.relaxed, grouped, wide)
+        rows, keys = gather_rows(*given, marked, half, planes)
+        width = whole.plan.slots(whole.target)[1]
         flat = self.tables.table(table, slots, rows.lanes, width, coef)
         alpha = self.tables.filled(flat.index_select(0, keys), table, keys)
-        steps, ascent = self._schedule(part, table[0], grouped)
+        steps, ascent = self._schedule(whole, table[0], grouped)
         factors = None
         if planes is not None:
             if table not in self.tables.factors:
                 self.tables.factors[table] = flat.new_zeros(len(flat), planes.const.shape[1])
             factors = self.tables.factors[table].index_select(0, keys)
-        found = optimise(part.plan, rows, alpha, ascent, steps, self.work.clock, factors)
+        at = own.picked(alpha)
+        found = optimise(part.plan, rows, at, ascent, steps, self.work.clock, factors)
         if found.factors is not None:
             self.tables.factors[table].index_copy_(0, keys, found.factors)
         kept = len(keys) if grouped else count
         keys, bound = keys[:kept], found.bound[:count]
-        flat.index_copy_(0, keys, found.alpha[:kept])
+        flat.index_copy_(0, keys, own.spread(found.alpha[:kept], alpha[:kept]))
         if not grouped and half is None:
             flat.index_fill_(0, keys[bound < known], torch.nan)
         return bound
@@ -625,7 +635,7 @@ class _Engine:
         """The number of steps for rows of a node, and their settings."""
         ascent, radii = self.method.ascent, self.tables.rounds
         if node == self.plan.graph.output:
-            return ascent.of_margins(radii)
+            return ascent.of_margins(radii, self.plan.slots(node)[1])
         if grouped:
             return ascent.of_neurons(radii)
         layers, (_, slopes) = len(part.plan.below(part.target)), part.plan.slots(part.target)
@@ -634,9 +644,7 @@ class _Engine:
 
     def _marked(self, part: Part, table: Key, sample: Tensor, place: Tensor) -> Tensor | None:
         """(rows, slots) the neurons at which rows have multipliers; None: nowhere."""
-        known = self.tables.alpha.get(table)
-        sides = 1 if self.method.group == 1 or table[0] == self.plan.graph.output else 2
-        before = known is not None and known.shape[1] > sides * (2 if self.method.wide else 1)
+        before = self._multiplied(table)
         if self.given is None and not before:
             return None
         marks = None if self.given is None else self.given.marks(self.plan, table[0])
@@ -644,6 +652,12 @@ class _Engine:
             return part.slots_of(marks, sample, place)
         slots = part.plan.slots(part.target)[1]
         return torch.zeros(len(sample), slots, dtype=torch.bool) if before else None
+
+    def _multiplied(self, table: Key) -> bool:
+        """True if rows of a table have had multipliers."""
+        known = self.tables.alpha.get(table)
+        sides = 1 if self.method.group == 1 or table[0] == self.plan.graph.output else 2
+        return known is not None and known.shape[1] > sides * (2 if self.method.wide else 1)
 
     def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:
         """Chunks under the memory budget that end where a group ends."""
