@@ -99,9 +99,9 @@ def test_few_steps_in_wide_layers_keep_nearly_all_that_many_gain(broad, monkeypa
     taken: list[int] = []
     real = network.optimise
 
-    def optimise(plan, rows, alpha, ascent, steps, clock):
+    def optimise(plan, rows, alpha, ascent, steps, clock, *more):
         taken.append(steps * len(rows.coef))
-        return real(plan, rows, alpha, ascent, steps, clock)
+        return real(plan, rows, alpha, ascent, steps, clock, *more)
 
     monkeypatch.setattr(network, "optimise", optimise)
     found, cost = {}, {}
