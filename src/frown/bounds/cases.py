@@ -38,7 +38,7 @@ from frown.relax.relaxation import LeastArea, Rule
 ENTRIES = 1 << 21  # numbers of the widest node's boxes in all cases of a batch
 FURTHER = 8  # times that leaves are cut on ...
 FEW, FAILED = 32, 0.1  # ... if so many, or such a part of all, failed at the most
-FEW = 32  # leaves for which matrices are not worth while
+SMALL = 32  # leaves of a tree for which matrices are not worth while
 SPILL = 8  # the part of the memory, 1 / this, that recorded slopes may take
 TOGETHER = 1 << 10  # cases that pass matrices at once
 
@@ -771,7 +771,7 @@ def _dense(root: Replay, sample: int, tree: Tree) -> DenseRows | None:
     runs = dense_runs(root.plan)
     if runs is not None:
         return DenseRows(root, sample, runs)
-    if not _coded(root.plan) or len(tree.leaves) < FEW:
+    if not _coded(root.plan) or len(tree.leaves) < SMALL:
         return None
     places, slots = root.plan.slots(root.plan.graph.output)
     starts = torch.tensor([part.start for part in places.values()])
