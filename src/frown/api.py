@@ -37,6 +37,7 @@ from frown.certification.results import Certification, Row, Sensitivity
 from frown.certification.run import LITTLE, Outcome, Progress, Watch, each
 from frown.certification.search import At, Largest, search_of
 from frown.certification.spread.driver import shared
+from frown.certification.spread.messages import out_of_memory
 from frown.certification.statement import KEY, Statement, statement_of
 from frown.certification.verdict import Verdict
 from frown.certification.witness import Group, Posed, Witness
@@ -406,10 +407,8 @@ class _Verification:
         kept: dict[int, bytes] | None = None,
         check: bool = False,
     ) -> None:
-        self.kept, self.check = (
-            kept,
-            check,
-        )  # certificates by disjunct, and whether they are checked
+        self.kept = kept  # certificates by disjunct
+        self.check = check  # whether they are checked
         # Attacks go on beside proofs, in this process.
         machine = replace(machine, workers=machine.workers or 1, cluster=None)
         self.machine, self.watch, self.clock = machine, watch, clock
@@ -427,7 +426,7 @@ class _Verification:
             for attack, k in zip(attacks, range(len(attacks), 0, -1), strict=True):
                 self._attack(attack.rounds(self._brief().share(k)))
             for k, (group, attack) in enumerate(zip(groups, attacks, strict=True)):
-                self._prove(group, attack, self.clock.share(len(groups) - k))
+                self._prove_if_memory_holds(group, attack, self.clock.share(len(groups) - k))
             if self.proved < len(self.posed.query.disjuncts):
                 # Bounds have said all they can: what time is left goes to attacks.
                 for attack, k in zip(attacks, range(len(attacks), 0, -1), strict=True):
@@ -488,6 +487,14 @@ class _Verification:
         for found in islice(rounds, most):
             if found is not None:
                 raise _Witnessed(found)
+
+    def _prove_if_memory_holds(self, group: Group, attack: Falsifier, clock: Clock) -> None:
+        try:
+            self._prove(group, attack, clock)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            self.remarks.append(f"memory ran out while {self.method.name} bounded the network")
 
     def _prove(self, group: Group, attack: Falsifier, clock: Clock) -> None:
         """Refute the disjuncts of a group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -284,3 +285,17 @@ def test_a_limit_that_has_passed_is_no_error(net: Path) -> None:
     query = parse_vnnlib(f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_0 1e9))")
     verdict = frown.verify(net, query, machine=frown.Machine(seconds=1e-9))
     assert verdict.answer == "timed-out"
+
+
+class Hungry(frown.Crown):
+    """A method that needs more memory than there is."""
+
+    def bound(self, *args: object, **options: object) -> NoReturn:
+        raise MemoryError
+
+
+def test_memory_that_runs_out_leaves_a_query_unknown(net: Path) -> None:
+    never = f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_1 1e6))"
+    verdict = frown.verify(net, parse_vnnlib(never), method=Hungry())
+    assert verdict.answer == "unknown"
+    assert any("memory ran out" in remark for remark in verdict.remarks)
