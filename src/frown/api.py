@@ -416,7 +416,8 @@ class _Verification:
         self.plan = plan_for(self.model, machine, self.model.graph)
         self.method = self._strongest() if method is None else method_of(method)
         self.remarks: list[str] = []
-        self.proved, self.began = 0, now()
+        self.refuted: set[int] = set()  # disjuncts
+        self.began = now()
 
     def verdict(self) -> Verdict:
         """Attack for a while, then prove group by group."""
@@ -427,7 +428,7 @@ class _Verification:
                 self._attack(attack.rounds(self._brief().share(k)))
             for k, (group, attack) in enumerate(zip(groups, attacks, strict=True)):
                 self._prove_if_memory_holds(group, attack, self.clock.share(len(groups) - k))
-            if self.proved < len(self.posed.query.disjuncts):
+            if len(self.refuted) < len(self.posed.query.disjuncts):
                 # Bounds have said all they can: what time is left goes to attacks.
                 for attack, k in zip(attacks, range(len(attacks), 0, -1), strict=True):
                     self._attack(replace(attack, seed=2).rounds(self.clock.share(k)), LAST_ROUNDS)
@@ -435,7 +436,7 @@ class _Verification:
             return self._sat(found.witness)
         except OutOfTime:
             pass
-        if self.proved == len(self.posed.query.disjuncts):
+        if len(self.refuted) == len(self.posed.query.disjuncts):
             return self._refuted()
         return self._said("timed-out" if self.clock.expired() else "unknown")
 
@@ -451,7 +452,7 @@ class _Verification:
     def _said(self, answer: str, witness: Witness | None = None) -> Verdict:
         count, took = len(self.posed.query.disjuncts), now() - self.began
         return Verdict(
-            answer, witness, count, self.proved, remarks=tuple(self.remarks), seconds=took
+            answer, witness, count, len(self.refuted), remarks=tuple(self.remarks), seconds=took
         )
 
     def _refuted(self) -> Verdict:
@@ -540,18 +541,20 @@ class _Beside(Watch):
                 if found is not None:
                     raise _Witnessed(found)
             if row.status in ("certified", "robust") and row.level == "rigorous":
-                self.of.proved += self._kept(row)
+                disjunct = int(self.group.index[row.index])
+                if self._kept(row, disjunct):
+                    self.of.refuted.add(disjunct)
             elif row.remark and row.remark not in self.of.remarks:
                 self.of.remarks.append(row.remark)
 
-    def _kept(self, row: Row) -> bool:
+    def _kept(self, row: Row, disjunct: int) -> bool:
         """Keep a row's certificate, if any is to be kept; False: it has none."""
         if self.folder is None or self.of.kept is None:
             return True
         if not row.certificate:
             return False
         file = self.folder / row.certificate
-        self.of.kept[int(self.group.index[row.index])] = file.read_bytes()
+        self.of.kept[disjunct] = file.read_bytes()
         return True
 
 
