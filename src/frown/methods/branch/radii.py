@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, log
 
 GROWTH = 3.0  # times as many leaves as before are what the next radius is to take
-FIRST = 0.35  # of a bracket: how far the first radius goes
-FEW = 300  # leaves are nothing: radii go further
+START = 0.06  # of a bracket: how far the first radius goes, which tells how leaves grow
+FIRST = 0.35  # ... and the next, where it took few leaves
+FEW = 80  # leaves are nothing: radii go further
 PART, MANY = 0.1, 2000  # of the leaves it begins with, or in number: what a radius is judged by
 NOTHING = 2.0**-30  # of a radius's work is done where no leaf is proved
+LATE = 2.0  # times the leaves that there is time for are to be left for a retreat: estimates are rough
 NEARER = 0.3  # of the way from what is proved is the least that a retreat leaves
 FIT = 0.8  # of the leaves that there is time for is what a radius is to take
 WORTH = 1.1  # times as many leaves as before are the least that a larger radius is worth
@@ -63,7 +65,7 @@ class Stage:
         enough = max(PART * begun, min(MANY, 0.25 * (left + self.bounded)))
         if self.low <= 0 or self.bounded < enough:
             return False
-        if self.bounded * self.rest <= done * left:
+        if self.bounded * self.rest <= LATE * done * left:
             return False
         leaves = max(0.5 * (self.bounded / done + begun), begun + 1)
         fit = 0.5 * (FIT * left + begun)
@@ -89,14 +91,16 @@ class Stage:
         if not isfinite(top) or top > 4 * low > 0:
             self.radius = 1.3 * low if low > 0 else 0.01 * top
             return
-        leaves = self.seen[-1][1] if self.seen else 1
+        if not self.seen:
+            self.seen.append((low, 1))
+            self.radius = low + START * (top - low)
+            return
+        leaves = self.seen[-1][1]
         growth = min(GROWTH, 0.5 * (FIT * left / leaves + 1))
         if leaves >= MANY and growth < WORTH:
             self.rests = True
-        if len(self.seen) < 2 or leaves < FEW:
-            part = FIRST if leaves < FEW else 0.6 * FIRST
-            if leaves < FEW / 8 and self.seen:
-                part = 0.6
+        if leaves < FEW:
+            part = FIRST if leaves >= FEW / 8 else 0.6
             radius = low + part * (top - low)
         else:
             (r0, n0), (r1, n1) = self.seen[-4:][0], self.seen[-1]
