@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 import frown
 import zoo
-from frown.bounds import inactive
-from frown.bounds.inactive import active_part
+from frown.bounds import patches
 from frown.bounds.method import Bounds, Method
-from frown.bounds.patches import parts
+from frown.bounds.patches import active_part, parts
 from frown.bounds.plan import Plan
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
@@ -44,7 +43,7 @@ def sparse(*widths: int, tanh: bool = False, seed: int = 3) -> Graph:
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inactive, "WORTH", 0)
+    monkeypatch.setattr(patches, "WORTH", 0)
 
 
 def bounds(method: Method, graph: Graph, ball: Region) -> Bounds:
@@ -74,7 +73,7 @@ def test_bounds_are_those_of_all_neurons(
     left = kept(graph, ball)
     assert left is not None and len(left) < 39
     few = bounds(method, graph, ball)
-    monkeypatch.setattr(inactive, "WORTH", 1 << 60)
+    monkeypatch.setattr(patches, "WORTH", 1 << 60)
     every = bounds(method, graph, ball)
     assert torch.allclose(few.literals, every.literals, rtol=1e-9, atol=1e-9)
     for i, box in every.layers.values.items():

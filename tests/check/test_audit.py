@@ -107,7 +107,7 @@ def test_what_decides_can_be_read_in_an_afternoon() -> None:
     assert sum(lines(files()[name]) for name in queries) <= 600
     printed = {"data.py", "shown.py", "bundle.py", "__main__.py"}  # before and after the verdict
     rest = files().keys() - printed - queries
-    assert sum(lines(files()[name]) for name in rest) <= 4200
+    assert sum(lines(files()[name]) for name in rest) <= 4250
 
 
 def test_the_page_names_tests_that_exist() -> None:

@@ -328,7 +328,13 @@ def test_half_precision_is_taken_as_single_precision(
     with pytest.raises(InvalidInput, match="save it in float32"):
         frown.certify(loaded, x, proof=frown.Rigorous(certificates=tmp_path / "proofs"))
     query = tmp_path / "q.vnnlib"
-    query.write_text("(declare-const X_0 Real)")
+    query.write_text(
+        "".join(
+            f"(declare-const X_{i} Real)(assert (and (<= 0 X_{i}) (<= X_{i} 1)))" for i in range(30)
+        )
+        + "".join(f"(declare-const Y_{i} Real)" for i in range(loaded.classes))
+        + "(assert (<= Y_0 0))"
+    )
     with pytest.raises(UnsupportedModel, match="as it is"):
         frown.verify(path, query)
 

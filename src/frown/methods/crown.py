@@ -11,9 +11,8 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
 from frown.bounds.forms import form_along
-from frown.bounds.inactive import active_part
 from frown.bounds.method import Bounds, Method
-from frown.bounds.patches import Part, parts, parts_of
+from frown.bounds.patches import Part, active_part, parts, parts_of
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, State
 from frown.bounds.rows import Rows, fixed_pieces, one_hot, rounded, tightened

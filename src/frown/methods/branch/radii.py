@@ -16,7 +16,9 @@ FIRST = 0.35  # ... and the next, where it took few leaves
 FEW = 80  # leaves are nothing: radii go further
 PART, MANY = 0.1, 2000  # of the leaves it begins with, or in number: what a radius is judged by
 NOTHING = 2.0**-30  # of a radius's work is done where no leaf is proved
-LATE = 2.0  # times the leaves that there is time for are to be left for a retreat: estimates are rough
+LATE = (
+    2.0  # times the leaves that there is time for are to be left for a retreat: estimates are rough
+)
 NEARER = 0.3  # of the way from what is proved is the least that a retreat leaves
 FIT = 0.8  # of the leaves that there is time for is what a radius is to take
 WORTH = 1.1  # times as many leaves as before are the least that a larger radius is worth

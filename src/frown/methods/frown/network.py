@@ -14,9 +14,8 @@ from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, halved_box, without_rows
 from frown.bounds.halfspace import Halfspace, Planes
-from frown.bounds.inactive import ActivePart, active_part
 from frown.bounds.method import Bounds, Bytes, Method, every
-from frown.bounds.patches import Part, of_convolution, parts, shared
+from frown.bounds.patches import ActivePart, Part, active_part, of_convolution, parts, shared
 from frown.bounds.plan import Plan, stacked
 from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rows import Rows, at_once, one_hot, pieces, rounded, unstable
