@@ -28,7 +28,7 @@ class MixedDevices(RuntimeError):
 
 @dataclass
 class Moves:
-    """What crossed between the devices."""
+    """A count of what crossed between the devices."""
 
     there: int = 0  # tensors moved to the other device
     back: int = 0  # and from it

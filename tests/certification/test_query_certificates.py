@@ -166,7 +166,7 @@ def test_parts_that_claim_something_else_are_refused(proof: bytes, net: Path, te
         own += 1e-9
 
     def scaled(header: dict[str, Any], payload: bytearray) -> None:
-        """The same numbers, but of a network that is given (x - 0) / 1."""
+        """Numbers as they were, but of a network that is given (x - 0) / 1."""
         at = len(payload)
         payload += np.array([0.0, 1.0]).tobytes()
         refs = ({"dtype": "f8", "shape": [], "at": at + 8 * k} for k in range(2))
@@ -235,8 +235,6 @@ def test_trees_of_cuts_are_in_the_proof(net: Path, limit: float, tmp_path: Path)
     verdict = frown.verify(
         net, query, certificate=tmp_path / "proof", machine=frown.Machine(seconds=60)
     )
-    if verdict.answer == "sat":
-        pytest.skip("the grid missed the greatest value by more than .005")
     assert verdict.answer == "unsat"
     found = frown_check.check_query(tmp_path / "proof", net, query)
     assert found.accepted and found.leaves > 1, found

@@ -145,7 +145,7 @@ def test_many_alternatives_of_nothing_end() -> None:
 
 
 def test_boxes_are_narrowed_as_far_as_frown_narrows_them() -> None:
-    """What frown proves is a box that contains the checker's: its rounds go at least as far."""
+    """Boxes that frown proves contain the checker's: its rounds go at least as far."""
     dice = random.Random(3)
     for _ in range(60):
         terms = [
@@ -178,7 +178,7 @@ class Proved:
 
 
 def proved_of(text: str) -> list[Proved]:
-    """What frown would prove of a query."""
+    """The boxes and clauses that frown would prove of a query."""
     query, found = parse_vnnlib(text), []
     for one in query.disjuncts:
         own = one.property(3, joined=True)
@@ -189,7 +189,7 @@ def proved_of(text: str) -> list[Proved]:
 
 
 def lie(proved: list[Proved], dice: random.Random) -> list[Proved]:
-    """The same with something changed."""
+    """A copy with something changed."""
     found = [
         Proved(p.lower.copy(), p.upper.copy(), Literals(*(a.copy() for a in literals_of(p))))
         for p in proved
@@ -258,7 +258,7 @@ def test_what_is_covered_refutes_every_point_that_satisfies_the_query(seed: int)
 
 
 def test_a_change_of_any_kind_is_seen() -> None:
-    """Where nothing is redundant, a part less, a smaller box or a stronger literal covers less."""
+    """A part less, a smaller box or a stronger literal covers less if nothing is redundant."""
     text = HEAD + BOX + "(assert (or (and (<= X_0 0) (<= Y_0 (+ X_1 1))) (>= Y_1 (+ X_0 2))))"
     query, proved = read_query(text.encode()), proved_of(text)
     parts = [p.part(query) for p in proved]

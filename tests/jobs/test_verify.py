@@ -276,7 +276,7 @@ assert float(torch.distributions.Normal(0.0, 1.0).log_prob(torch.zeros(()))) < 0
 def test_results_have_the_words_of_the_competition(
     net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the standard calls timed-out is timeout there; the table and the page say as frown."""
+    """Timed-out, the standard's word, is timeout there; the table and the page say as frown."""
     written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -1))", "a.vnnlib")
     (tmp_path / "instances.csv").write_text(f"{net.name},a.vnnlib,60\n")
     answer = {"verdict": "timed-out"}

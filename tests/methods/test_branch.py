@@ -361,7 +361,7 @@ def planes_of(search: SampleSearch, node: TreeNode) -> dict[int, Planes]:
 
 
 def hold(search: SampleSearch, node: TreeNode, values: dict[int, Tensor]) -> None:
-    """What the search takes for planes of layers has all points that count on its right side."""
+    """Planes of layers, as the search has them, have all points that count on the right side."""
     for i, own in planes_of(search, node).items():
         z = values[i].flatten(1)
         above = own.rows(torch.zeros(len(z), dtype=torch.long)).at(z)

@@ -285,7 +285,7 @@ def test_open_axes_get_the_sizes_that_are_given(tmp_path: Path) -> None:
 
 
 def narrow(proto: onnx.ModelProto, kind: int) -> onnx.ModelProto:
-    """The same model in half precision throughout."""
+    """A copy of the model in half precision throughout."""
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = kind
     for tensor in proto.graph.initializer:
