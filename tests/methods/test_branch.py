@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -626,6 +627,21 @@ def test_a_radius_that_would_take_too_long_is_given_up_for_a_nearer_one() -> Non
     assert stage.retreat(4000) and 1.0 < stage.radius < 1 + 0.5 * (tried - 1)  # nothing was proved
     stage.bounded, stage.begun = 50_000, 100_000
     assert stage.retreat(1000) and stage.rests  # no radius that is larger is near enough
+
+
+@pytest.mark.parametrize("rate", [4.0, 40.0, 80.0])
+def test_a_first_radius_tells_how_far_the_next_may_go(rate: float) -> None:
+    """Trees of exp(rate * distance) leaves: no radius after the first needs a hundred times as many
+    leaves as the one before, and cheap ones go far."""
+    stage, limits, taken = Stage(0, 1.0, 3.0, inf), Limits(10, 0.01, False), [1.0]
+    for _ in range(3):
+        stage.advance(limits)
+        taken.append(float(np.exp(min(rate * (stage.radius - 1), 200))))
+        stage.low = stage.radius
+        stage.seen.append((stage.radius, int(taken[-1])))
+    assert all(after < 100 * before for before, after in pairwise(taken[1:]) if before > 80)
+    assert stage.seen[1][0] < 1.2  # the first is near
+    assert rate > 4 or stage.low > 2
 
 
 def test_radii_never_creep_towards_one_that_took_too_long() -> None:
