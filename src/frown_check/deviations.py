@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -226,16 +227,25 @@ class Deviations:
 
 
 def _function(graph: Graph, i: int) -> Function:
-    """The function of a site, if it is one of straight pieces."""
+    """The function of a site, if rows may bend there."""
     op = graph.nodes[i].op
     assert isinstance(op, Apply)
-    smooth = isinstance(op.function, str) or any(
-        piece.bend != STRAIGHT or np.ndim(_straight(piece.curve).slope) > 0
-        for piece in op.function.pieces
-    )
-    if isinstance(op.function, str) or smooth:
+    if isinstance(op.function, str) or not _continuous(op.function):
         raise Refused(f"rows do not bend at {op.name} ({op.kind}), nor at sites beyond it")
     return op.function
+
+
+def _continuous(function: Function) -> bool:
+    """True for straight pieces, each from where the last one ends and with its value there: across
+    a jump, secants have any slope."""
+    if any(p.bend != STRAIGHT or np.ndim(_straight(p.curve).slope) > 0 for p in function.pieces):
+        return False
+    for one, other in pairwise(function.pieces):
+        place, curves = float(one.high), (_straight(one.curve), _straight(other.curve))
+        values = {Fraction(float(c.slope)) * Fraction(place) + Fraction(c.offset) for c in curves}
+        if place != float(other.low) or len(values) > 1:
+            return False
+    return True
 
 
 def _straight(curve: object) -> Straight:

@@ -26,6 +26,7 @@ import numpy as np
 
 import frown_check.guesses as guesses
 from frown_check.balls import Array, Ball, Index, U, above, down, up
+from frown_check.errors import refuse_if
 from frown_check.functions import Function, Piece
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -89,15 +90,19 @@ class Elementwise(Frame):
         super().__init__(low, high)
         self.function = function
         self.cuts: list[_Cut] = []
+        met = np.zeros(low.shape[:-1], dtype=bool)
         for piece in function.pieces:
             p, q = np.maximum(low[..., 0], piece.low), np.minimum(high[..., 0], piece.high)
             active = (p <= q) & ~(high[..., 0] <= piece.after) & ~(low[..., 0] >= piece.before)
+            met |= active
             if active.any():
                 inner = float(np.max(piece.low)) if np.isfinite(piece.low).all() else 0.0
                 p, q = np.where(active, p, inner), np.where(active, q, inner)
                 at_p, at_q = (piece.curve.enclose(z) for z in (p, q))
                 slopes = (at_p[1].mid, at_q[1].mid)
                 self.cuts.append(_Cut(piece, p, q, active, at_p[0], at_q[0], slopes))
+        # Without a piece there is no value, and every line would do.
+        refuse_if(not met.all(), f"{function.kind} has no piece at the bounds of some entry")
 
     def take(self, case: Index) -> Elementwise:
         found = Elementwise.__new__(Elementwise)

@@ -312,6 +312,9 @@ class Replay:
         """Cut the box of a node with another that holds as well."""
         low, high = _numbers(low, high)
         known = cases.boxes.get(i)
+        refuse_if(
+            known is None and (low > high).any(), "the bounds of a node contradict each other"
+        )
         if known is not None:
             low, high = np.maximum(low, known[0]), np.minimum(high, known[1])
             crossed = low > high

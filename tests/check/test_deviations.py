@@ -14,8 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 import frown
 import frown_check
-from check.networks import Net, drawn
-from check.writer import Draft
+from check.networks import Net, built, drawn
+from check.writer import Draft, draft
 from frown.methods.frown.network import Frown
 from frown_check import guesses
 from frown_check.container import read
@@ -292,3 +292,23 @@ def test_functions_that_are_not_of_straight_pieces_do_not_bend(tmp_path: Path) -
     op.function = Function("Relu", SIMPLE["Softplus"]().pieces)
     with pytest.raises(Refused, match="rows do not bend at a0"):
         replay.margins()
+
+
+@pytest.mark.parametrize("op", ["Sign", "Floor", "Ceil", "Round"])
+def test_rows_do_not_bend_beyond_jumps(op: str, tmp_path: Path) -> None:
+    """Across a jump secants have any slope, so nothing is known of how far values deviate."""
+    known = {"w": np.array([[1.0, 0.0]]), "b": np.array([-0.5, 0.0])}
+    nodes = [node(op, "x", "s"), node("Mul", "s c", "z"), node("Relu", "z", "a")]
+    nodes.append(node("Gemm", "a w b", "y"))
+    sites = [("s", op, 1), ("a", "Relu", 1)]
+    net = built(tmp_path, nodes, (1,), {**known, "c": np.array([2.0])}, sites)
+    claim = draft(net.path, net.sites, [0.9], 1.5, 0, [1], "2")
+    assert net.outputs(np.array([[-0.5]]))[0, 0] < 0  # so that it is false
+    for step in claim.header["steps"]:
+        step["multipliers"] = step["curvatures"] = None
+    put = claim.payload.put
+    final = {"over": [1], "table": put([0], "u4"), "slopes": put(np.zeros((1, 1, 1)))}
+    claim.header["final"] = {**final, "curvatures": put(np.full((1, 1), 1e4))}
+    claim.header |= {"format": 3, "trees": []}
+    verdict = frown_check.check(claim.file(), net.path)
+    assert not verdict.accepted and f"rows do not bend at s ({op})" in verdict.reason

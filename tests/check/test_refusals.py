@@ -49,6 +49,40 @@ def test_boxes_beyond_a_domain(
     assert said in reason(path, [("y", kind, 2)], np.ones(2), radius)
 
 
+@pytest.mark.parametrize(("op", "place"), [("Ceil", -256.0), ("Floor", 256.0)])
+def test_a_box_without_values_is_no_case_without_points(
+    op: str, place: float, tmp_path: Path
+) -> None:
+    """The first and the last jump that is followed: its value belongs to no piece. A tree that
+    assumes something must not take that for a contradiction."""
+    nodes = [node(op, "x", "s"), node("Mul", "s c")]
+    path = saved(model(nodes, (1, 2), {"c": np.array([1.0, 0.0], np.float32)}), tmp_path)
+    lesser = int(place > 0)
+    claim = draft(path, [("s", op, 2)], [place, 0.5], 0.25, lesser, [1 - lesser], scale=[0.0, 1.0])
+    put, none = claim.payload.put, {"slopes": None, "multipliers": None}
+    for step in claim.header["steps"]:
+        step["multipliers"] = None
+    assumed = {"literal": 0, "over": [], "table": put([0xFFFFFFFF], "u4"), **none}
+    tree = {
+        "site": put([0], "u2"),
+        "neuron": put([], "u2"),
+        "point": put([]),
+        "passes": [[assumed]],
+        "pass": put([0], "u4"),
+        "rows": put([0], "u2"),
+        "literal": put([], "u2"),
+        "over": [],
+        "levels": 0,
+        "slopes": put(np.zeros((0, 0))),
+        "multipliers": None,
+        "level": (1.0).hex(),
+        "factors": put([]),
+    }
+    claim.header |= {"format": 2, "trees": [tree]}
+    verdict = frown_check.check(claim.file(), path)
+    assert not verdict.accepted and f"{op} has no piece" in verdict.reason
+
+
 def test_rows_of_padding(tmp_path: Path) -> None:
     nodes = [node("Pad", "x p", "z"), node("Relu", "z")]
     path = saved(model(nodes, (1, 2), {"p": integers(0, 1, 0, 0)}), tmp_path)

@@ -455,7 +455,7 @@ class Guided:
             own = (numbers == n).nonzero().flatten() if which is not None else slice(None)
             known = self.deviations.at(i, n)
             at = known.index
-            weight = bend[own][:, at]
+            weight = bend[own][:, at].clamp(min=0)
             box = self.nodes.relaxed[i].box.rows(slice(n, n + 1))
             parts = Box(box.lower.flatten(1)[:, at], box.upper.flatten(1)[:, at])
             coef, below = here[own].flatten(1)[:, at], back[own].flatten(1)[:, at]
