@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import frown_check
-from certification.trees import Case, at_points, grown_case, replayed
+from certification.trees import Case, at_points, beside_false_clauses, grown_case, replayed
 from frown_check.container import MOST_PAYLOAD, _parts
 from frown_check.replay import Cases, Replay
 
@@ -197,6 +198,18 @@ def test_a_tree_is_about_one_clause(proofs: list[tuple[Case, File]]) -> None:
             assert "not proved" in refused(case, other)
             tried += 1
     assert tried
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_contradiction_proves_no_other_clause(name: str, tmp_path: Path) -> None:
+    """Where no point is left at which a clause fails, nothing is known of the others."""
+    closed = 0
+    for seed in range(201, 209):
+        case = grown_case(name, seed, tmp_path / str(seed))
+        for clause, margins in [] if case is None else beside_false_clauses(case):
+            closed += margins.pop(clause) > 0
+            assert all(margin <= 0 for margin in margins)
+    assert closed
 
 
 def test_ends_of_boxes_that_are_assumed_make_sense(proofs: list[tuple[Case, File]]) -> None:

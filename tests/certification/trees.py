@@ -28,7 +28,7 @@ from frown.graph.simplify import tidy
 from frown.methods.branch.radii import Limits
 from frown.methods.branch.samples import SampleSearch
 from frown.problem.problem import Problem, Regions
-from frown.problem.property import LabelWins, Property, other_classes
+from frown.problem.property import LabelWins, LinearProperty, Property, other_classes
 from frown.problem.region import Region
 from frown.relax.relaxation import LeastArea
 from onnx_models import node
@@ -258,6 +258,27 @@ def replayed(case: Case, doubts: Tensor | None = None) -> Found:
         for done in trees:
             margins = torch.where(left, margins.maximum(done.margins), margins)
     return Found(case, problem, replay, recorder, margins, trees[0], tuple(trees[1:]))
+
+
+def beside_false_clauses(case: Case) -> list[tuple[int, list[float]]]:
+    """The clause of every tree that is about one, and the margins that it gives of all clauses
+    where the others are false at every point."""
+    _, region, wanted = _asked(case)
+    found = []
+    for tree in (case.tree, *case.more):
+        if tree.clause is None:
+            continue
+        const = wanted.const.new_full(wanted.shape, -1e6)
+        const[:, wanted.clause == tree.clause] = 0.0
+        coef = wanted.pick(slice(None)).view(*wanted.shape, -1)
+        false = LinearProperty(coef, const, wanted.clause)
+        with torch.inference_mode():
+            replay = Replay(case.plan, region, case.root or ByRule(LeastArea()), Work())
+            replay.layers()
+            every = torch.ones(wanted.clauses, dtype=torch.bool)
+            done = replay_tree(replay, 0, tree, false, every)
+        found.append((tree.clause, done.margins.tolist()))
+    return found
 
 
 def at_points(case: Case, count: int) -> list[float]:

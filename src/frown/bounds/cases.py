@@ -434,8 +434,9 @@ def _replay_anew(
     bound = least.amin(0)
     if tree.assumed is not None:
         bound = bound.clamp(max=tree.assumed.level)
-    # Cases that are all empty contradict each other, for every region has a point.
-    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    # Cases that are all empty contradict each other, for every region has a point; or what is
+    # assumed, which says nothing of other clauses.
+    bound = torch.where(torch.isfinite(bound) & wanted, bound, -torch.inf)
     none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
     every = zip((*none, torch.zeros(0)), *kept, strict=True)
     node, literal, slopes, lifts, factors = (torch.cat(part) for part in every)
