@@ -163,11 +163,14 @@ def _certify(every: bool = False) -> typer.Typer:
         from frown.certification.spread.forks import prepare
 
         prepare()
-    from frown.jobs.options import flags
+    with importing():
+        import frown.bounds.late  # noqa: F401
+        from frown.jobs.options import flags
 
     def run(model: Path, data: Path, **options: Any) -> None:
         with reported():
-            from frown.jobs.job import certify_files
+            with importing():
+                from frown.jobs.job import certify_files
             from frown.jobs.options import CONFIG, read_config, request_of
             from frown.jobs.screen import JsonScreen, Screen, TableScreen
 
@@ -362,9 +365,8 @@ def verify(
             return
         if query is None:
             raise InvalidInput("verify takes a query, or --instances")
-        from frown.jobs.late import late_imports
-
-        with importing(), late_imports():
+        with importing():
+            import frown.bounds.late
             import frown.read.onnx.load  # noqa: F401  (onnx and onnxruntime, too)
             from frown.jobs.verify import QueryFiles, verify_files
 

@@ -7,7 +7,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import frown_check.shown as shown
@@ -27,13 +28,17 @@ def run(
     as_json: bool = False,
     data: Path | None = None,
     divide: float = 1.0,
+    called: Callable[[Path], Path] = Path,
 ) -> bool:
     """Print a verdict for each certificate, a folder's in order; whether all were accepted and,
-    with `data`, are about rows of that file. Refused where it cannot be read."""
+    with `data`, are about rows of that file. `called` are the names to print. Refused where a file
+    cannot be read."""
     inputs = None if data is None else read_data(data, divide)
+    if inputs is not None and data is not None:
+        inputs = replace(inputs, name=str(called(data)))
     count = accepted = others = 0
     for path in _files(certificates):
-        start, progress = time.monotonic(), _Progress(str(path))
+        start, progress = time.monotonic(), _Progress(str(called(path)))
         verdict = check(path, model, progress)
         progress.clear()
         seconds = time.monotonic() - start
@@ -43,7 +48,7 @@ def run(
         count, accepted = count + 1, accepted + verdict.accepted
         others += bool(other)
         show = shown.as_json if as_json else shown.text
-        print(show(path, verdict, seconds, inputs, other), flush=True)
+        print(show(called(path), verdict, seconds, inputs, other), flush=True)
     if count > 1 and not as_json:
         apart = f", {others} about other inputs" if others else ""
         print(f"{count} certificates: {accepted} accepted, {count - accepted} refused{apart}")
@@ -93,7 +98,10 @@ def run_bundle(bundle: Path, as_json: bool = False) -> bool:
     with opened(bundle) as held:
         if not as_json:
             print(f"{plain(bundle)}: every file has the hash that its manifest says", flush=True)
-        return run(held.certificates, held.model, as_json, held.data)
+        return run(
+            *(held.certificates, held.model, as_json, held.data),
+            called=lambda path: bundle / path.relative_to(held.folder),  # a zip file is unpacked
+        )
 
 
 def _files(given: Sequence[Path]) -> Iterator[Path]:

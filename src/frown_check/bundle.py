@@ -26,6 +26,7 @@ MOST = 2**33  # bytes of one file, and of all that a zip file holds
 class Bundle:
     """The files of a bundle whose hashes are those of its manifest."""
 
+    folder: Path  # that holds them
     model: Path
     data: Path
     certificates: tuple[Path, ...]
@@ -81,7 +82,8 @@ def _verified(folder: Path) -> Bundle:
     for name in (model, data, *certificates):
         if name not in files:
             raise Refused(f"{name} is not among the files of {MANIFEST}")
-    return Bundle(folder / model, folder / data, tuple(folder / name for name in certificates))
+    own = tuple(folder / name for name in certificates)
+    return Bundle(folder, folder / model, folder / data, own)
 
 
 def _require_inside(name: str) -> None:

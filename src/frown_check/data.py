@@ -68,25 +68,38 @@ def _table(text: str) -> tuple[Array, Array | None]:
     if not lines:
         raise ValueError("the file is empty")
     mark = next((m for m in ";\t" if len({line.count(m) for line in lines} | {0}) == 2), ",")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark)]
-    if len({len(row) for row in rows}) > 1:
+    top = [cell.strip() for cell in next(csv.reader(lines[:1], delimiter=mark))]
+    if mark != ",":  # commas stand for points where they part no cells
+        lines = [line.replace(",", ".") for line in lines]
+    first, below = _columns(lines[:1], mark), _columns(lines[1:] or lines, mark)
+    if len(first) != len(below):
         raise ValueError("lines have more and fewer columns")
-    columns = [[_number(cell, mark) for cell in column] for column in zip(*rows, strict=True)]
-    numbers = [i for i, column in enumerate(columns) if None not in column[1:]]
-    headed = any(columns[i][0] is None for i in numbers)
+    numbers = [i for i, column in enumerate(below) if column is not None or len(lines) == 1]
+    headed = any(first[i] is None for i in numbers)
     if len(lines) == headed or not numbers:
         raise ValueError("there is no line of numbers")
     # Columns of words, such as the names of inputs, are no features.
-    names = [rows[0][i].lower() if headed else "" for i in numbers]
-    table = np.array([columns[i][headed:] for i in numbers], dtype=np.float64).T
+    names = [top[i].lower() if headed else "" for i in numbers]
+    parts = (below,) if headed or len(lines) == 1 else (first, below)
+    table = np.concatenate([[part[i] for i in numbers] for part in parts], 1).T
     features = [i for i, name in enumerate(names) if name not in APART]
     label = [i for i, name in enumerate(names) if name in APART[:2]]
     return table[:, features], table[:, label[0]] if label else None
 
 
-def _number(text: str, mark: str) -> float | None:
-    """A cell as a number; None: it is none. Commas stand for points where they part no cells."""
+def _columns(lines: list[str], mark: str) -> list[Array | None]:
+    """Columns of cells as numbers; None where a cell is none."""
+    try:  # numbers alone, as of images: quick
+        return list(np.loadtxt(lines, delimiter=mark, comments=None, quotechar='"', ndmin=2).T)
+    except ValueError:
+        rows = list(csv.reader(lines, delimiter=mark))
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError("lines have more and fewer columns")
+    return [_numbers(column) for column in zip(*rows, strict=True)]
+
+
+def _numbers(cells: tuple[str, ...]) -> Array | None:
     try:
-        return float(text.replace(",", ".") if mark != "," else text)
+        return np.array([float(cell) for cell in cells])
     except ValueError:
         return None

@@ -226,3 +226,20 @@ def test_tables_are_read_whatever_parts_their_cells(tmp_path: Path) -> None:
     path.write_text("a,b\n")
     with pytest.raises(Refused, match="no line of numbers"):
         read_data(path)
+
+
+def test_a_column_of_words_does_not_change_the_numbers_beside_it(tmp_path: Path) -> None:
+    """Tables of numbers are read as a whole, those with words cell by cell."""
+    x = np.random.default_rng(0).normal(size=(30, 5)) * 10.0 ** np.arange(-3, 2)
+    lines = [",".join(map(repr, row.tolist())) for row in x]
+    found = []
+    for mark, head in ((",", ""), (";", "a;b;c;d;e\n")):
+        for word in ("", "Ann"):
+            cells = [
+                line.replace(",", mark).replace(".", "," if mark == ";" else ".") for line in lines
+            ]
+            text = "\n".join(f"{word}{mark if word else ''}{line}" for line in cells)
+            top = f"{'id;' if word and head else ''}{head}"
+            (tmp_path / "d.csv").write_text(top + text)
+            found.append(read_data(tmp_path / "d.csv").x)
+    assert all(np.array_equal(other, x) for other in found)

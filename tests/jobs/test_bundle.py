@@ -55,7 +55,9 @@ def test_a_bundle_is_checked_with_nothing_else(run: Path, tmp_path: Path, name: 
     shown = command("check", moved)
     assert "every file has the hash" in shown.stdout
     assert shown.stdout.count(": accepted: ") == len(proved)
-    assert "x0 is row 0 of" in shown.stdout
+    file = "data.npz" if "data.npz" in shown.stdout else "data.csv"
+    assert f"x0 is row 0 of {moved / file}" in shown.stdout
+    assert str(moved / "certificates" / "input-000000.frown") in shown.stdout
     alone = subprocess.run(
         [sys.executable, "-m", "frown_check", str(moved), "--json"],
         capture_output=True,

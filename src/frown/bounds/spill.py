@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 
 
+class NoRoom(Exception):
+    """A table has outgrown its memory, and the disk has no room for it either."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"no room for its leaves in {tempfile.gettempdir()}: {error.strerror}")
+
+
 class SpillingTable:
     """Rows of numbers, (rows, *shape), that grow in number.
 
-    `most` are the bytes from which they are in a file. Raises OSError where a disk is full.
+    `most` are the bytes from which they are in a file. What outgrows its disk raises NoRoom, and
+    stays as it was.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, most: int) -> None:
@@ -51,10 +59,13 @@ class SpillingTable:
             self.data = torch.cat([self.data, more])
             return
         old = None if self.spilt else self.data
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="frown-")  # noqa: SIM115
-        _reserve(self._file, size)
-        whole = torch.frombuffer(mmap.mmap(self._file.fileno(), size), dtype=self.dtype)
+        try:
+            file = self._file or tempfile.TemporaryFile(prefix="frown-")  # noqa: SIM115
+            _reserve(file, size)
+            whole = torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=self.dtype)
+        except OSError as error:
+            raise NoRoom(error) from None
+        self._file = file
         self.data = whole[: rows * prod(self.shape)].view(rows, *self.shape)
         if old is not None:
             self.data[: len(old)] = old

@@ -23,6 +23,7 @@ from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Proofs
 from frown.bounds.replay import Replay
+from frown.bounds.spill import NoRoom
 from frown.bounds.tree import Branched, Tree
 from frown.bounds.work import OutOfTime, Work, now
 from frown.certification.certificate import Recorder
@@ -243,6 +244,7 @@ class _Replays:
         self.tried = torch.zeros_like(self.proved)
         self.files: dict[int, bytes] = {}
         self.leaves: dict[int, int] = {}
+        self.remarks: dict[int, str] = {}
         if before is not None and before.radius is not None:
             self.proved, self.margins = before.radius.clone(), before.margins.clone()
             self.tried = before.tried
@@ -297,7 +299,7 @@ class _Replays:
             self.prover.execution,
             complete,
             pace,
-            self._less(found),
+            self._less(found) | self.remarks,
         )
 
     def _provable(self, radius: Tensor) -> Tensor:
@@ -455,7 +457,11 @@ class _Replays:
         trees = {}
         if isinstance(replay.proof, Branched) and execution is None:
             for n, mine in enumerate(replay.proof.trees):
-                trees[n] = self._by_cases(replay, n, mine, own.property, margins[n])
+                try:
+                    trees[n] = self._by_cases(replay, n, mine, own.property, margins[n])
+                except NoRoom as full:
+                    place = int(self.begun.right[which[n]])
+                    self.remarks[place] = f"its tree is not replayed: {full}"
         return _Replayed(margins, self.problem.take(which.numpy()), replay, recorder, trees)
 
     def _by_cases(

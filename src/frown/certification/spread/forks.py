@@ -26,9 +26,10 @@ from typing import IO, Any, Protocol
 
 FORKS = platform.system() == "Linux"
 _BOOT = (
-    "import sys; sys.path[:] = {path!r}; from frown.certification.spread.processes import serve; "
+    "import gc, sys; gc.disable(); sys.path[:] = {path!r}; import frown.bounds.late; "
+    "from frown.certification.spread.processes import serve; "
 )
-_FRESH = "serve()"
+_FRESH = "gc.enable(); serve()"
 _SERVER = "from frown.certification.spread.forks import split_off; split_off({fd}, serve)"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PATIENCE = 5.0  # seconds for processes to be gone
@@ -191,7 +192,11 @@ def _server() -> ForkServer:
 def split_off(number: int, serve: Callable[[], None]) -> None:
     """Be the server, with all that workers need loaded: fork one for every order, until the driver
     has gone."""
+    import flint  # noqa: F401  (workers would do it one by one; onnxruntime starts a thread)
+    import onnx  # noqa: F401
+
     gc.freeze()
+    gc.enable()
     with socket.socket(fileno=number) as talk:
         _Splitter(talk, serve).run()
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proof, State
-from frown.bounds.spill import room
+from frown.bounds.spill import NoRoom, room
 from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, Risen, ascend
@@ -129,7 +129,7 @@ class ReluSearch:
         size = plan.graph.nodes[0].size * plan.slots(plan.graph.output)[1]
         if region.p in (1, 2, inf) and region.split is None and size <= MANY:
             self.pieces = Pieces(plan)
-        self.known, self.crowded = known, False
+        self.known = known
         self.deadline = inf  # of all work and its replay, in seconds of CPU time of this process
         self.points: dict[int, Tensor] = {}
         if limits.single:
@@ -179,6 +179,8 @@ class ReluSearch:
                     yield from self._make_room()
         except OutOfTime:
             pass
+        except NoRoom as full:
+            yield from self._stop(f"branching ended early: {full}")
 
     def _active(self) -> list[ReluInput]:
         """The inputs that leaves are bounded for. Where all others are done, one that rests may
@@ -224,7 +226,7 @@ class ReluSearch:
         while kept and sum(own.leaves() for own in kept) > self.most_leaves * 3 // 4:
             own = max(kept, key=lambda own: own.leaves())
             kept.remove(own)
-            own.done = self.crowded = True
+            own.done = True
             yield Update(own.number, own.low, complete=False, remark="branching ran out of memory")
         for own in ours:
             if own not in kept:
@@ -236,6 +238,14 @@ class ReluSearch:
                 problem.root = int(new[problem.root])
                 problem.open.renumber(new)
                 problem.closed.renumber(new)
+
+    def _stop(self, why: str) -> Iterator[Update]:
+        """End the search of all inputs, which keep what is proved."""
+        for own in self.inputs:
+            if not own.done:
+                # Leaves that were being cut are in no list of their problem.
+                own.done, own.problems = True, {}
+                yield Update(own.number, own.low, complete=False, remark=why)
 
     def unfinished(self) -> Iterator[Update]:
         """Say of which inputs more might be found."""
