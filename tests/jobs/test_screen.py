@@ -18,10 +18,10 @@ def test_the_pace_tells_means_throughput_and_time_left(monkeypatch: pytest.Monke
     monkeypatch.setattr(screen, "monotonic", lambda: clock[0])
     pace = Pace()
     assert pace.told(Progress(0, 200, 0.0, "starting")) == ""
-    assert pace.told(Progress(0, 200, 0.0123456, "crown", underway=32)) == "mean proved 0.01234"
+    assert pace.told(Progress(0, 200, 0.0123456, "crown", underway=32)) == "mean radius 0.01234"
     clock[0] = 110.0
     told = pace.told(Progress(50, 200, 0.0123456, "crown", 0.0345671, 32, 40))
-    assert told == "mean proved 0.01234, broken 0.03457, 5 per s, 30 s left"
+    assert told == "mean radius 0.01234, broken 0.03457, 5 per s, 30 s left"
     clock[0] = 1100.0
     slow = pace.told(Progress(50, 200, 0.0, "crown"))
     assert "3 per min" in slow and "50 min 0 s left" in slow
@@ -35,7 +35,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
     with LineWatch(Console(file=said), 7) as watch:
         watch.progress(Progress(3, 7, 0.5, "crown"))
         time.sleep(0.2)
-    assert "3 of 7 done, mean proved 0.5" in said.getvalue()
+    assert "3 of 7 done, mean radius 0.5" in said.getvalue()
     assert screen.LINES < 1 and isinstance(TableScreen().working(7), LineWatch)
     assert isinstance(JsonScreen().working(7), LineWatch) and not isinstance(
         Screen().working(7), LineWatch

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from html import escape
 from importlib import import_module
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from unicodedata import category
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What a row's status can be, and what it means.
 STATUSES = {
     "certified": "proved at the radius shown; with --eps: proved at that radius",
-    "robust": "proved for the whole valid range: no radius can change the answer",
+    "robust": "proved for the whole valid range, and so at every radius",
     "misclassified": "the label does not win at the input itself (a tie is no win); radius 0",
     "falsified": "only with --eps: a counterexample within that radius was found",
     "unknown": "nothing could be proved (or, with --eps, neither proved nor broken)",
@@ -109,14 +109,31 @@ class Row:
     broken_before: float | None = None
     id: str = ""  # the user's own name of the input, where there is one
 
-    def proves(self, radius: float) -> bool:
-        """True if the property is proved within `radius`.
+    @property
+    def proved(self) -> bool:
+        """True if something is proved, or estimated: `level` says which. A row of which nothing is
+        has the radius 0, and so has one with `eps` 0 of which all is."""
+        return self.radius > 0 or self.status in ("certified", "robust")
 
-        At 0, too, that takes a proof: a row of which nothing was proved has the radius 0, and so
-        has one with `eps` 0 that was.
-        """
-        proved = self.radius > 0 or self.status in ("certified", "robust")
-        return proved and self.radius >= radius
+    @property
+    def reach(self) -> float:
+        """The radius up to which the property is proved: infinite where the whole valid range is,
+        for no larger radius adds a point to it."""
+        return inf if self.status == "robust" else self.radius
+
+    def proves(self, radius: float) -> bool:
+        """True if the property is proved within `radius`. At 0, too, that takes a proof."""
+        return self.proved and self.reach >= radius
+
+    @property
+    def limited(self) -> bool:
+        """True if the radius is a number that can be averaged beside those of other frames."""
+        return self.status not in ("misclassified", "robust", "mismatch") and isfinite(self.radius)
+
+    @property
+    def early(self) -> bool:
+        """True if the search ended before its time where more might have come of it."""
+        return not self.complete and self.status in ("certified", "unknown")
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -247,13 +264,15 @@ class Certification:
             f"<tr><td>{row.index}</td><td>{class_text(row.label)}</td>"
             f"<td>{class_text(row.prediction)}</td>"
             f"<td>{markup(row.status)}</td><td>{_shown(row.radius, -1)}</td>"
-            f"<td>{_shown(row.broken, 1)}</td><td>{row.level if row.radius > 0 else ''}</td></tr>"
+            f"<td>{_shown(row.broken, 1)}</td><td>{row.level if row.proved else ''}</td></tr>"
             for row in self.rows[:most]
         )
         more = f"<p>… and {len(self) - most} more</p>" if len(self) > most else ""
         names = ("index", "label", "prediction", "status", "radius", "broken", "level")
         head = "".join(f"<th>{name}</th>" for name in names)
-        return f"<p>{markup(repr(self)[1:-1])}</p><table><tr>{head}</tr>{cells}</table>{more}"
+        said = _above("certification.statement").Statement.of(self).lines()
+        told = "".join(f"<p>{markup(line)}</p>" for line in (repr(self)[1:-1], *said))
+        return f"{told}<table><tr>{head}</tr>{cells}</table>{more}"
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -277,11 +296,22 @@ class Certification:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        mean = float(np.mean(self.radius)) if self.rows else float("nan")
-        shown = digits(mean, 4, -1)
-        levels = {row.level for row in self.rows if row.radius > 0}
-        told = f", {' and '.join(sorted(levels))}" if levels else ""
-        return f"<Certification of {len(self.rows)} inputs, mean radius {shown:.4g}{told}>"
+        radii, left_out = averaged(self.rows)
+        mean = f", mean radius {digits(sum(radii) / len(radii), 4, -1):.4g}" if radii else ""
+        levels = sorted({row.level for row in self.rows if row.proved})
+        told = f", {' and '.join(levels) or 'nothing proved'}"
+        return f"<Certification of {len(self.rows)} inputs{mean}{left_out}{told}>"
+
+
+def averaged(rows: Sequence[Row]) -> tuple[list[float], str]:
+    """The radii that a mean is of, and words on what it leaves out: inputs that violate the
+    property themselves, and radii without an end."""
+    held = [row.radius for row in rows]
+    right = [row.radius for row in rows if row.status != "misclassified"]
+    finite = [radius for radius in right if isfinite(radius)]
+    others = {"misclassified": len(held) - len(right), "unlimited": len(right) - len(finite)}
+    named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
+    return finite, f" (without {named})" if named else ""
 
 
 def _above(module: str) -> Any:
@@ -342,9 +372,15 @@ class Sensitivity:
         return len(self.index)
 
     def __repr__(self) -> str:
-        mean = np.nanmean(self.radius, axis=0) if self.rows else np.full(len(self.frames), np.nan)
-        shown = ", ".join(f"{digits(r, 3, -1):.3g}" for r in mean)
-        return f"<Sensitivity of {len(self)} inputs, mean radius by frame {shown}>"
+        by_frame = [
+            [row.radius for row in self.rows if row.frames == str(f) and row.limited]
+            for f in self.frames
+        ]
+        means = [sum(radii) / len(radii) if radii else None for radii in by_frame]
+        shown = ", ".join("–" if r is None else f"{digits(r, 3, -1):.3g}" for r in means)
+        levels = sorted({row.level for row in self.rows if row.proved})
+        told = f", {' and '.join(levels) or 'nothing proved'}"
+        return f"<Sensitivity of {len(self)} inputs, mean radius by frame {shown}{told}>"
 
 
 # Controls, formats (bidi marks, zero-width), lone surrogates, private use, unassigned; line and

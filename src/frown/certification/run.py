@@ -50,7 +50,7 @@ class Progress:
 
     done: int
     total: int
-    proved_mean: float  # of the inputs done and under way
+    proved_mean: float  # of the inputs done and, in plain floating point, of those under way
     stage: str
     broken_mean: float = nan  # of those with a counterexample; NaN: there is none yet
     underway: int = 0
@@ -594,8 +594,10 @@ def status_of(radius: float, whole: bool, held: bool, broken: float, eps: float 
     """The status of a row with a proved radius: `whole` if it is all of the valid range, `held`
     if the property is proved there, `eps` the one that was asked about."""
     if eps is not None:
-        if held and (radius >= eps or (whole and radius > 0)):
+        if held and radius >= eps:
             return "certified"
+        if held and whole and radius > 0:
+            return "robust"
         return "falsified" if broken <= eps else "unknown"
     if whole:
         return "robust"

@@ -341,10 +341,12 @@ class Statement:
         if self.precision:
             lines.append(f"arithmetic: {self.widened()}")
         if self.condition:
-            lines.append(f"proved: {self.condition}")
+            lines.append(f"property: {self.condition}")
         if self.targeted:
             rival = self.rival()
-            lines.append(f"proved: {rival} does not overtake the label; all others are left aside")
+            lines.append(
+                f"property: {rival} does not overtake the label; all others are left aside"
+            )
         if self.divide is not None or self.mean is not None or self.std is not None:
             lines.append(f"units: {self.units()}")
         return lines
@@ -362,7 +364,7 @@ class Statement:
         """Name and text, for a list of how results were made."""
         return [
             ("within the radius", self.allowed()),
-            ("proved", f"no such change {self.altering()}"),
+            ("property", f"no such change {self.altering()}"),
             ("radii in", self.units()),
             ("radius asked about", self.eps or ""),
             ("execution covered", self.deployed),
@@ -499,7 +501,7 @@ def moving(frames: str, along: str = "") -> str:
 
 def levels_text(rows: Iterable[Row]) -> str:
     """The levels of radii: one level with what it means, or how many there are of each."""
-    counts = Counter(row.level for row in rows if row.radius > 0)
+    counts = Counter(row.level for row in rows if row.proved)
     if len(counts) == 1:
         (level,) = counts
         return f"{level} ({LEVELS.get(level, level)})"
@@ -508,7 +510,7 @@ def levels_text(rows: Iterable[Row]) -> str:
 
 def proved_word(rows: Iterable[Row]) -> str:
     """The word for the radii of rows: proved, or estimated where rounding is not accounted for."""
-    levels = {row.level == "estimate" for row in rows if row.radius > 0}
+    levels = {row.level == "estimate" for row in rows if row.proved}
     return (
         {True: "estimated", False: "proved"}[levels.pop()]
         if len(levels) == 1

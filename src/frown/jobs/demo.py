@@ -190,13 +190,13 @@ def _table(comparison: Comparison) -> Table:
     for method in comparison.methods:
         mean = comparison.mean(method)
         table.add_row(
-            display_name(method),
+            comparison.called(method),
             "–" if mean is None else f"{cut(mean, 4, -1):.4f}",
             *(f"{percent(comparison.certified(method, radius))}%" for radius in radii),
             f"{comparison.seconds(method):.2f}",
             style="bold" if method == comparison.main else "",
         )
-    mean = comparison.mean_broken()
+    mean, _, _ = comparison.mean_broken()
     if mean is not None:
         unbroken = (f"{percent(comparison.unbroken(radius))}%" for radius in radii)
         table.add_row("Attack", f"{cut(mean, 4, 1):.4f}", *unbroken, "", style="dim")

@@ -279,8 +279,7 @@ def _require_level(rows: list[Row], request: CertifyRequest) -> None:
     short = [
         row
         for row in rows
-        if (row.radius > 0 or row.status == "certified")
-        and order.index(row.level) < order.index(request.proof.level)
+        if row.proved and order.index(row.level) < order.index(request.proof.level)
     ]
     if short:
         first = short[0]

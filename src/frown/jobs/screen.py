@@ -69,11 +69,14 @@ class Pace:
         self._began = monotonic()
 
     def told(self, progress: Progress) -> str:
-        """Means of both ends of the brackets, throughput, and the time left."""
+        """Means of both ends of the brackets, throughput, and the time left.
+
+        It does not say proved: of inputs under way nothing is, yet.
+        """
         proved, broken = progress.proved_mean, progress.broken_mean
         parts = []
         if proved == proved and progress.done + progress.underway:
-            parts.append(f"mean proved {digits(proved, 4, -1):.4g}")
+            parts.append(f"mean radius {digits(proved, 4, -1):.4g}")
         if broken == broken:
             parts.append(f"broken {digits(broken, 4, 1):.4g}")
         took = monotonic() - self._began
@@ -175,7 +178,7 @@ class TableScreen(Telling):
                 self.out.print(table)
                 self.out.print()
         else:
-            self.out.print(results_table(rows, most))
+            self.out.print(results_table(rows, most, said))
         count, what = len(rows), "more"
         if said.sensitivity:
             count, what = len({row.index for row in rows}), "more inputs"

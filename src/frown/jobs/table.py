@@ -12,7 +12,15 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from frown.certification.results import LEVELS, Row, class_text, digits, percent, plain
+from frown.certification.results import (
+    LEVELS,
+    Row,
+    averaged,
+    class_text,
+    digits,
+    percent,
+    plain,
+)
 from frown.certification.statement import Statement, proved_word
 
 MOST_ROWS = 40
@@ -29,35 +37,39 @@ _STYLES = {
 }
 
 
-def results_table(rows: Sequence[Row], most: int | None = MOST_ROWS) -> Table:
-    """One line per input, the first `most` of them (None: all)."""
+def results_table(
+    rows: Sequence[Row], most: int | None = MOST_ROWS, said: Statement | None = None
+) -> Table:
+    """One line per input, the first `most` of them (None: all); `said` is what the rows say."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     called = any(row.id for row in rows)
     classes = any(row.label is not None for row in rows)  # else the question is about none
     own = ["id"] if called else []
-    for name in ("index", *own, *(["label", "prediction", "target"] if classes else [])):
+    named = ["label", "prediction", *([] if said is not None and said.condition else ["target"])]
+    named = named if classes else []
+    for name in ("index", *own, *named):
         table.add_column(name, justify="right")
     branched = any(row.radius_before is not None for row in rows)
     table.add_column("status")
     if branched:
         table.add_column("before branching")
     table.add_column(Text(f"[{proved_word(rows)}, broken]"))
-    mixed = len({row.level for row in rows if row.radius > 0}) > 1
+    mixed = len({row.level for row in rows if row.proved}) > 1
     if mixed:
         table.add_column("level")
     if branched:
         table.add_column("leaves", justify="right")
     table.add_column("seconds", justify="right")
     for row in rows[:most]:
-        early = "*" if ended_early(row) else ""
+        early = "*" if row.early else ""
         table.add_row(
             str(row.index),
             *([Text(plain(row.id))] if called else []),
-            *(_classes(row) if classes else ()),
+            *_classes(row)[: len(named)],
             Text(plain(row.status) + early, style=_STYLES.get(row.status, "")),
             *([Text(bracket_before(row))] if branched else []),
             Text(bracket(row)),
-            *([row.level if row.radius > 0 else ""] if mixed else []),
+            *([row.level if row.proved else ""] if mixed else []),
             *([f"{row.leaves:,}" if row.leaves else ""] if branched else []),
             f"{row.seconds:.3g}",
         )
@@ -111,12 +123,8 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
     order = [*_STYLES, *(status for status in counts if status not in _STYLES)]
     parts = ", ".join(f"{counts[s]} {s}" for s in order if counts[s])
     lines = [f"{inputs(len(rows))} in {duration(seconds)}: {parts}"]
-    right = [row.radius for row in rows if row.status != "misclassified"]
-    finite = [r for r in right if math.isfinite(r)]
+    finite, left_out = averaged(rows)
     if eps is None and finite:
-        others = {"misclassified": len(rows) - len(right), "unlimited": len(right) - len(finite)}
-        named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
-        left_out = f" (without {named})" if named else ""
         lines.append(
             f"{proved_word(rows)} radius: mean {digits(mean(finite), 4, -1):.4g}, "
             f"median {digits(median(finite), 4, -1):.4g}{left_out}"
@@ -134,7 +142,7 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
         if not said.condition and proved_word(rows) != "proved":
             what += f" ({proved_word(rows)})"
         lines.append(f"{what}: {text}")
-    if any(map(ended_early, rows)):
+    if any(row.early for row in rows):
         lines.append(EARLY)
     return lines + all_wrong(rows, said) + remarks(rows)
 
@@ -164,12 +172,12 @@ def doubtful(rows: Sequence[Row], said: Statement) -> list[str]:
 
 def levels(rows: Sequence[Row]) -> list[str]:
     """A line on the levels of the radii."""
-    counts = Counter(row.level for row in rows if row.radius > 0)
+    counts = Counter(row.level for row in rows if row.proved)
     if not counts:
         return []
     if len(counts) == 1:
         (level,) = counts
-        also = {row.deployed for row in rows if row.radius > 0}
+        also = {row.deployed for row in rows if row.proved}
         executed = f"; {also.pop()} execution covered" if len(also) == 1 and also != {""} else ""
         return [f"level: {level} ({LEVELS.get(level, level)}{executed})"]
     return ["level: " + ", ".join(f"{n} {level}" for level, n in sorted(counts.items()))]
@@ -202,10 +210,6 @@ def round_radii(largest: float, count: int = 4) -> list[float]:
     return [float(f"{i * step:.6g}") for i in range(every, steps + 1, every)]
 
 
-def ended_early(row: Row) -> bool:
-    return not row.complete and row.status != "misclassified"
-
-
 def inputs(count: int) -> str:
     return "1 input" if count == 1 else f"{count} inputs"
 
@@ -221,9 +225,8 @@ def duration(seconds: float) -> str:
 # -- frames that move alone: a column each ---------------------------------------------
 
 ACROSS, LETTERS = 7, 64  # frames side by side, and letters of their names; more go into others
-UNLIMITED = ("misclassified", "robust", "mismatch")  # rows with no radius to average
 
-_CHECKED = {"certified": "proved", "falsified": "broken", "unknown": "?"}  # at one radius
+_CHECKED = {"falsified": "broken", "unknown": "?"}  # at one radius
 
 
 def frames_tables(rows: Sequence[Row], said: Statement, most: int | None) -> Iterator[Table]:
@@ -255,10 +258,7 @@ def _table(
         ]
         table.add_row(str(index), class_text(next(iter(held.values())).label), *cells)
     if not checked:
-        limited = [
-            {f: r for f, r in held.items() if r.status not in UNLIMITED}
-            for held in by_input.values()
-        ]
+        limited = [{f: r for f, r in held.items() if r.limited} for held in by_input.values()]
         columns = [[held[f] for held in limited if f in held] for f in frames]
         word = proved_word(row for one in by_input.values() for row in one.values())
         mean_of = "mean " if len(by_input) > 1 else ""
@@ -288,33 +288,45 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
             least = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
             for frame, times in least.most_common(1):
                 name = f"{said.part} {said.part_name(frame)}"
-                lines.append(f"{what}: in {name}, for {times} of {inputs(len(held))}")
+                lines.append(f"{what}: in {name}, for {times} of {inputs(_open(held))}")
     lines += said.lines() + levels(rows)
     wrong = sum(next(iter(one.values())).status == "misclassified" for one in held.values())
     if wrong:
         lines.append(f"{inputs(wrong)} misclassified (wrong)")
-    if any(row.status == "robust" for row in rows):
-        lines.append(f"any: proved for the whole valid range of that {said.part}")
-    if any(map(ended_early, rows)):
+    everywhere = [row for row in rows if row.status == "robust"]
+    if everywhere:
+        word = "any" if eps is None else "robust"
+        lines.append(
+            f"{word}: {proved_word(everywhere)} for the whole valid range of that {said.part}"
+        )
+    if any(row.early for row in rows):
         lines.append(EARLY)
     return lines + all_wrong(rows, said) + remarks(rows)
 
 
 def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:
-    """The frame where this end of the bracket is least; None where no frame has one."""
-    open_ = {f: end(r) for f, r in rows.items() if r.status not in UNLIMITED}
+    """The frame where this end of the bracket is least; None where no frame has one, or several."""
+    open_ = {f: end(r) for f, r in rows.items() if r.limited}
     values = {f: value for f, value in open_.items() if value is not None}
-    return min(values, key=lambda f: values[f]) if values else None
+    least = [f for f, value in values.items() if value == min(values.values())]
+    return least[0] if len(least) == 1 else None
+
+
+def _open(by_input: dict[int, dict[int, Row]]) -> int:
+    """The number of inputs that have a frame with a radius."""
+    return sum(any(r.limited for r in rows.values()) for rows in by_input.values())
 
 
 def _cell(row: Row, checked: bool) -> str:
     if row.status == "misclassified":
         return "wrong"
+    if checked and row.status == "certified":
+        return proved_word([row])
     if checked:
         return _CHECKED.get(row.status, row.status)
     if row.status == "robust":
         return "any"
-    return f"{digits(row.radius, 4, -1):.4g}" + ("*" if ended_early(row) else "")
+    return f"{digits(row.radius, 4, -1):.4g}" + ("*" if row.early else "")
 
 
 def _mean(radii: Iterable[float | None], way: int) -> str:

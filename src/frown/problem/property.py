@@ -333,7 +333,7 @@ class Condition(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """The condition, to stand behind "proved: "; empty where labels are to win."""
+        """The condition, to stand behind "property: "; empty where labels are to win."""
 
     @property
     def target(self) -> str:

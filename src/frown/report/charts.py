@@ -299,8 +299,9 @@ def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
 
 
 def _proved(comparison: Comparison, method: str) -> list[float]:
-    radii = (e.radius(method) for e in comparison.entries if e.correct)
-    return [r for r in radii if r is not None and r > 0]
+    """Radii up to which inputs are proved; infinite for those that are everywhere."""
+    rows = (e.rows.get(method) for e in comparison.entries)
+    return [row.reach for row in rows if row is not None and row.proves(0.0)]
 
 
 def _steps(radii: Iterable[float], count: int, plane: Plane) -> str:

@@ -120,7 +120,12 @@ class Comparison:
 
     @property
     def attacked(self) -> bool:
-        return any(e.broken is not None for e in self.entries)
+        """True if somebody looked for counterexamples: an attack, or a method that finds some.
+
+        Inputs that violate the property themselves tell nothing of it.
+        """
+        asked = any(result.settings.get("attack") for result in self.results.values())
+        return asked or any(e.correct and e.broken is not None for e in self.entries)
 
     @property
     def span(self) -> float:
@@ -134,9 +139,12 @@ class Comparison:
         radii = [e.radius(method) for e in self.entries if e.correct]
         return _mean(r for r in radii if r is not None and isfinite(r))
 
-    def mean_broken(self) -> float | None:
-        """Mean distance of the counterexamples of the inputs that are classified right."""
-        return _mean(e.broken for e in self.entries if e.correct and e.broken is not None)
+    def mean_broken(self) -> tuple[float | None, int, int]:
+        """Mean distance of the counterexamples of the inputs that are classified right, how many of
+        these have one, and how many there are."""
+        found = [e.broken for e in self.entries if e.correct]
+        held = [broken for broken in found if broken is not None]
+        return _mean(held), len(held), len(found)
 
     def seconds(self, method: str) -> float:
         return sum(row.seconds for row in self.results[method].rows)
@@ -175,7 +183,7 @@ def display_name(method: str) -> str:
 
 def estimates(rows: Iterable[Row]) -> str:
     """Words to stand behind a name where radii are no proofs; empty where all are."""
-    levels = [row.level == "estimate" for row in rows if row.radius > 0]
+    levels = [row.level == "estimate" for row in rows if row.proved]
     if not any(levels):
         return ""
     return ", estimates" if all(levels) else f", {sum(levels):,} of {len(levels):,} estimates"

@@ -166,7 +166,7 @@ def _accuracy(place: Axes, comparison: Comparison) -> None:
         _steps(place, limits, count, right, "not broken", color="black", ls="--", lw=0.8)
     for method in comparison.methods:
         rows = (e.rows.get(method) for e in comparison.entries)
-        radii = [row.radius for row in rows if row is not None and row.proves(0.0)]
+        radii = [row.reach for row in rows if row is not None and row.proves(0.0)]
         colour = _colour(comparison, method)
         _steps(place, radii, count, right, comparison.called(method), color=colour, lw=1.3)
     place.set(xlim=(0, right), ylim=(0, 1.0), xlabel=comparison.statement.radius_title())
@@ -228,7 +228,8 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
         )
     place.set(ylim=(0, top), xlabel=f"inputs, sorted by what is {held}", xticks=[])
     place.set_ylabel(comparison.statement.radius_title())
-    place.legend(fontsize=7)
+    if entries:
+        place.legend(fontsize=7)
 
 
 def _radii(place: Axes, comparison: Comparison) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from frown.certification.results import Certification, Row, Sensitivity, markup, percent
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
+from frown.jobs.table import lowest
 from frown.report.charts import number
 from frown.report.comparison import caution, display_name, require_comparable
 from frown.report.parts import banner, document, duration, opening, reproduce, tile
@@ -47,7 +48,7 @@ class Shades:
 
     @classmethod
     def of(cls, found: Sensitivity) -> Shades:
-        radii = [r.radius for r in found.rows if 0 < r.radius < float("inf") and _limited(r)]
+        radii = [r.radius for r in found.rows if r.radius > 0 and r.limited]
         return cls(min(radii, default=1.0), max(radii, default=1.0))
 
     def depth(self, radius: float) -> float:
@@ -108,9 +109,8 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         f" {said.part}"
         f" alone: no change within it {markup(said.altering())}. Within a radius r,"
         f" {markup(said.allowed('r'))}. {markup(said.caveat())} {markup(said.asked())} The smaller"
-        f" a radius is, the deeper its colour.{attack} A large radius is proof that the answer does"
-        f" not depend much on a {said.part}; a small one may only mean that no better proof was"
-        f" found.{above}{kept}</p>"
+        f" a radius is, the deeper its colour.{attack} A small radius"
+        f" may only mean that no better proof was found.{above}{kept}</p>"
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
         "</table></div>"
@@ -148,7 +148,7 @@ def _opening(title: str, found: Sensitivity) -> str:
         f" <em>radius</em> and proved that no change of this {said.part} within it, while all"
         f" others stay as they are, {markup(said.altering())}, as long as {markup(said.allowed())}."
         f" {said.part.capitalize()}s with a small radius may be those that the answer depends on;"
-        f" {said.part}s with a large one are not."
+        " a large radius rules out all changes of that size."
     )
     return opening(title, lead, said, found.rows)
 
@@ -158,20 +158,23 @@ def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
     right = {row.index for row in found.rows if row.status != "misclassified"}
     count, said = len(found), Statement.of(found)
     least: Counter[int] = Counter()
-    for i in right:
-        radii = {int(r.frames): r.radius for r in found.rows if r.index == i and _limited(r)}
-        least.update([min(radii, key=lambda f: radii[f])] if radii else [])
+    of = 0
+    for i in right if said.eps is None else ():  # else all radii are the one asked about, or 0
+        radii = {int(r.frames): r for r in found.rows if r.index == i and r.limited}
+        lowest_of = lowest(radii, lambda row: row.radius)
+        least.update([] if lowest_of is None else [lowest_of])
+        of += bool(radii)
     tiles = [
         ("Inputs", f"{count:,}", f"{len(found.frames):,} {said.part}s each"),
         (
-            "Classified correctly",
+            said.held().capitalize(),
             f"{percent(len(right) / count, 1)} %",
             f"{len(right):,} of {count:,}",
         ),
     ]
     if least:
         frame, times = least.most_common(1)[0]
-        below = f"by {display_name(method)}, for {times:,} of {len(right):,} inputs"
+        below = f"by {display_name(method)}, for {times:,} of {of:,} inputs"
         tiles.append(("Least radius proved", f"{said.part} {said.part_name(frame)}", below))
     return tiles
 
@@ -180,7 +183,7 @@ def means(found: Sensitivity, end: Callable[[Row], float | None]) -> list[float 
     """The mean of `end` for every frame, over the inputs classified right that have one."""
     radii: dict[int, list[float]] = {f: [] for f in found.frames}
     for row in found.rows:
-        value = end(row) if _limited(row) else None
+        value = end(row) if row.limited else None
         if value is not None and isfinite(value):
             radii[int(row.frames)].append(value)
     return [sum(r) / len(r) if r else None for r in radii.values()]
@@ -222,12 +225,12 @@ def _said(row: Row) -> tuple[str, str]:
         return text, f' class="{kind}"'
     if isnan(row.radius):
         return "–", ' class="none"'
-    return number(row.radius, -1) + ("" if row.complete else "*"), ""
+    return number(row.radius, -1) + ("*" if row.early else ""), ""
 
 
 def _broken(row: Row) -> str:
     return (
-        "" if row.broken is None or not _limited(row) else f"<small>{number(row.broken, 1)}</small>"
+        "" if row.broken is None or not row.limited else f"<small>{number(row.broken, 1)}</small>"
     )
 
 
@@ -269,13 +272,9 @@ def _scale(shades: Shades) -> str:
 def _meanings(found: Sensitivity) -> str:
     seen = {row.status for row in found.rows}
     words = [(text, meaning) for status, (text, _, meaning) in _WORDS.items() if status in seen]
-    if any(not row.complete for row in found.rows):
+    if any(row.early for row in found.rows):
         words.append(("*", "ended early, a larger radius may be provable"))
     return "".join(f" <em>{text}</em>: {meaning}." for text, meaning in words)
-
-
-def _limited(row: Row) -> bool:
-    return row.status not in _WORDS and not isnan(row.radius)
 
 
 def _axis(found: Sensitivity) -> int:

@@ -276,8 +276,10 @@ def _means(comparison: Comparison) -> str:
         (comparison.called(m), method_class(comparison, m), comparison.mean(m), -1)
         for m in comparison.methods
     ]
+    mean, found, every = comparison.mean_broken()
     if comparison.attacked:
-        bars.append(("Attack", "attack", comparison.mean_broken(), 1))
+        named = "Attack" if found == every else f"Attack ({found:,} of {every:,} broken)"
+        bars.append((named, "attack", mean, 1))
     top = max((v for _, _, v, _ in bars if v is not None), default=0.0) or 1.0
     rows = "".join(
         f'<dt class="{kind} text">{markup(name)}</dt><dd class="track {kind}">'
@@ -447,7 +449,7 @@ def _table(comparison: Comparison) -> str:
     )
     shown = _Shown(classed, targeted, taken, bool(branched(comparison)))
     body = "".join(_table_row(comparison, e, shown, span) for e in comparison.entries)
-    early = any(not r.complete for e in comparison.entries for r in e.rows.values())
+    early = any(e.main.early for e in comparison.entries)
     seen = {e.main.status for e in comparison.entries}
     known = _STATUSES | {s: text for s, text in STATUSES.items() if s not in _STATUSES}
     meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in known.items() if s in seen)
@@ -475,7 +477,7 @@ class _Shown:
 
 def _table_row(comparison: Comparison, entry: Entry, shown: _Shown, span: float) -> str:
     row = entry.main
-    star = "" if row.complete else "*"
+    star = "*" if row.early else ""
     cells = [f"<td>{entry.index}</td>"]
     if row.id:
         cells = [f'<td data-value="{entry.index}">{entry.index} {markup(row.id)}</td>']

@@ -94,7 +94,7 @@ def opening(title: str, lead: str, said: Statement, rows: Sequence[Row]) -> str:
 
 def _proved_how(rows: Sequence[Row]) -> str:
     """A sentence on the level of the radii, and one on execution where it is covered."""
-    proved = [row for row in rows if row.radius > 0]
+    proved = [row for row in rows if row.proved]
     if not proved:
         return ""
     levels = {row.level for row in proved}
@@ -111,7 +111,7 @@ def _proved_how(rows: Sequence[Row]) -> str:
 
 def _levels(results: Mapping[str, Certification | Sensitivity]) -> str:
     """The level of each method's radii, and what levels mean."""
-    counts = {m: Counter(row.level for row in r.rows if row.radius > 0) for m, r in results.items()}
+    counts = {m: Counter(row.level for row in r.rows if row.proved) for m, r in results.items()}
     named = {
         method: ", ".join(f"{n} {level}" if len(held) > 1 else level for level, n in held.items())
         for method, held in counts.items()

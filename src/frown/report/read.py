@@ -95,7 +95,7 @@ def read_notices(directory: Path, found: Certification | Sensitivity) -> list[st
         word = "incomplete" if state == "finished" else word
         what = "pairs of input and frame" if isinstance(found, Sensitivity) else "inputs"
         of = f" of {asked:,}" if isinstance(asked, int) else ""
-        early = sum(not row.complete for row in rows)
+        early = sum(row.early for row in rows)
         ended = f"; {early:,} of them ended early" if early else ""
         levels = levels_text(rows)
         level = f"; level: {levels}" if levels else ""

@@ -70,7 +70,7 @@ class Vetting:
         if certificate is None:
             if row.status == "mismatch":  # one of an earlier run says what no longer holds
                 (self.certificates.folder / f"{regions.name(n)}{SUFFIX}").unlink(missing_ok=True)
-            if self.wary and _proves(row):
+            if self.wary and row.proved:
                 return self._withdrawn(n, row, "its worker sent no certificate")
             return row
         return self._confirmed(n, row, certificate, self.certificates)
@@ -180,10 +180,6 @@ class Vetting:
         status = "unknown" if row.status == "falsified" else row.status
         why = "its worker's counterexample is none"
         return replace(row, status=status, broken=None, remark=_and(row.remark, why))
-
-
-def _proves(row: Row) -> bool:
-    return row.radius > 0 or row.status in ("certified", "robust")
 
 
 def _and(remark: str, more: str) -> str:
