@@ -273,6 +273,26 @@ assert float(torch.distributions.Normal(0.0, 1.0).log_prob(torch.zeros(()))) < 0
     assert run.returncode == 0, run.stderr
 
 
+def test_a_quick_end_of_the_process_is_complete(net: Path, tmp_path: Path) -> None:
+    """Exit codes, all output and what is registered for the exit are as they always are."""
+    fine = written(tmp_path, HEAD + BOX + "(assert (>= Y_0 0))", "fine.vnnlib")
+    bad = written(tmp_path, HEAD + BOX + "(assert (>= Y_0", "bad.vnnlib")
+    code = """
+import atexit
+atexit.register(lambda: print("registered"))
+from frown.cli import main
+main()
+"""
+    runs = []
+    for query in (fine, bad):
+        command = [sys.executable, "-c", code, "verify", str(query), "--network", str(net)]
+        runs.append(subprocess.run(command, capture_output=True, text=True, check=False))
+    assert [run.returncode for run in runs] == [0, 2]
+    first, *_, last = runs[0].stdout.splitlines()
+    assert first == "sat" and last == "registered"
+    assert runs[1].stdout == "registered\n" and "line" in runs[1].stderr
+
+
 def test_results_have_the_words_of_the_competition(
     net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,9 @@
 """Puts off, when imported before torch, modules that torch loads and that certifying never uses.
 
-They take a fifth of torch's own import. Each is there under its name, and is executed when one of
-its names is first asked for. Where torch is there already, nothing changes.
+They take a third of torch's own import. Each is there under its name, and is executed when one of
+its names is first asked for. Where torch is there already, nothing changes. In what order torch's
+modules can be executed differs from one version to the next, so only those versions with which it
+was tried are loaded so; others are imported whole.
 """
 
 from __future__ import annotations
@@ -11,11 +13,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Kernels of tensors without numbers, distributions, and the export of programs.
-LATER = ("torch._meta_registrations", "torch.distributions", "torch.export")
+TRIED = ("2.13.",)  # beginnings of versions of torch
+LATER = (
+    "torch._meta_registrations",  # kernels of tensors without numbers
+    "torch._native",
+    "torch.distributions",
+    "torch.export",
+    "torch.masked",
+    "torch.nested",
+    "torch.optim",
+    "torch.profiler",
+    "torch.sparse",
+    "torch.testing",
+    "torch.utils.data",
+)
 
 
 class _Late(MetaPathFinder, Loader):
@@ -55,14 +70,24 @@ def _import_torch() -> None:
     sys.meta_path.insert(0, finder)
     try:
         import torch
+        from torch._opaque_base import OpaqueBaseMeta
 
-        # What draws random numbers is set up by one of the modules that would follow.
-        with suppress(ImportError):
-            import torch._prims.rng_prims
-        torch.Generator()
+        # One of the modules that are put off prepares generators of random numbers so.
+        torch._C._set_generator_metaclass(OpaqueBaseMeta)
     finally:
         sys.meta_path.remove(finder)
 
 
-if "torch" not in sys.modules:
+def _tried() -> bool:
+    """True if the torch that is there is one of those whose modules can be put off."""
+    found = PathFinder.find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    with suppress(OSError):
+        text = (Path(found.origin).parent / "version.py").read_text()
+        return any(f"'{version}" in text for version in TRIED)
+    return False
+
+
+if "torch" not in sys.modules and _tried():
     _import_torch()
