@@ -71,3 +71,34 @@ def test_what_holds_everywhere_is_proved_as_far_as_searches_go(method: str) -> N
     inside = asking.certify(model, x, method=method, norm=2, attack=False, bounds=(-9, 9))
     assert all(row.remark == "" for row in inside.rows)
     assert (inside.radius < 100).all()
+
+
+def test_where_lines_lose_nothing_frown_looks_where_crown_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neurons far from their kinks leave an affine network, whose margins fall as the radius grows.
+    Others lose to lines, and optimised ones are looked for further out."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = np.random.default_rng(1).uniform(-1, 1, (1, 4))
+    real, seen = frown.Frown.bound, []
+
+    def bound(self, plan, region, *rest):
+        seen.append(float(region.radius[0]))
+        return real(self, plan, region, *rest)
+
+    monkeypatch.setattr(frown.Frown, "bound", bound)
+    further = []
+    for far in (False, True):
+        with torch.no_grad():
+            if far:  # what the second layer reads is positive, and so are its weights
+                net[0].bias.add_(10)
+                net[2].weight.abs_()
+            net[4].bias.sub_(net(torch.tensor(x, dtype=torch.float32))[0] - torch.eye(3)[0])
+        model = frown.load(net.eval(), torch.zeros(1, 4))
+        seen.clear()
+        asked = {"attack": False, "level": "estimate"}
+        crown = asking.certify(model, x, method="crown", **asked).radius[0]
+        asking.certify(model, x, method="frown", **asked)
+        further.append(seen[0] / crown)
+    assert further[1] < 1.01 < further[0]

@@ -99,3 +99,38 @@ def test_crown_is_asked_about_neurons_without_slopes_alone(
             spared += len(own)
     blocks = [{(k, n // group) for k, n in pairs if k != 0} for pairs in before.values()]
     assert spared > 0.5 * sum(map(len, blocks))
+
+
+def test_what_crown_decides_in_a_wide_layer_takes_no_ascent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At a later and larger radius, neurons that had been stable have no slopes to start from."""
+    graph = GRAPHS["relu"]
+    plan, ball = Plan(graph), zoo.region(graph, inf, 0.05)
+    spec = conjunction(
+        torch.eye(graph.output_size, dtype=graph.dtype).expand(len(ball.radius), -1, -1)
+    )
+    real, counts = engine._Engine.neurons, {}
+
+    def neurons(self, source, box, relaxed):
+        counts[source] = len(unstable(plan, source, box)[0])
+        return real(self, source, box, relaxed)
+
+    monkeypatch.setattr(engine._Engine, "neurons", neurons)
+    taken, found = [], []
+    for wide in (1, 1 << 40):
+        monkeypatch.setattr(engine, "WIDE", wide)
+        method = Frown(steps=3)
+        state = method.start(len(ball.radius))
+        method.bound(plan, ball, spec, state)
+        counts.clear()
+        later = ball.with_radius(1.5 * ball.radius)
+        found.append(method.bound(plan, later, spec, state).literals)
+        taken.append(dict(counts))
+    first, other = taken
+    assert all(first[source] <= other[source] for source in other)
+    assert sum(first.values()) < sum(other.values())
+    # Where more is known beforehand, lines are others, and bounds hardly differ.
+    assert torch.allclose(*found, rtol=1e-2, atol=1e-2)
+    plain = Crown().bound(plan, later, spec).literals
+    assert (found[0] >= plain - 1e-9).all()

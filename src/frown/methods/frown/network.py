@@ -430,7 +430,7 @@ def frown(
         if found is not None:
             half = None if given is None else given.half
             return found if half is None else halved_box(plan, region, half, source, found, work)
-        if not engine.begins_at_crown(source):
+        if not engine.begins_at_crown(source) or engine.wide_layer(source):
             new = ~tried(plan, source, tables, method, sample)
             found = crown_box(plan, region, source, box, lines.relaxed, work, new)
             box = box.meet(found)
@@ -640,6 +640,12 @@ class _Engine:
         layers, (_, slopes) = len(part.plan.below(part.target)), part.plan.slots(part.target)
         wide = self.plan.graph.nodes[node].size * slopes >= WIDE
         return (ascent.of_wide_layer if wide else ascent.of_neurons)(radii, layers)
+
+    def wide_layer(self, node: int) -> bool:
+        """True if rows of a node cost arithmetic more than calls."""
+        split = parts(self.plan, node, self.method.group, self.work.clock)
+        slopes = max(part.plan.slots(part.target)[1] for part in split.parts)
+        return self.plan.graph.nodes[node].size * slopes >= WIDE
 
     def _marked(self, part: Part, table: Key, sample: Tensor, place: Tensor) -> Tensor | None:
         """(rows, slots) the neurons at which rows have multipliers; None: nowhere."""
