@@ -32,6 +32,7 @@ from frown.methods.frown.network import Frown
 from frown.problem.options import Option, check_options
 from frown.problem.property import positive
 from frown.read.model import Model
+from frown.relax.piecewise import PiecewiseLinear
 
 
 @dataclass
@@ -555,7 +556,7 @@ class RadiusSearch:
         """
         plan, power = self._of.plan, fixed.growth().clamp(min=1.0)
         deep = 1 + min(GAIN, GAIN_PER_LAYER * len(plan.nonlinear))
-        if not plan.bends:
+        if not all(isinstance(plan.relaxation(i), PiecewiseLinear) for i in plan.nonlinear):
             return torch.full_like(power, deep)
         return (1 - BACK * (1 - 1 / power)).pow(-1 / power).clamp(max=deep)
 
