@@ -364,3 +364,48 @@ def test_inputs_are_not_said_to_be_classified_where_no_label_is_to_win(
     assert "certified accuracy" not in lines and "proved: 100% at" in lines
     assert "lassified correctly" not in page and "With the property 100 %" in page
     assert "frown certify" not in page  # which would prove another property
+
+
+# -- properties that words do not tell apart --------------------------------------------------
+
+
+def _about(net: Path, condition: frown.Condition) -> Certification:
+    x = np.random.default_rng(5).uniform(0.1, 0.9, (2, 4, 4))
+    return frown.certify(net, frown.Ball(x), condition, method="crown", attack=None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (frown.Clauses([[1.0, 0.0, 0.0]], 9.0), frown.Clauses([[0.0, 1.0, 0.0]], 9.0)),
+        (frown.Clauses([[1.0, 0, 0]], 9.0, said="a"), frown.Clauses([[1.0, 0, 0]], 8.0, said="a")),
+        (frown.multilabel(0, np.ones((2, 3))), frown.multilabel(0, np.zeros((2, 3)))),
+        (frown.within(9, np.zeros((2, 3))), frown.within(9, np.ones((2, 3)))),
+    ],
+    ids=["literals", "constants", "labels", "values"],
+)
+def test_results_about_other_properties_are_not_compared(
+    net: Path, first: frown.Condition, second: frown.Condition
+) -> None:
+    one, other = _about(net, first), _about(net, second)
+    with pytest.raises(InvalidInput, match="different properties"):
+        require_comparable({"crown": one, "frown": other})
+    require_comparable({"crown": one, "frown": _about(net, first)})
+
+
+def test_a_property_of_literals_is_written_out(net: Path) -> None:
+    clauses = frown.Clauses([[1.0, 0, -0.5], [0, 1, 0], [0, 0, 1]], [0, 9, 9], [0, 0, 1])
+    said = "1 y[0] + -0.5 y[2] > 0 or 1 y[1] + 9 > 0; 1 y[2] + 9 > 0 (sha256 "
+    assert clauses.words.startswith(said)
+    lines = Statement.of(_about(net, clauses)).lines()
+    assert f"property: {clauses.words}" in lines
+
+
+def test_sides_that_are_joined_with_another_condition_are_no_classes(tmp_path: Path) -> None:
+    proto = model([node("ReduceMean", "x", axes=[1], keepdims=1)], ["N", 4])
+    file = saved(proto, tmp_path)
+    x = np.full((1, 4), 0.8)
+    both = frown.threshold("0.5", [1]) & frown.within("0.9")
+    (row,) = frown.certify(file, frown.Ball(x), both, method="crown").rows
+    assert (row.label, row.prediction) in ((None, None), (1, 1))
+    assert row.status == "certified"

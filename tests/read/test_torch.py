@@ -170,3 +170,28 @@ def test_tracing_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
         load_torch(Fn(branching), torch.randn(1, 6))
     load_torch(nn.Linear(6, 2), torch.zeros(1, 6))
     assert capfd.readouterr() == ("", "")
+
+
+class Counting(nn.Module):
+    """Answers otherwise at every call, by a number that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.relu(x - 10.0 * self.calls)
+
+
+def test_a_forward_that_counts_in_python_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match=r"forward changes 0\.calls"):
+        load_torch(nn.Sequential(Counting()), torch.zeros(1, 6))
+
+
+def test_graphs_inside_of_operators_are_refused_by_name() -> None:
+    def choice(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 3, lambda x: -x, torch.relu, (x,))
+
+    with pytest.raises(UnsupportedModel, match="a higher-order operator"):
+        load_torch(Fn(choice), torch.zeros(1, 6))

@@ -108,6 +108,7 @@ class Row:
     radius_before: float | None = None
     broken_before: float | None = None
     id: str = ""  # the user's own name of the input, where there is one
+    holds: str = ""  # a digest of what must hold, where label and target do not say it
 
     @property
     def proved(self) -> bool:

@@ -535,10 +535,11 @@ def rows_of(
                 certificate_sha256=sha256_of(findings.certificates.get(n))
                 if n in kept.files
                 else "",
-                deployed=findings.execution,
+                deployed=findings.execution if radius > 0 or status == "certified" else "",
                 frames=regions.moving(n),
                 input=input_digest(regions.x[n]),
                 id=regions.ids[n] if regions.ids else "",
+                holds=wanted.digest(n),
                 broken_as=None
                 if np.isinf(end)
                 else broken_as(wanted, broken.clause, n, int(begun.prediction[n])),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Self, overload
 
 import numpy as np
@@ -78,6 +79,11 @@ class Property(ABC):
         """(N,) the class that each sample's property is about; None: it is about none."""
         return None
 
+    def digest(self, n: int) -> str:
+        """A digest of all that the property asks of sample n; empty where label and target say
+        it."""
+        return ""
+
     def fails(self, outputs: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         """(N,) whether the samples' outputs (N, outputs), taken as exact, violate the property."""
         values = torch.from_numpy(np.asarray(outputs, np.float64))
@@ -146,6 +152,9 @@ class LinearProperty(Property):
 
     def labels(self) -> Tensor | None:
         return self.label
+
+    def digest(self, n: int) -> str:
+        return literals_digest(self.coef[n], self.const[n], self.clause)
 
     def fails(self, outputs: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         values = np.asarray(outputs, np.float64)
@@ -271,6 +280,12 @@ class LabelWins(Property):
         return own.gather(1, self.label[:, None]), others.gather(1, self.targets)
 
 
+def literals_digest(*parts: ArrayLike) -> str:
+    """SHA-256 of coefficients, constants and clauses as little-endian doubles."""
+    content = b"".join(np.ascontiguousarray(part, "<f8").tobytes() for part in parts)
+    return sha256(content).hexdigest()
+
+
 def positive(margins: Tensor) -> Tensor:
     """(N,) whether all margins (N, clauses) are positive; NaN and infinity prove nothing."""
     return (torch.isfinite(margins) & (margins > 0)).all(1)
@@ -350,6 +365,7 @@ class Condition(ABC):
 
 
 MOST_LITERALS = 20_000  # of a property that is written out
+MOST_WRITTEN = 12  # literals in words
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,7 +399,7 @@ class _Joined(Condition):
             torch.cat([part.const for part in parts], 1)[:, literal],
             clause,
             above=torch.cat(tops, 1)[:, literal],
-            label=_one_label(*(part.label for part in parts)),
+            label=_one_label(*(None if isinstance(p, OneSide) else p.label for p in parts)),
         )
 
     @property
@@ -475,7 +491,7 @@ class Clauses(Condition):
         const: (T,) or one number; literal t is coef[t] . outputs + const[t] > 0.
         clause: (T,) the clause of each literal, numbered from 0 in rising order. Every clause must
             have a literal that holds; None: all literals must hold.
-        said: the property in words, for reports.
+        said: the property in words, for reports; empty: its literals, written out.
 
     Raises InvalidInput, when it is used, for what does not fit the model. Where labels are to win,
     `label_wins` is faster and shows classes.
@@ -484,7 +500,7 @@ class Clauses(Condition):
     coef: ArrayLike
     const: ArrayLike = 0.0
     clause: ArrayLike | None = None
-    said: str = "the property that was given holds"
+    said: str = ""
 
     def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         count, classes = answers.count, answers.classes
@@ -506,7 +522,20 @@ class Clauses(Condition):
 
     @property
     def words(self) -> str:
-        return self.said
+        coef = np.atleast_2d(np.asarray(self.coef, np.float64))
+        const = np.broadcast_to(np.asarray(self.const, np.float64), len(coef))
+        clause = np.arange(len(coef)) if self.clause is None else np.asarray(self.clause)
+        digest = f"(sha256 {literals_digest(coef, const, clause)[:12]})"
+        if self.said:
+            return f"{self.said} {digest}"
+        if len(coef) > MOST_WRITTEN:
+            return f"{len(coef)} literals in {int(clause[-1]) + 1} clauses {digest}"
+        clauses: dict[int, list[str]] = {}
+        for row, constant, one in zip(coef, const, clause.tolist(), strict=True):
+            terms = [f"{c:.17g} y[{k}]" for k, c in enumerate(row) if c]
+            terms += [f"{constant:.17g}"] if constant or not terms else []
+            clauses.setdefault(one, []).append(f"{' + '.join(terms)} > 0")
+        return f"{'; '.join(' or '.join(c) for c in clauses.values())} {digest}"
 
 
 def label_wins(y: ArrayLike | None = None, target: object = None) -> Labels:

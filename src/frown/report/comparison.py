@@ -242,6 +242,7 @@ def require_comparable(results: Mapping[str, Result], *, frames: bool = True) ->
                 ("data", row.input, other.input),
                 ("labels", row.label, other.label),
                 ("targets", row.target, other.target),
+                ("properties", row.holds[:12], other.holds[:12]),
             ):
                 if mine != yours:
                     shown = {first: yours, method: mine}

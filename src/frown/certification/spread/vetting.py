@@ -56,6 +56,7 @@ class Vetting:
             or row.input != input_digest(regions.x[n])
             or row.frames != regions.moving(n)
             or row.norm != regions.p
+            or row.holds != self.problem.property.digest(n)
             or row.method != self.procedure.method.name
         ):
             return self.nothing(n, "its worker answered another question")
@@ -98,6 +99,7 @@ class Vetting:
             frames=regions.moving(n),
             input=input_digest(regions.x[n]),
             id=regions.ids[n] if regions.ids else "",
+            holds=wanted.digest(n),
         )
 
     def _confirmed(self, n: int, row: Row, content: bytes, kept: Certificates) -> Row:

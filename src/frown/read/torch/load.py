@@ -218,16 +218,17 @@ class _Importer:
             )
 
     def _call(self, node: Node) -> Any:
+        target: Any = node.target
+        single = target is operator.getitem or isinstance(target, torch._ops.OpOverload)
+        if not single:  # its arguments are graphs, which have no values
+            raise Unsupported("a higher-order operator")
         args: Any = map_arg(node.args, self.values.__getitem__)
         kwargs: Any = map_arg(node.kwargs, self.values.__getitem__)
-        target: Any = node.target
         if target is operator.getitem:
             item = args[0][args[1]]
             if item is None:
                 raise Unsupported("a second result, such as the places of a maximum")
             return item
-        if not isinstance(target, torch._ops.OpOverload):
-            raise Unsupported("a higher-order operator")
         if not _computed((args, kwargs)):
             return self._fold(target, args, kwargs)
         name = _aten_name(target)

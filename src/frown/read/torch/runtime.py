@@ -44,7 +44,14 @@ class Runtime:
             ) from error
         dtype, device = _placement(twin, first, label)
         single = cls(twin, tuple(first.shape[1:]), dtype, device)
+        before = _plain_state(twin)
         single._try(first[:1], label)
+        changed = sorted(k for k, v in _plain_state(twin).items() if before.get(k, v) != v)
+        if changed:
+            raise UnsupportedModel(
+                f"{label}: forward changes {', '.join(changed)}, so its answers may depend on "
+                "earlier ones\nleave attributes as they are in evaluation mode"
+            )
         single._try_batch(first, label)
         return replace(single, batches=single._mixes_no_samples())
 
@@ -119,6 +126,16 @@ class Runtime:
             return False
         apart = torch.cat([self._answers(inputs[:1]), self._answers(inputs[1:])])
         return same(together.cpu().double().numpy(), apart.cpu().double().numpy())
+
+
+def _plain_state(module: nn.Module) -> dict[str, Any]:
+    """The numbers, words and flags that a module and its parts keep as Python's attributes."""
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, bool | int | float | str)
+    }
 
 
 def _placement(module: nn.Module, example: Tensor, label: str) -> tuple[torch.dtype, torch.device]:
