@@ -31,8 +31,8 @@ def run(
     called: Callable[[Path], Path] = Path,
 ) -> bool:
     """Print a verdict for each certificate, a folder's in order; whether all were accepted and,
-    with `data`, are about rows of that file. `called` are the names to print. Refused where a file
-    cannot be read."""
+    with `data`, are about rows of that file and their labels. `called` are the names to print.
+    Refused where a file cannot be read."""
     inputs = None if data is None else read_data(data, divide)
     if inputs is not None and data is not None:
         inputs = replace(inputs, name=str(called(data)))
@@ -50,7 +50,7 @@ def run(
         show = shown.as_json if as_json else shown.text
         print(show(called(path), verdict, seconds, inputs, other), flush=True)
     if count > 1 and not as_json:
-        apart = f", {others} about other inputs" if others else ""
+        apart = f", {others} about other inputs or labels" if others else ""
         print(f"{count} certificates: {accepted} accepted, {count - accepted} refused{apart}")
     return accepted == count and not others
 

@@ -47,16 +47,21 @@ def exact(number: float) -> str:
 
 
 def mismatch(path: Path, claim: Claim, data: Data) -> str:
-    """Why the certificate is about no row of the data, or about another than its name says;
-    empty where all is well."""
+    """Why the certificate is about no row of the data, about another than its name says, or
+    about another label than that row has; empty where all is well."""
     if claim.box:
-        return "it is about a box, not about an input"
+        return "ANOTHER INPUT: it is about a box, not about an input"
     rows = data.rows(claim.centre)
     if not rows:
-        return f"its input x0 is no row of {data.name}"
+        return f"ANOTHER INPUT: its input x0 is no row of {data.name}"
     named = NAMED.fullmatch(path.name)
     if named is not None and int(named[1]) not in rows:
-        return f"its name says input {int(named[1])}, its x0 is row {_some(rows)} of {data.name}"
+        where = f"its x0 is row {_some(rows)} of {data.name}"
+        return f"ANOTHER INPUT: its name says input {int(named[1])}, {where}"
+    labels = [] if data.y is None or claim.label is None else sorted({*data.y[rows].tolist()})
+    if labels and claim.label not in labels:
+        where = f"row {_some(rows)} of {data.name} is labelled {_some(labels)}"
+        return f"ANOTHER LABEL: it is about class {claim.label}, and {where}"
     return ""
 
 
@@ -75,7 +80,7 @@ def text(path: Path, verdict: Verdict, seconds: float, data: Data | None, other:
     leaves = "1 leaf" if verdict.leaves == 1 else f"{verdict.leaves} leaves"
     cases = f"{leaves}; " if verdict.leaves else ""
     # Never "accepted" where the certificate is not about what was asked.
-    word = f"ANOTHER INPUT: {plain(other)}; it proves" if other else "accepted"
+    word = f"{plain(other)}; it proves" if other else "accepted"
     lines = [
         f"{name_of(path)}: {word}: {what} for all x of the region; "
         f"margins > {_below(verdict.margin)}; {cases}{seconds:.2f} s"
@@ -278,11 +283,7 @@ def _row_text(claim: Claim, data: Data) -> str:
     rows = data.rows(claim.centre)
     if not rows:
         return f"x0 is no row of {data.name}"
-    if claim.label is None or data.y is None:
-        return f"x0 is row {_some(rows)} of {data.name}, from 0"
-    labels = {float(data.y[i]) for i in rows}
-    said = "" if labels == {float(claim.label)} else f"; labelled {_some(sorted(labels))} there"
-    return f"x0 is row {_some(rows)} of {data.name}, from 0{said}"
+    return f"x0 is row {_some(rows)} of {data.name}, from 0"
 
 
 def _some(numbers: list[Any]) -> str:

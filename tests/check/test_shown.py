@@ -167,7 +167,7 @@ def test_a_name_that_says_another_row_is_not_believed(net: Net, tmp_path: Path, 
     text = printed(capsys, path, "--model", net.path, "--data", data, code=1)
     assert "its name says input 3, its x0 is row 4 of" in text
     x[3] = X  # twice in the data: both are named, and 3 is one of them
-    data = written(tmp_path / "d.npz", x, np.zeros(6, int))
+    data = written(tmp_path / "d.npz", x, np.full(6, check(path, net.path).claim.label))
     text = printed(capsys, path, "--model", net.path, "--data", data)
     assert "x0 is row 3, 4 of" in text
 
@@ -185,8 +185,11 @@ def test_another_label_in_the_data_is_told(net: Net, tmp_path: Path, capsys) -> 
     path = certificate(net, tmp_path / "c.frown")
     label = check(path, net.path).claim.label
     data = written(tmp_path / "d.npz", X[None], np.array([(label + 1) % 3]))
-    text = printed(capsys, path, "--model", net.path, "--data", data)
-    assert f"labelled {(label + 1) % 3} there" in text
+    text = printed(capsys, path, "--model", net.path, "--data", data, code=1)
+    said = f"ANOTHER LABEL: it is about class {label}, and row 0 of {data} is labelled"
+    assert f"{said} {(label + 1) % 3}; it proves" in text and ": accepted" not in text
+    both = written(tmp_path / "d.npz", np.stack([X, X]), np.array([label, (label + 1) % 3]))
+    assert "x0 is row 0, 1 of" in printed(capsys, path, "--model", net.path, "--data", both)
 
 
 def test_of_several_the_strays_are_counted(net: Net, tmp_path: Path, capsys) -> None:
@@ -196,7 +199,7 @@ def test_of_several_the_strays_are_counted(net: Net, tmp_path: Path, capsys) -> 
     certificate(net, folder / "input-000001.frown")
     data = written(tmp_path / "d.npy", np.stack([X, X + 1]), np.zeros(2, int))
     text = printed(capsys, folder, "--model", net.path, "--data", data, code=1)
-    assert text.endswith("2 certificates: 2 accepted, 0 refused, 1 about other inputs")
+    assert text.endswith("2 certificates: 2 accepted, 0 refused, 1 about other inputs or labels")
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY"])
