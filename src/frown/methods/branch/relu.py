@@ -343,7 +343,7 @@ class ReluSearch:
             table = state.tables.alpha.get((self.plan.graph.output, 0))
             if table is not None:
                 rows = index[:, None] * self.literals + torch.arange(self.literals)
-                own = table[rows.flatten(), 0]
+                own = table[rows.flatten()][:, 0]
                 rule = torch.where(torch.isnan(own), rule, own)
         kept = self.passes.kept
         return (rule if kept is None else rule[:, kept]).clamp(0, 1)

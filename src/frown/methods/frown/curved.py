@@ -410,19 +410,19 @@ class _Curved:
             found = self._rows(part, (target, 0), *own, relaxed, ellipsoids, known, bent, steps)
             return found + const[which]
 
-        flat = self.tables.table((target, 0), literals, 2, plan.slots(target)[1], coef)
-        key = self.sample * literals + rows.neuron
-        apart = self._apart(flat.index_select(0, key))
+        table = self.tables.table((target, 0), literals, 2, plan.slots(target)[1], coef)
+        at = table.at(self.sample * literals + rows.neuron)
+        apart = self._apart(table.rows[at])
         found = torch.full_like(const, -torch.inf)
         even = (~apart).nonzero().flatten()
         if len(even):
             found[even] = bounds(even, False, method.even)
         few = (apart | ~(found > TIGHT * clean)).nonzero().flatten()
         if len(few):
-            before = flat.index_select(0, key[few])
+            before = table.rows[at[few]]
             bound = bounds(few, True, method.margins)
             less = (bound < found[few]).nonzero().flatten()
-            flat.index_copy_(0, key[few[less]], before[less])
+            table.rows.index_copy_(0, at[few[less]], before[less])
             found[few] = torch.fmax(found[few], bound)
         return found.view(count, literals)
 
@@ -495,18 +495,19 @@ class _Curved:
             centre = part.entries(ellipsoids.at(origin), i, place)
             nodes[i] = bent(own, centre, ellipsoids.nodes[origin])
         key = self.sample * slots + slot
-        flat = self.tables.table(table, slots, 2, part.plan.slots(part.target)[1], coef)
+        slopes = self.tables.table(table, slots, 2, part.plan.slots(part.target)[1], coef)
+        at = slopes.at(key)
         start = part.start(self.region, none, place)
         rows = BentRows(
-            part.plan, part.target, coef, start, nodes, flat.index_select(0, key), self.work.clock
+            part.plan, part.target, coef, start, nodes, slopes.rows[at], self.work.clock
         )
         ascent = self.method.ascent
         if self.tables.rounds > 0:
             ascent = replace(ascent, rate=ascent.rate / 2, pace=ascent.pace / 2)
         found = rows.ascend(ascent, steps)
-        key, bound = key[:count], found.bound[:count]
-        flat.index_copy_(0, key, found.alpha[:count])
-        flat.index_fill_(0, key[~(bound >= known)], torch.nan)
+        at, bound = at[:count], found.bound[:count]
+        slopes.rows.index_copy_(0, at, found.alpha[:count])
+        slopes.rows.index_fill_(0, at[~(bound >= known)], torch.nan)
         return bound
 
 

@@ -33,6 +33,69 @@ Key = tuple[int, int]  # a node, the number of its part
 
 
 @dataclass
+class SlopeTable:
+    """Alpha by key (samples * groups), stored for keys that rows have been asked for: in wide
+    layers most neurons are stable, and have none."""
+
+    place: Tensor  # (keys,) where in `rows` a key's numbers are; -1: nowhere
+    rows: Tensor  # (stored, lanes, slots) NaN where nothing better than CROWN's lines is known
+
+    @classmethod
+    def blank(cls, keys: int, lanes: int, slots: int, like: Tensor) -> SlopeTable:
+        """A table without any row."""
+        place = torch.full((keys,), -1, device=like.device)
+        return cls(place, like.new_empty(0, lanes, slots))
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def __getitem__(self, keys: Tensor) -> Tensor:
+        """(len(keys), lanes, slots) alpha of these keys; NaN where there is none."""
+        at = self.place[keys]
+        if not len(self.rows):
+            return self.rows.new_full((len(at), *self.rows.shape[1:]), torch.nan)
+        missing = (at < 0).view(-1, 1, 1)
+        return self.rows[at.clamp(min=0)].masked_fill_(missing, torch.nan)
+
+    @property
+    def lanes(self) -> int:
+        return self.rows.shape[1]
+
+    @property
+    def known(self) -> Tensor:
+        """(keys,) whether alpha of a key is known."""
+        own = self.rows.new_zeros(len(self.rows) + 1, dtype=torch.bool)  # the last: of no row
+        own[:-1] = ~torch.isnan(self.rows[:, 0, -1])  # the last node is in all rows
+        return own[self.place]
+
+    def at(self, keys: Tensor) -> Tensor:
+        """(len(keys),) where in `rows` the numbers of keys are, with room made for new ones."""
+        at = self.place[keys]
+        if bool((at < 0).any()):
+            new, stored = torch.unique(keys[at < 0]), len(self.rows)
+            self.place[new] = torch.arange(stored, stored + len(new), device=new.device)
+            more = self.rows.new_full((len(new), *self.rows.shape[1:]), torch.nan)
+            self.rows = torch.cat([self.rows, more]) if stored else more
+            at = self.place[keys]
+        return at
+
+    def padded(self, lanes: int) -> SlopeTable:
+        """A table with a lane of multipliers 0 where there was none."""
+        return SlopeTable(self.place, _padded(self.rows, lanes))
+
+    def take(self, keys: Tensor) -> SlopeTable:
+        """A copy of the tables of these keys."""
+        place = self.place[keys]
+        kept = (place >= 0).nonzero().flatten()
+        own = torch.full_like(place, -1)
+        own[kept] = torch.arange(len(kept), device=kept.device)
+        return SlopeTable(own, self.rows[place[kept]])
+
+    def numel(self) -> int:
+        return self.rows.numel()
+
+
+@dataclass
 class Tables:
     """Alpha where ascents ended, for the next radius to start from.
 
@@ -43,16 +106,16 @@ class Tables:
 
     samples: int
     rounds: int = 0  # radii tried so far
-    alpha: dict[Key, Tensor] = field(default_factory=dict)
+    alpha: dict[Key, SlopeTable] = field(default_factory=dict)
     factors: dict[Key, Tensor] = field(default_factory=dict)  # (samples * groups, planes)
     tight: Tables | None = None  # of the narrow search that a wide one builds on
 
-    def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> Tensor:
+    def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> SlopeTable:
+        """The table of a key, which may be new."""
         if key not in self.alpha:
-            shape = (self.samples * groups, lanes, slots)
-            self.alpha[key] = like.new_full(shape, torch.nan)
-        elif self.alpha[key].shape[1] < lanes:  # multipliers have come in
-            self.alpha[key] = _padded(self.alpha[key], lanes)
+            self.alpha[key] = SlopeTable.blank(self.samples * groups, lanes, slots, like)
+        elif self.alpha[key].lanes < lanes:  # multipliers have come in
+            self.alpha[key] = self.alpha[key].padded(lanes)
         return self.alpha[key]
 
     def filled(self, alpha: Tensor, key: Key, rows: Tensor) -> Tensor:
@@ -75,12 +138,13 @@ class Tables:
         """A copy of these samples' tables, as after so many radii."""
         alpha = {}
         for key, table in self.alpha.items():
-            shape = (self.samples, len(table) // self.samples, *table.shape[1:])
-            alpha[key] = table.view(shape).index_select(0, index).flatten(0, 1)
+            groups = len(table) // self.samples
+            every = torch.arange(groups, device=index.device)
+            alpha[key] = table.take((index[:, None] * groups + every).flatten())
         factors = {}
-        for key, table in self.factors.items():
-            shape = (self.samples, len(table) // self.samples, table.shape[1])
-            factors[key] = table.view(shape).index_select(0, index).flatten(0, 1)
+        for key, one in self.factors.items():
+            shape = (self.samples, len(one) // self.samples, one.shape[1])
+            factors[key] = one.view(shape).index_select(0, index).flatten(0, 1)
         tight = None if self.tight is None else self.tight.take(index, rounds)
         return Tables(len(index), rounds, alpha, factors, tight)
 
@@ -92,14 +156,17 @@ def joined(tables: Sequence[Tables]) -> Tables:
     alpha = {}
     for key in {key: None for one in tables for key in one.alpha}:
         known = next(one for one in tables if key in one.alpha)
-        like = known.alpha[key]
-        groups = len(like) // known.samples
-        lanes = max(one.alpha[key].shape[1] for one in tables if key in one.alpha)
-        shape = (lanes, like.shape[2])
-        blank = [like.new_full((n.samples * groups, *shape), torch.nan) for n in tables]
-        parts = zip(tables, blank, strict=True)
-        found = [one.alpha.get(key, nothing) for one, nothing in parts]
-        alpha[key] = torch.cat([_padded(one, lanes) for one in found])
+        like = known.alpha[key].rows
+        groups = len(known.alpha[key]) // known.samples
+        lanes = max(one.alpha[key].lanes for one in tables if key in one.alpha)
+        places, rows, stored = [], [], 0
+        for one in tables:
+            blank = SlopeTable.blank(one.samples * groups, lanes, like.shape[2], like)
+            own = one.alpha.get(key, blank).padded(lanes)
+            places.append(torch.where(own.place < 0, -1, own.place + stored))
+            rows.append(own.rows)
+            stored += len(own.rows)
+        alpha[key] = SlopeTable(torch.cat(places), torch.cat(rows))
     factors = {}
     for key in {key: None for one in tables for key in one.factors}:
         known = next(one for one in tables if key in one.factors)
@@ -356,7 +423,7 @@ class FrownProof(Proof):
         split = parts(self.plan, target, self.method.group)
         slots, found = self.plan.slots(target)[1], None
         tables = (self.tables.alpha.get((target, k)) for k in range(len(split.parts)))
-        lanes = max((table.shape[1] for table in tables if table is not None), default=0)
+        lanes = max((table.lanes for table in tables if table is not None), default=0)
         for k, part, index in split.split(request.rows.neuron):
             table = self.tables.alpha.get((target, k))
             if table is None:
@@ -484,8 +551,7 @@ def tried(plan: Plan, source: int, tables: Tables, method: Frown, sample: Tensor
     mask = torch.zeros(len(sample), size, dtype=torch.bool, device=sample.device)
     for k, part in enumerate(split.parts):
         if (source, k) in tables.alpha:
-            # The last node is in all rows.
-            known = ~torch.isnan(tables.alpha[source, k][:, 0, -1])
+            known = tables.alpha[source, k].known
             both = known.view(tables.samples, 2, split.blocks[k])[sample].all(1)
             own = part.neurons.flatten()
             mask[:, own] = both[:, split.block[own]]
@@ -529,6 +595,9 @@ class _Engine:
                 chunks = list(pieces(part.plan, part.target, len(rows), self.work))
             (place, entry), known = split.where(rows.neuron), rows.of(box)
             sign, least = rows.sign(known.dtype), []
+            lanes, width = self._lanes(source), whole.plan.slots(whole.target)[1]
+            table = self.tables.table((source, k), 2 * blocks, lanes, width, known)
+            table.at(self.sample[rows.sample] * (2 * blocks) + slot)  # room for all at once
             for piece in chunks:
                 coef = one_hot(entry[piece], sign[piece], part.neurons.shape[1], part.shape)
                 bound = self._rows(
@@ -611,23 +680,24 @@ class _Engine:
         given = (part, self.region, coef, sample, place, key, own.relaxed, grouped, wide)
         rows, keys = gather_rows(*given, marked, half, planes)
         width = whole.plan.slots(whole.target)[1]
-        flat = self.tables.table(table, slots, rows.lanes, width, coef)
-        alpha = self.tables.filled(flat.index_select(0, keys), table, keys)
+        slopes = self.tables.table(table, slots, rows.lanes, width, coef)
+        at = slopes.at(keys)
+        alpha = self.tables.filled(slopes.rows.index_select(0, at), table, keys)
         steps, ascent = self._schedule(whole, table[0], grouped)
         factors = None
         if planes is not None:
             if table not in self.tables.factors:
-                self.tables.factors[table] = flat.new_zeros(len(flat), planes.const.shape[1])
+                self.tables.factors[table] = coef.new_zeros(len(slopes), planes.const.shape[1])
             factors = self.tables.factors[table].index_select(0, keys)
-        at = own.picked(alpha)
-        found = optimise(part.plan, rows, at, ascent, steps, self.work.clock, factors)
+        first = own.picked(alpha)
+        found = optimise(part.plan, rows, first, ascent, steps, self.work.clock, factors)
         if found.factors is not None:
             self.tables.factors[table].index_copy_(0, keys, found.factors)
         kept = len(keys) if grouped else count
-        keys, bound = keys[:kept], found.bound[:count]
-        flat.index_copy_(0, keys, own.spread(found.alpha[:kept], alpha[:kept]))
+        at, bound = at[:kept], found.bound[:count]
+        slopes.rows.index_copy_(0, at, own.spread(found.alpha[:kept], alpha[:kept]))
         if not grouped and half is None:
-            flat.index_fill_(0, keys[bound < known], torch.nan)
+            slopes.rows.index_fill_(0, at[bound < known], torch.nan)
         return bound
 
     def _schedule(self, part: Part, node: int, grouped: bool) -> tuple[int, Ascent]:
@@ -661,8 +731,12 @@ class _Engine:
     def _multiplied(self, table: Key) -> bool:
         """True if rows of a table have had multipliers."""
         known = self.tables.alpha.get(table)
-        sides = 1 if self.method.group == 1 or table[0] == self.plan.graph.output else 2
-        return known is not None and known.shape[1] > sides * (2 if self.method.wide else 1)
+        return known is not None and known.lanes > self._lanes(table[0])
+
+    def _lanes(self, node: int) -> int:
+        """The lanes of a node's slopes, without multipliers."""
+        sides = 1 if self.method.group == 1 or node == self.plan.graph.output else 2
+        return sides * (2 if self.method.wide else 1)
 
     def _whole_groups(self, part: Part, sample: Tensor, slot: Tensor) -> list[slice]:
         """Chunks under the memory budget that end where a group ends."""
