@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from frown.bounds.method import Bounds, Method
+from frown.certification.results import Row
 from frown.certification.spread.cluster import Actor
+from frown.certification.spread.messages import Handed
 from frown.methods.crown import Crown
 
 POISON = 0.123  # the first feature of inputs on which it dies
@@ -34,14 +37,21 @@ class Deadly(Method):
         return Crown().bound(plan, region, *args, **more)
 
 
+def altered(messages: Any, change: Callable[[Row], Row]) -> Any:
+    """Messages of a worker with other rows."""
+    return [
+        replace(m, outcome=replace(m.outcome, rows=tuple(map(change, m.outcome.rows))))
+        if isinstance(m, Handed)
+        else m
+        for m in messages
+    ]
+
+
 class Liar(Actor):
     """A worker that doubles every radius."""
 
     def answer(self, order: Any) -> Any:
-        return [
-            replace(outcome, rows=tuple(replace(r, radius=2 * r.radius) for r in outcome.rows))
-            for outcome in super().answer(order)
-        ]
+        return altered(super().answer(order), lambda row: replace(row, radius=2 * row.radius))
 
 
 class Sharer(Actor):
@@ -60,6 +70,5 @@ class Sharer(Actor):
 
         shared._tensors = tensors
         found = super().answer(order)
-        assert isinstance(found, list)
         said = "parts from elsewhere: " + "1" * min(9, len(heard))
-        return [replace(o, rows=tuple(replace(r, remark=said) for r in o.rows)) for o in found]
+        return altered(found, lambda row: replace(row, remark=said))

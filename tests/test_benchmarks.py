@@ -16,7 +16,7 @@ PROGRAMS = sorted(path.name for path in FOLDER.glob("*.py"))
 def test_a_benchmark_can_be_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     loaded = runpy.run_path(str(FOLDER / name), run_name="loaded")
-    assert name == "common.py" or callable(loaded["main"])
+    assert name in ("common.py", "decided.py") or callable(loaded["main"])
 
 
 def test_there_are_benchmarks() -> None:
@@ -25,18 +25,17 @@ def test_there_are_benchmarks() -> None:
 
 def test_tables_count_as_verified_what_is_rigorous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
-    loaded = runpy.run_path(str(FOLDER / "tables.py"), run_name="loaded")
-
-    def status(status: str, level: str) -> str:
+    decided, tables, barrier = (
+        runpy.run_path(str(FOLDER / name), run_name="loaded")
+        for name in ("decided.py", "tables.py", "barrier.py")
+    )
+    seen = ["certified rigorous", "robust estimate", "unknown rigorous", "mismatch rigorous"]
+    seen += ["falsified estimate", "misclassified estimate", "robust rigorous", "robust rigorous"]
+    rows = []
+    for status, level in (words.split() for words in seen):
         row = SimpleNamespace(status=status, level=level, leaves=3)
-        found: str = loaded["kept"](row, 1.0)["status"]
-        return found
-
-    assert status("certified", "rigorous") == "verified"
-    assert status("certified", "estimate") == status("unknown", "rigorous") == "open"
-    assert status("mismatch", "rigorous") == "open"
-    assert status("falsified", "estimate") == status("misclassified", "estimate") == "broken"
-    one = SimpleNamespace(status="unknown", level="rigorous", leaves=2)
-    rows = [loaded["kept"](one, 2.0)] * 2
-    line = loaded["line"](loaded["TABLES"][0], rows)
-    assert line[2:] == ["2", "0", "0", "2", "2", "2.0"]
+        rows.append(decided["kept"](row, 2.0))
+    counts = ["8", "3", "2", "3"]  # images, verified, broken, open
+    assert tables["TABLES"][0].line(rows)[2:] == [*counts, "3", "2.0"]
+    line = barrier["AdversarialError"](barrier["ERRORS"][0]).line(rows)
+    assert line[2:7] == ["8", "12.50", "25.00", "62.50", "37.50"]

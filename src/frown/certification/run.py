@@ -37,7 +37,7 @@ LITTLE = 16 << 20  # bytes: what takes less is not refused, however small the bu
 _CONDITION = 32  # numbers that a search keeps of each margin of an input
 PART, LEAST_PART, TAIL = 32, 8, 4  # inputs of a batch: most, least, and the share of what is left
 PAYS = 10.0  # seconds of work that several processes share with profit: starting them takes two
-SHORT, LONG = 2.0, 30.0  # seconds that batches should take, at the least and at the most
+SHORT, LONG = 0.8, 30.0  # seconds that batches should take, at the least and at the most
 CROWN = 0.4  # of what is left then, for radii by fixed lines before optimised ones, or until
 # something is proved
 

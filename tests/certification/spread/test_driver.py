@@ -17,7 +17,6 @@ from frown import Ball, Machine
 from frown.certification.run import Outcome, Progress, Row, Watch, parts_of
 from frown.certification.spread import driver
 from frown.certification.spread.messages import (
-    Done,
     Handed,
     Lost,
     Message,
@@ -62,9 +61,8 @@ class InProcess(Workers):
             def progress(self, progress: Progress) -> None:
                 messages.append(Told(order.number, progress))
 
-        for outcome in order.outcomes(self.procedure, Listening()):
-            messages.append(Handed(order.number, outcome))
-        messages.append(Done(order.number))
+        for message in order.answers(self.procedure, Listening()):
+            messages.append(message)
         self.inbox.extend((worker, m) for m in self.change(order, messages))
 
     def receive(self, seconds: float) -> Sequence[tuple[int, Message]]:

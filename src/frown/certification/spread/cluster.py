@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ import torch
 from frown import __version__
 from frown.bounds.work import Pool, half_of_free, now
 from frown.certification.procedure import Procedure
-from frown.certification.run import Outcome, Progress, Watch
+from frown.certification.run import Progress, Watch
 from frown.certification.spread.messages import (
     Done,
     Failed,
@@ -33,7 +32,6 @@ from frown.certification.spread.messages import (
     Ready,
     Told,
     Workers,
-    out_of_memory,
     told,
 )
 from frown.errors import InvalidInput, WorkersLost
@@ -167,14 +165,14 @@ class Cluster(Workers):
                 number, progress = value
                 return [] if progress is None else [Told(number, progress)]
             case "answer":
-                number = self._orders.pop(worker)
-                if isinstance(value, Failed):
-                    return [value]
-                if isinstance(value, Lost):
+                self._orders.pop(worker)
+                said: list[Message] = [
+                    m for m in value if isinstance(m, Handed | Done | Failed | Lost)
+                ]
+                if any(isinstance(m, Lost) for m in said):
                     self.end(worker)
                     self._forget(worker)
-                    return [value]
-                return [*(Handed(number, outcome) for outcome in value), Done(number)]
+                return said
         return []
 
     def _lost(self, worker: int, error: Exception) -> Lost:
@@ -219,20 +217,10 @@ class Actor(Watch):
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def answer(self, order: Order) -> list[Outcome] | Failed | Lost:
+    def answer(self, order: Order) -> list[Message]:
         """Carry out an order; after an interrupt, as far as it has come."""
         self._number, self._progress, self._asked = order.number, None, False
-        found: list[Outcome] = []
-        try:
-            for outcome in order.outcomes(self._procedure, self, _tasks):
-                found.append(outcome)
-        except KeyboardInterrupt:
-            pass
-        except Exception as error:
-            if out_of_memory(error):
-                return Lost("memory was not enough for its worker")
-            return Failed(told(error, traceback.format_exc()))
-        return found
+        return list(order.answers(self._procedure, self, _tasks))
 
     def told(self) -> tuple[int, Progress | None]:
         """The progress of the order at hand."""

@@ -6,6 +6,7 @@ its progress, hands over outcomes and says `Done`. The carrier adds that a worke
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from frown.certification.run import Outcome, Progress, Watch
 from frown.problem.problem import Problem
 
 Pools = Callable[[int], AbstractContextManager[Pool]]
+SHORT_OF_MEMORY = "memory was not enough for its worker"
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,23 @@ class Order:
     seconds: float | None  # until the deadline, from when the order arrives
     pool: int = 1  # processes, this one among them, that may share one input
 
-    def outcomes(
+    def answers(
         self, procedure: Procedure, watch: Watch, pool: Pools = pool_of
-    ) -> Iterator[Outcome]:
-        """Carry it out; certificates are handed over. `pool` starts processes."""
+    ) -> Iterator[Handed | Done | Failed | Lost]:
+        """Carry it out, whatever carries the answers: rows as they are finished, certificates among
+        them, then that it is done, also after an interrupt, or what went wrong. `pool` starts
+        processes."""
         clock, shared = Clock.lasting(self.seconds), pool(self.pool)
-        return procedure.outcomes(self.problem, self.parts, watch, clock, pool=shared)
+        try:
+            run = procedure.outcomes(self.problem, self.parts, watch, clock, pool=shared)
+            for outcome in run:
+                yield Handed(self.number, outcome)
+            yield Done(self.number)
+        except KeyboardInterrupt:
+            yield Done(self.number)
+        except Exception as error:
+            short = out_of_memory(error)
+            yield Lost(SHORT_OF_MEMORY) if short else Failed(told(error, traceback.format_exc()))
 
 
 @dataclass(frozen=True)

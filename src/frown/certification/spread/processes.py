@@ -27,6 +27,7 @@ from frown.certification.procedure import Procedure
 from frown.certification.run import Progress, Watch
 from frown.certification.spread.forks import started
 from frown.certification.spread.messages import (
+    SHORT_OF_MEMORY,
     Done,
     Failed,
     Handed,
@@ -36,7 +37,6 @@ from frown.certification.spread.messages import (
     Ready,
     Told,
     Workers,
-    out_of_memory,
     told,
 )
 from frown.errors import WorkersLost
@@ -149,7 +149,7 @@ class _Process:
 
     def _reason(self, code: int) -> str:
         if code == _MEMORY:
-            return "memory was not enough for its worker"
+            return SHORT_OF_MEMORY
         if code < 0:
             try:
                 name = signal.Signals(-code).name
@@ -210,18 +210,14 @@ class _Server(Watch):
             self._number, self._asked = order.number, False
             try:
                 self._busy = True
-                for outcome in order.outcomes(procedure, self):
-                    self._send(Handed(order.number, outcome))
+                for message in order.answers(procedure, self):
+                    self._busy = isinstance(message, Handed)
+                    if isinstance(message, Lost):
+                        os._exit(_MEMORY)
+                    self._send(message)
+            except KeyboardInterrupt:  # it struck between two answers
                 self._busy = False
                 self._send(Done(order.number))
-            except KeyboardInterrupt:
-                self._busy = False
-                self._send(Done(order.number))
-            except Exception as error:
-                self._busy = False
-                if out_of_memory(error):
-                    os._exit(_MEMORY)
-                self._send(Failed(told(error, traceback.format_exc())))
 
     def progress(self, progress: Progress) -> None:
         # Python forgets an interrupt that reaches it inside a finaliser.
