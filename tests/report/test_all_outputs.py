@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import floor, inf
 from pathlib import Path
@@ -461,3 +461,38 @@ def test_certificates_say_what_rows_say(name: str) -> None:
         for end, limit in (("lower", case.low), ("upper", case.high)):
             assert (claim[end] is None) == (not np.isfinite(limit))
             assert claim[end] is None or claim[end]["least"] == claim[end]["largest"] == limit
+
+
+def test_brackets_without_an_upper_end_are_drawn_as_such() -> None:
+    for name in ("no attack", "plain"):
+        result = read_any(told(name).folder / "out")
+        drawn = figure({"crown": result}, "brackets", 5.0)  # type: ignore[dict-item]
+        lines = [line for line in drawn.axes[0].get_lines() if len(line.get_xdata()) == 2]
+        attacked = name == "plain"
+        assert len(lines) == COUNT - 1
+        assert {line.get_linestyle() for line in lines} == {"-" if attacked else ":"}
+        words = " ".join(_words(drawn))
+        assert ("proved to broken" in words) == attacked
+        assert ("no counterexample found" in words) == (not attacked)
+
+
+def test_cards_and_tips_of_inputs_that_are_proved_everywhere_leave_nothing_open() -> None:
+    from frown.report.comparison import Comparison
+    from frown.report.gallery import _bracket
+
+    result = read_any(told("narrow bounds").folder / "out")
+    comparison = Comparison.of({"crown": result})  # type: ignore[dict-item]
+    (entry,) = (e for e in comparison.entries if e.main.status == "robust")
+    shown = _bracket(comparison, entry)
+    assert 'class="proved" style="width:100.0%"' in shown and "proved any radius" in shown
+
+
+def test_brackets_of_branching_without_a_counterexample_have_no_upper_end(tmp_path: Path) -> None:
+    x = np.load(place() / "data.npz")["x"][:1]
+    result = frown.certify(place() / "model.onnx", x, method="branch")
+    row = replace(result.rows[0], broken=None, broken_before=None, radius_before=0.01)
+    result = replace(result, rows=(row,), counterexamples={})
+    page = result.report(tmp_path / "page.html").read_text()
+    tips = [t for t in re.findall(r"<title>(.*?)</title>", page, re.S) if "leaves" in t]
+    assert tips and all(t.count("to no counterexample found") == 2 for t in tips)
+    assert page.count('stroke-dasharray="2 8"') == 4 and "any radius" not in page

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
+from math import floor, inf, isfinite, log10
 
 from frown.certification.results import cut, digits, markup, percent
 from frown.certification.statement import proved_word
@@ -243,31 +243,42 @@ def bracket_chart(comparison: Comparison, size: tuple[int, int]) -> str:
     plane = Plane(width, height, right=float(count), top=1.06 * comparison.span)
     up = ticks(plane.top, 6 if height > 350 else 5)
     slot = plane.x(1) - plane.x(0)
-    before, after = [], []
-    for i, entry in enumerate(entries):
-        row = entry.main
-        top = plane.top if row.broken_before is None else row.broken_before
-        left, right = (plane.x(i + 0.5) + shift * slot for shift in (-0.18, 0.18))
-        before.append(f"M{left:.1f} {plane.y(row.radius_before or 0.0):.1f}V{plane.y(top):.1f}")
-        # A closed bracket is a dot: a stroke of no length has round ends.
-        after.append(f"M{right:.1f} {plane.y(entry.proved):.1f}V{plane.y(entry.limit):.1f}")
     stroke = min(max(slot * 0.28, 1.0), 7.0)
+    colour = f"dot {method_class(comparison, comparison.main)}"
     parts = [
         plane.horizontal(up, tick_labels(up), comparison.statement.radius_title()),
         plane.vertical([], [], "inputs, sorted by what is proved"),
-        f'<path class="stem" d="{"".join(before)}" stroke-width="{stroke:.2f}"/>',
-        f'<path class="dot {method_class(comparison, comparison.main)}" d="{"".join(after)}" '
-        f'stroke-width="{stroke:.2f}"/>',
     ]
+    for kind, shift in (("stem", -0.18), (colour, 0.18)):
+        closed, open_ = [], []
+        for i, entry in enumerate(entries):
+            low, top = entry.proved, entry.limit
+            if kind == "stem":
+                before = entry.main.broken_before
+                low, top = entry.main.radius_before or 0.0, inf if before is None else before
+            x = plane.x(i + 0.5) + shift * slot
+            # A closed bracket is a dot: a stroke of no length has round ends.
+            drawn = f"M{x:.1f} {plane.y(low):.1f}V{plane.y(top):.1f}"
+            (closed if isfinite(top) else open_).append(drawn)
+        for strokes, dashes in ((closed, ""), (open_, ' stroke-dasharray="2 8"')):
+            parts.append(
+                f'<path class="{kind}" d="{"".join(strokes)}" stroke-width="{stroke:.2f}"{dashes}/>'
+            )
     for i, entry in enumerate(entries[:MOST_HOVERED]):
         row = entry.main
         text = (
             f"input {entry.index}: {row.leaves:,} leaves\nbefore branching: "
-            f"{number(row.radius_before, -1)} to {number(row.broken_before, 1)}\n"
-            f"after: {number(entry.proved, -1)} to {number(entry.limit, 1)}"
+            f"{number(row.radius_before, -1)} to {_end(row.broken_before)}\n"
+            f"after: {number(entry.proved, -1)} to {_end(entry.limit)}"
         )
         parts.append(plane.hover(plane.x(i), plane.x(i + 1), text))
     return drawing(size, "Brackets before and after branching", parts)
+
+
+def _end(broken: float | None) -> str:
+    """The upper end of a bracket."""
+    known = broken is not None and isfinite(broken)
+    return number(broken, 1) if known else "no counterexample found"
 
 
 def branched(comparison: Comparison) -> list[Entry]:

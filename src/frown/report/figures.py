@@ -198,6 +198,14 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
     branched = any(e.main.radius_before is not None for e in entries)
     colour = _colour(comparison, comparison.main)
     held = proved_word(comparison.results[comparison.main].rows)
+    called = comparison.called(comparison.main)
+    told: set[str] = set()  # in the legend already
+
+    def once(label: str) -> str | None:
+        first = label not in told
+        told.add(label)
+        return label if first else None
+
     for i, entry in enumerate(entries):
         row = entry.main
         if branched and row.radius_before is not None:
@@ -207,14 +215,18 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
                 [row.radius_before, min(upper, top)],
                 color="#c9c4b8",
                 lw=max(0.6, 90 / max(len(entries), 1) / 10),
-                label="before branching" if i == 0 else None,
+                ls="-" if isfinite(upper) else ":",
+                label=once("before branching"),
             )
+        known = isfinite(entry.limit)
+        what = f"{held} to broken" if known else f"{held}, no counterexample found"
         place.plot(
             [i + 0.2 * branched] * 2,
             [min(entry.proved, top), min(entry.limit, top)],
             color=colour,
             lw=max(0.6, 90 / max(len(entries), 1) / 10),
-            label=f"{comparison.called(comparison.main)}: {held} to broken" if i == 0 else None,
+            ls="-" if known else ":",
+            label=once(f"{called}: {what}"),
         )
     for method in comparison.methods[:-1]:
         radii = [e.radius(method) for e in entries]

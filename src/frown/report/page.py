@@ -343,7 +343,8 @@ def _brackets(comparison: Comparison) -> str:
     return (
         "<section><h2>Brackets before and after branching</h2><p>For every input, on the left the"
         " bracket from which branching went on, from proved to broken, and on the right the one"
-        f" that it left: {closed:,} of {len(entries):,} are closed to 1.1 per cent. Their proofs"
+        f" that it left: {closed:,} of {len(entries):,} are closed to 1.1 per cent. A dashed stroke"
+        " has no upper end, since no counterexample is known. Their proofs"
         f" distinguish {leaves:,} cases, called leaves.</p>"
         '<div class="panel dots"><ul class="legend"><li><i class="key stem"></i>before branching'
         f'</li><li><i class="key {kind}"></i>after</li></ul>'
