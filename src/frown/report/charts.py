@@ -250,7 +250,7 @@ def bracket_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         plane.vertical([], [], "inputs, sorted by what is proved"),
     ]
     for kind, shift in (("stem", -0.18), (colour, 0.18)):
-        closed, open_ = [], []
+        closed, open_ = list[str](), list[str]()
         for i, entry in enumerate(entries):
             low, top = entry.proved, entry.limit
             if kind == "stem":
