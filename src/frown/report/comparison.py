@@ -42,6 +42,11 @@ class Entry:
         return 0.0 if isnan(self.main.radius) else self.main.radius
 
     @property
+    def reach(self) -> float:
+        """The radius up to which it is proved; infinite where the whole valid range is."""
+        return inf if self.main.status == "robust" else self.proved
+
+    @property
     def limit(self) -> float:
         """No larger radius can be proved: where the input is broken, 0 if it is wrong; not where
         another class than the target wins, for that breaks nothing."""

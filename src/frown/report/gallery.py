@@ -146,14 +146,14 @@ def _figure(uri: str, alt: str, caption: str, kind: str) -> str:
 def _bracket(comparison: Comparison, entry: Entry) -> str:
     """A bar from 0 to the largest radius of the page: proved, open, broken."""
     top = comparison.span
-    proved = min(entry.main.reach / top, 1.0)
+    proved = min(entry.reach / top, 1.0)
     broken = min(entry.limit / top, 1.0)
     upper = "not broken" if entry.limit == inf else number(entry.limit, 1)
-    text = f"proved {number(entry.main.reach, -1)}, broken {upper}"
+    text = f"proved {number(entry.reach, -1)}, broken {upper}"
     return (
         f'<div class="bar" title="{markup(text)}">'
         f'<i class="open" style="width:{100 * broken:.1f}%"></i>'
         f'<i class="proved" style="width:{100 * proved:.1f}%"></i></div>'
-        f'<p class="bracket"><span>{number(entry.main.reach, -1)}</span>'
+        f'<p class="bracket"><span>{number(entry.reach, -1)}</span>'
         f"<span>{markup(upper)}</span></p>"
     )
