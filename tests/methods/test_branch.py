@@ -626,6 +626,7 @@ def test_a_radius_that_would_take_too_long_is_given_up_for_a_nearer_one() -> Non
     stage.bounded, stage.begun, stage.rest = 3000, 1, 1.0
     assert stage.retreat(4000) and 1.0 < stage.radius < 1 + 0.5 * (tried - 1)  # nothing was proved
     stage.bounded, stage.begun = 50_000, 100_000
+    stage.seen.append((1.0, 100_000))
     assert stage.retreat(1000) and stage.rests  # no radius that is larger is near enough
 
 
@@ -642,6 +643,31 @@ def test_a_first_radius_tells_how_far_the_next_may_go(rate: float) -> None:
     assert all(after < 100 * before for before, after in pairwise(taken[1:]) if before > 80)
     assert stage.seen[1][0] < 1.2  # the first is near
     assert rate > 4 or stage.low > 2
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_radius_after_one_that_failed_begins_with_new_trees(failed: bool) -> None:
+    """Leaves of a radius that was too large are many more than a smaller one needs."""
+    graph = zoo.mlp(Relu(), (6, 24, 24, 24, 3), 3)
+    plan, (region, wanted) = Plan(graph), question(graph, 3, inf)
+    one, own_passes = torch.ones_like(region.radius), passes(plan)
+    assert own_passes is not None
+    ends = Ends(0.01 * one, 3 * one, inf * one.double(), region.centre, False)
+    limits = Limits(10.0, 0.001, False)
+    with torch.inference_mode():
+        search = ReluSearch(
+            plan, own_passes, region, wanted, ends, Frown(), limits, Work(), LeafAscent()
+        )
+        (own,) = search.inputs
+        own.radius = 0.6
+        list(search._roots([own]))
+        assert own.begun == len(own.problems) > 0
+        list(search._step(search._choose([own])))
+        many = own.leaves()
+        assert many > own.begun
+        own.radius, own.waiting, own.fresh = 0.59, True, failed
+        list(search._roots([own]))
+    assert own.begun == (len(own.problems) if failed else many) and not own.fresh
 
 
 def test_radii_never_creep_towards_one_that_took_too_long() -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, log
 
 GROWTH = 3.0  # times as many leaves as before are what the next radius is to take
-START = 0.06  # of a bracket: how far the first radius goes, which tells how leaves grow
+START = 0.02  # of a bracket: how far the first radius goes, which tells how leaves grow
 FIRST = 0.35  # ... and the next, where it took few leaves
-FEW = 80  # leaves are nothing: radii go further
+FEW, SOON = 80, 1000  # leaves are nothing: radii go further, to where so many are expected
+LEAST, MOST = 0.004, 0.5  # of a bracket: how far a radius goes
 PART, MANY = 0.1, 2000  # of the leaves it begins with, or in number: what a radius is judged by
 NOTHING = 2.0**-30  # of a radius's work is done where no leaf is proved
 LATE = (
@@ -21,7 +22,7 @@ LATE = (
 )
 NEARER = 0.3  # of the way from what is proved is the least that a retreat leaves
 FIT = 0.8  # of the leaves that there is time for is what a radius is to take
-WORTH = 1.1  # times as many leaves as before are the least that a larger radius is worth
+WORTH = 1.03  # times as many leaves as before are the least that a larger radius is worth
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Stage:
     visits: int = 0  # leaves, at all radii
     begun: int = 0  # leaves with which this radius began
     rest: float = 1.0  # the part of the work at this radius that is left
+    fresh: bool = False  # the next radius begins with new trees
     rests: bool = False  # for lack of time, which others may leave
     spent: bool = False  # has taken all that an input may
     waiting: bool = True  # for its boxes
@@ -56,6 +58,12 @@ class Stage:
     def top(self, gap: float) -> float:
         """The largest radius worth trying."""
         return min(self.limit, self.high / (1 + 0.5 * gap), self.failed * (1 - 1e-3))
+
+    @property
+    def _rate(self) -> float:
+        """How fast the logarithm of the number of leaves grows with the radius, of late."""
+        (r0, n0), (r1, n1) = self.seen[-3:][0], self.seen[-1]
+        return max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
 
     def retreat(self, left: float) -> bool:
         """Give a radius up for a smaller one, where it would take too long; returns whether.
@@ -69,14 +77,15 @@ class Stage:
             return False
         if self.bounded * self.rest <= LATE * done * left:
             return False
-        leaves = max(0.5 * (self.bounded / done + begun), begun + 1)
-        fit = 0.5 * (FIT * left + begun)
-        if fit <= WORTH * begun:
+        before = self.seen[-1][1] if self.seen else 1
+        leaves = max(0.5 * (self.bounded / done + begun), before + 1)
+        fit = 0.5 * FIT * left
+        if fit <= WORTH * before:
             self.rests = True
         else:
-            part = log(fit / begun) / log(leaves / begun)
+            part = log(fit / before) / log(leaves / before)
             self.radius = self.low + min(max(part, NEARER), 0.8) * (self.radius - self.low)
-        self.waiting, self.bounded = True, 0
+        self.waiting, self.bounded, self.fresh = True, 0, True
         return True
 
     def advance(self, limits: Limits, left: float = inf) -> None:
@@ -104,11 +113,11 @@ class Stage:
         if leaves < FEW:
             part = FIRST if leaves >= FEW / 8 else 0.6
             radius = low + part * (top - low)
+            if len(self.seen) > 1:
+                radius = min(radius, low + log(SOON / leaves) / self._rate)
         else:
-            (r0, n0), (r1, n1) = self.seen[-4:][0], self.seen[-1]
-            rate = max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
-            radius = low + log(max(growth, WORTH)) / rate
-            radius = min(max(radius, low + 0.02 * (top - low)), low + 0.5 * (top - low))
+            radius = low + log(max(growth, WORTH)) / self._rate
+            radius = min(max(radius, low + LEAST * (top - low)), low + MOST * (top - low))
         if radius > top - 0.12 * (top - low) or top <= low * (1 + 2 * gap):
             radius = top
         self.radius = radius

@@ -308,6 +308,8 @@ class ReluSearch:
             own.waiting = False
             own.root = found.proof.take(torch.tensor([k]))
             holds = (margins[k] > 0).tolist()
+            if own.fresh:  # leaves of a radius that failed are too many for a smaller one
+                own.problems, own.fresh = {}, False
             for c, good in enumerate(holds):
                 problem = own.problems.get(c)
                 if problem is None:
