@@ -61,7 +61,7 @@ class Stage:
 
     @property
     def _rate(self) -> float:
-        """How fast the logarithm of the number of leaves grows with the radius, of late."""
+        """The growth of the logarithm of the number of leaves with the radius, of late."""
         (r0, n0), (r1, n1) = self.seen[-3:][0], self.seen[-1]
         return max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
 
