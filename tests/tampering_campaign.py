@@ -5,8 +5,9 @@
 Valid certificates of small networks (tests/tamper/bases.py) are changed so that they state what is
 false, go with another model, or are damaged; tests/tamper/trial.py says what may be accepted.
 With `--trees`, false claims with trees that are as good as can be are spoilt in every way instead
-(tests/tamper/trees.py). Prints counts as it goes, and every failure; the exit code is 1 if there is
-one.
+(tests/tamper/trees.py), trees by contradiction and rows that bend among them
+(tests/tamper/contradictions.py). Prints counts as it goes, and every failure; the exit code is 1 if
+there is one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from tamper.bases import Base, bases
+from tamper.contradictions import near_bases
 from tamper.trees import spoilt, tree_bases
 from tamper.trial import attempt
 
@@ -45,7 +47,10 @@ def main() -> int:
             if trial % (FRESH // 5 if asked.trees else FRESH) == 0:
                 place, seed = Path(folder) / str(trial), asked.seed * 1000 + trial // FRESH
                 valid = [] if asked.trees else list(bases(place, seed))
-                false = tree_bases(place, asked.seed * 100_000 + trial, 12) if asked.trees else []
+                false = []
+                if asked.trees:
+                    start = asked.seed * 100_000 + trial
+                    false = [*tree_bases(place, start, 12), *near_bases(place, start, 8)]
             if asked.trees:
                 rng = np.random.default_rng([asked.seed, trial])
                 found = spoilt(false[int(rng.integers(len(false)))], rng)

@@ -3,8 +3,10 @@ is tried by tests/tampering_campaign.py."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ import frown_check.replay as replaying
 from check.test_trees import differences
 from check.trees import enumerated, plant, preorder, small_relu
 from check.writer import draft
+from frown_check.deviations import Deviation
 from frown_check.tree import Shape
+from tamper.contradictions import BENT, BY_CONTRADICTION, Change, near_bases
 from tamper.trees import OF_TREES, Base, spoilt, summary, tree_bases
 
 TRIALS = 240
@@ -23,6 +27,11 @@ TRIALS = 240
 @pytest.fixture(scope="module")
 def false(tmp_path_factory: pytest.TempPathFactory) -> list[Base]:
     return tree_bases(tmp_path_factory.mktemp("false"), 0, 8)
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> list[Base]:
+    return near_bases(tmp_path_factory.mktemp("near"), 0, 4)
 
 
 def tried(bases: list[Base], trials: int) -> list[tuple[str, str, bool]]:
@@ -40,6 +49,47 @@ def test_no_false_claim_is_accepted_whatever_its_tree(false: list[Base]) -> None
     assert not [reason for _, reason, _ in found if "cannot follow" in reason]
     # Not all are stopped at the door.
     assert summary(reason for _, reason, _ in found)["margins"] > TRIALS / 3
+
+
+def test_no_false_claim_is_accepted_whatever_it_assumes_or_bends(near: list[Base]) -> None:
+    found = tried(near, TRIALS)
+    assert not [what for what, _, accepted in found if accepted]
+    assert not [reason for _, reason, _ in found if "cannot follow" in reason]
+    assert summary(reason for _, reason, _ in found)["margins"] > TRIALS / 3
+
+
+def test_checkers_that_assume_too_much_or_bend_for_nothing_are_caught(
+    near: list[Base], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Halfspaces beyond what was proved of them, or deviations of 0."""
+    honest = replaying.Replay._assume
+
+    def nearer(self: replaying.Replay, cases: replaying.Cases, *given: Any) -> None:
+        honest(self, cases, *given)
+        assert cases.plane is not None
+        cases.plane = cases.plane[0], cases.plane[1] + 1e9
+        for planes in cases.planes.values():
+            planes[:] = [plane and (plane[0], plane[1] + 1e9) for plane in planes]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying.Replay, "_assume", nearer)
+        assert any(accepted for _, _, accepted in tried(near[:3], 60))
+    monkeypatch.setattr(Deviation, "most", lambda self, weight: np.zeros(len(weight)))
+    assert any(accepted for _, _, accepted in tried(near[3:], 40))
+
+
+@pytest.mark.parametrize("changes", [BY_CONTRADICTION, BENT], ids=["assumed", "bent"])
+def test_every_change_changes_some_file(changes: dict[str, Change], near: list[Base]) -> None:
+    bases = [base for base in near if base.changes is changes]
+    for change in changes.values():
+        rng, different = np.random.default_rng(2), 0
+        for base in bases * 8:
+            cert = base.make(np.random.default_rng(1))
+            before = cert.file()
+            with suppress(ValueError, IndexError):
+                change(cert, rng)
+            different += cert.file() != before
+        assert different, change.__name__
 
 
 @pytest.mark.parametrize("name", OF_TREES)

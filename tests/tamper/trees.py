@@ -37,7 +37,7 @@ class Base:
     net: Net
     tree: Tree | None
     make: Callable[[Rng], Draft]
-    levels: int = 0
+    changes: dict[str, Callable[[Draft, Rng], None]] | None = None  # None: those of any file
 
 
 def relu_base(folder: Path, rng: Rng) -> Base:
@@ -310,9 +310,10 @@ def spoilt(base: Base, rng: Rng) -> Outcome:
             how.append(str(name))
         with np.errstate(over="ignore", invalid="ignore"):
             cert = plant(cert, tree, dtype="f8")
-    for name in rng.choice(list(OF_FILES), int(rng.integers(0, 3)) if how else 1):
+    changes = base.changes or OF_FILES
+    for name in rng.choice(list(changes), int(rng.integers(not how, 3))):
         try:
-            OF_FILES[str(name)](cert, rng)
+            changes[str(name)](cert, rng)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
             continue  # an earlier change took away what this one reads
         how.append(str(name))
