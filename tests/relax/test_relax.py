@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -235,7 +235,9 @@ def test_lines_inside_the_tightest_range_are_not_dominated(name: str, data: st.D
         ends = [sign * ((rival - slope) * z + theirs - mine) for z in (box.lower, box.upper)]
         size = 1e-10 + 1e-5 * width * (rival - slope).abs()
         # Nowhere looser at both ends and tighter somewhere by more than the ends' accuracy.
-        dominated = (ends[0] >= 0) & (ends[1] >= 0) & (torch.maximum(*ends) > size)
+        # A rival that is d steeper loses d^2 / 2f'' at an end: too little to see where d is tiny.
+        seen = (rival - slope).abs() > 1e-6
+        dominated = seen & (ends[0] >= 0) & (ends[1] >= 0) & (torch.maximum(*ends) > size)
         assert_none(dominated, name, box, slope, rival)
 
 
@@ -442,14 +444,18 @@ def test_lines_over_boxes_without_numbers_have_none() -> None:
     assert torch.isnan(op.within(place, below, here).intercept).tolist() == [[True, False]]
 
 
+_ENDS = st.integers(-20, 20).map(lambda k: k / 4) | st.floats(-5, 5)
+_SLOPES = st.floats(-4, 4)
+
+
 @pytest.mark.parametrize("name", [n for n, op in ELEMENTWISE.items() if isinstance(op, Steps)])
-@given(data=st.data())
-def test_lines_of_steps_are_the_tightest(name: str, data: st.DataObject) -> None:
+@given(ends=st.tuples(*[_ENDS] * 2), slope=st.sampled_from([0.0, 0.5, 1.0, -1.0, 3.0]) | _SLOPES)
+@example(ends=(-1.0, 0.0), slope=0.5)  # a jump at the upper end
+def test_lines_of_steps_are_the_tightest(
+    name: str, ends: tuple[float, float], slope: float
+) -> None:
     """Every intercept is the least or greatest f(z) - s z of ends and limits at jumps."""
-    quarters = st.integers(-20, 20).map(lambda k: k / 4)
-    low = data.draw(quarters | st.floats(-5, 5))
-    high = max(low, data.draw(quarters | st.floats(-5, 5)))
-    slope = data.draw(st.sampled_from([0.0, 0.5, 1.0, -1.0, 3.0]) | st.floats(-4, 4))
+    low, high = sorted(ends)
     op, f = ELEMENTWISE[name], functions.REFERENCE[name]
     box = Box(*(torch.tensor([z], dtype=torch.float64) for z in (low, high)))
     halves = [k / 2 for k in range(-11, 12) if low <= k / 2 <= high]

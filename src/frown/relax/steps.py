@@ -41,16 +41,15 @@ class Steps(Elementwise):
         return torch.zeros_like(z)
 
     def anchors(self, box: Box) -> Anchors:
-        first = self.apply(box.lower)
-        points = [(box.lower, first), (box.upper, self.apply(box.upper))]
+        points = [(z, self.apply(z)) for z in (box.lower, box.upper)]
         for place in self.jumps(box):
             inside = (place >= box.lower) & (place <= box.upper)
             z = torch.where(inside, place, box.lower)
-            left, right = self.beside(z)
+            here, (left, right) = self.apply(z), self.beside(z)
             points += [
-                (z, torch.where(inside, self.apply(z), first)),
-                (z, torch.where(inside & (z > box.lower), left, first)),
-                (z, torch.where(inside & (z < box.upper), right, first)),
+                (z, here),
+                (z, torch.where(inside & (z > box.lower), left, here)),
+                (z, torch.where(inside & (z < box.upper), right, here)),
             ]
         return Anchors.of(box, tuple(points))
 
