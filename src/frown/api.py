@@ -40,16 +40,24 @@ from frown.certification.spread.driver import shared
 from frown.certification.spread.messages import out_of_memory
 from frown.certification.statement import KEY, Statement, statement_of
 from frown.certification.verdict import Verdict
-from frown.certification.witness import Group, Posed, Witness
+from frown.certification.witness import Group, Posed, Unsatisfied, Witness
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Reshape
 from frown.graph.graph import Graph, Node
 from frown.methods import described, method_of
+from frown.methods.branch.inputs import with_helpful_sums
 from frown.methods.branch.method import Branch
 from frown.methods.frown.network import Frown
 from frown.problem.inputs import numbers_of, radii_of
 from frown.problem.problem import Box, Moving, Problem, Regions, Where, frames_of, where_of
-from frown.problem.property import Answers, Condition, Labels, LabelWins, condition_of
+from frown.problem.property import (
+    Answers,
+    Condition,
+    Labels,
+    LabelWins,
+    LinearProperty,
+    condition_of,
+)
 from frown.problem.questions import threshold
 from frown.problem.vnnlib import VnnLib, read_vnnlib
 from frown.read.model import Model
@@ -65,6 +73,7 @@ BRIEFLY = 1.0  # seconds that the attack on a query takes before any bound, or a
 FIRST_ROUNDS = 3  # of that attack, at the most
 LAST_ROUNDS = 12  # at the most, of attacks after bounds have proved what they can
 ATTACKS = 0.2  # of a proof's time is for attacks beside it
+TRIED = 0.1  # of it, at the most, to see whether sums of literals help
 
 
 @in_plain_surroundings
@@ -500,13 +509,28 @@ class _Verification:
     def _prove(self, group: Group, attack: Falsifier, clock: Clock) -> None:
         """Refute the disjuncts of a group."""
         box = Box(group.lower, group.upper)
-        question = Question.of(self.model, box, group.condition, None)
+        condition = Unsatisfied(self._refuting(group, clock))
+        question = Question.of(self.model, box, condition, None)
         with TemporaryDirectory() if self.kept is not None else nullcontext() as folder:
             rounds = replace(attack, seed=1).rounds(clock)
             beside = _Beside(self, group, rounds, None if folder is None else Path(folder))
             proof = Rigorous(certificates=folder)
             run = question.outcomes(self.method, proof, None, self.machine, beside, clock)
             each(run, beside.take)
+
+    def _refuting(self, group: Group, clock: Clock) -> LinearProperty:
+        """The property that refutes a group, with sums of literals where they help branching."""
+        asked, method = group.refuting, self.method
+        # A certificate's literals are those of the query.
+        if self.kept is not None or asked.single or not isinstance(method, Branch):
+            return asked
+        graph = self.plan.graph
+        regions = Box(group.lower, group.upper).regions(self.model.input_shape)
+        radius = torch.from_numpy(regions.radius).to(graph.dtype).to(graph.device)
+        work = replace(self.machine.work(), clock=clock.part(TRIED))
+        with torch.inference_mode():
+            ball = regions.on(graph).with_radius(radius)
+            return with_helpful_sums(self.plan, ball, asked, method.inner, work)
 
 
 class _Beside(Watch):

@@ -299,3 +299,66 @@ def test_memory_that_runs_out_leaves_a_query_unknown(net: Path) -> None:
     verdict = frown.verify(net, parse_vnnlib(never), method=Hungry())
     assert verdict.answer == "unknown"
     assert any("memory ran out" in remark for remark in verdict.remarks)
+
+
+def test_outputs_that_move_together_contradict_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """y_0 <= 0 and y_1 >= 0, where y_1 = y_0 - 0.01: a sum of both constraints refutes it at once,
+    and without sums no cuts of 20 inputs do."""
+    row = weights(1, 30, seed=3)
+    layers = [
+        node("Gemm", "x w0 b0", "h", transB=1),
+        node("Relu", "h", "a"),
+        node("Gemm", "a w1 b1", "y", transB=1),
+    ]
+    proto = model(
+        layers,
+        ["N", 20],
+        {
+            "w0": weights(30, 20, seed=1),
+            "b0": weights(30, seed=2),
+            "w1": np.concatenate([row, row]),
+            "b1": np.array([0, -0.01], np.float32),
+        },
+    )
+    text = "".join(
+        f"(declare-const X_{i} Real)(assert (>= X_{i} -1))(assert (<= X_{i} 1))" for i in range(20)
+    )
+    text += "(declare-const Y_0 Real)(declare-const Y_1 Real)(assert (<= Y_0 0))(assert (>= Y_1 0))"
+    own, query = saved(proto, tmp_path), parse_vnnlib(text)
+    machine = frown.Machine(seconds=3)
+    assert frown.verify(own, query, machine=machine).answer == "unsat"
+    monkeypatch.setattr("frown.api.with_helpful_sums", lambda plan, region, asked, *_: asked)
+    assert frown.verify(own, query, machine=machine).answer == "timed-out"
+
+
+def test_cuts_reach_every_input(tmp_path: Path) -> None:
+    """A formula of all clauses of 4 variables, which no vertex satisfies. Its second output is the
+    distance from a vertex, which calls for cuts next to a vertex for ever."""
+    count = 4
+    signs = np.array(list(product([1.0, -1.0], repeat=count)), np.float32)
+    # A clause lacks max(0, 1 - sum of its literals), and a variable is min(x, 1 - x) off.
+    first = np.concatenate([-signs, np.eye(count), 2 * np.eye(count)]).astype(np.float32)
+    clauses = len(signs)
+    bias = np.concatenate([1 - (signs < 0).sum(1), np.zeros(count), -np.ones(count)])
+    last = np.zeros((2, len(first)), np.float32)
+    last[0, :clauses] = -1
+    last[1, clauses:] = np.repeat([1.0, -1.0], count)
+    layers = [
+        node("Gemm", "x w0 b0", "h", transB=1),
+        node("Relu", "h", "a"),
+        node("Gemm", "a w1 b1", "y", transB=1),
+    ]
+    tensors = {"w0": first, "b0": bias.astype(np.float32), "w1": last}
+    proto = model(layers, ["N", count], {**tensors, "b1": np.array([1, 0], np.float32)})
+    text = "".join(
+        f"(declare-const X_{i} Real)(assert (>= X_{i} 0))(assert (<= X_{i} 1))"
+        for i in range(count)
+    )
+    text += "(declare-const Y_0 Real)(declare-const Y_1 Real)(assert (>= Y_0 1))(assert (<= Y_1 0))"
+    verdict = frown.verify(
+        saved(proto, tmp_path), parse_vnnlib(text), machine=frown.Machine(seconds=20)
+    )
+    assert verdict.answer == "unsat"
+    assert verdict.seconds < 10

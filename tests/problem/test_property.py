@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import combinations
 from math import inf, nan
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from frown.problem.property import (
+    WEIGHTS,
     LabelWins,
     LinearProperty,
     Property,
@@ -184,3 +187,39 @@ def test_a_margin_of_zero_is_no_proof() -> None:
         False,
         False,
     ]
+
+
+def test_sums_of_literals_are_above_zero_only_where_one_of_them_is() -> None:
+    """In exact numbers, whatever the sums' constants were rounded to; sums that round are none."""
+    dice = torch.Generator().manual_seed(0)
+    clause = torch.tensor([0, 0, 1, 2, 2, 2])
+    coef = torch.randint(-4, 5, (3, 6, 4), generator=dice).double()
+    const = torch.randn(3, 6, generator=dice, dtype=torch.float64)
+    asked = LinearProperty(coef, const, clause)
+    wide, new = asked.with_sums()
+    assert torch.equal(wide.only(~new).coef, coef) and torch.equal(wide.only(~new).const, const)
+    assert (wide.clause.diff() >= 0).all() and 0 < int(new.sum()) <= 5 * (1 + 3)
+    inexact = 0
+    for n in range(3):
+        for t in new.nonzero().flatten().tolist():
+            c = int(wide.clause[t])
+            own = [k for k in range(6) if int(clause[k]) == c]
+            pairs = [
+                (a, b, w)
+                for a, b in combinations(own, 2)
+                for w in WEIGHTS
+                if torch.equal(coef[n, a] + w * coef[n, b], wide.coef[n, t])
+            ]
+            levels = [
+                Fraction(float(const[n, a])) + Fraction(w) * Fraction(float(const[n, b]))
+                for a, b, w in pairs
+            ]
+            lacks = min((level - Fraction(float(wide.const[n, t])) for level in levels), key=abs)
+            assert 0 <= lacks < Fraction(1, 2**40)
+            inexact += lacks > 0
+    assert inexact  # some constants were rounded
+    rounding = coef.clone()
+    rounding[:, 0, 0] = 1 / 3
+    rounding[:, 1, 0] = 1e-9 / 7
+    wide, new = LinearProperty(rounding, const, clause).with_sums()
+    assert not (new & (wide.clause == 0)).any() and (new & (wide.clause == 2)).any()

@@ -65,11 +65,6 @@ class Group:
     def __len__(self) -> int:
         return len(self.index)
 
-    @property
-    def condition(self) -> Unsatisfied:
-        """The condition that refutes all of them."""
-        return Unsatisfied(self.refuting)
-
 
 @dataclass(frozen=True, eq=False)
 class Posed:

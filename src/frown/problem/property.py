@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
+from itertools import combinations, pairwise
 from typing import Any, Self, overload
 
 import numpy as np
@@ -19,6 +20,8 @@ from frown.errors import InvalidInput
 from frown.problem.inputs import labels_of, numbers_of, targets_of
 
 _UNIT = 2.0**-53
+SUMMED = 6  # literals of a clause of which sums are made, at the most
+WEIGHTS = (2.0**-6, 2.0**-3, 1.0, 2.0**3, 2.0**6)  # of the second of two literals in a sum
 
 
 class Property(ABC):
@@ -156,6 +159,53 @@ class LinearProperty(Property):
     def digest(self, n: int) -> str:
         return literals_digest(self.coef[n], self.const[n], self.clause)
 
+    def with_sums(self) -> tuple[Self, Tensor]:
+        """The same property with more literals, and (T,) which of them are new.
+
+        A sum of two literals of a clause, with positive weights, is above 0 only where one of them
+        is; bounds can prove it where they prove neither. Weights are powers of 2. Sums whose
+        coefficients would round are left out, and their constants are rounded down.
+        """
+        coef, const, clause = [self.coef], [self.const], [self.clause]
+        for i, j in self._pairs():
+            for weight in WEIGHTS:
+                a, b = self.coef[:, i], self.coef[:, j] * weight
+                c, d = self.const[:, i], self.const[:, j] * weight
+                total, level = a + b, c + d
+                exact = torch.cat(
+                    [(two_sum_error(a, b, total) == 0), b / weight == self.coef[:, j]]
+                )
+                whole = (d / weight == self.const[:, j]) & level.isfinite() & total.any(-1)
+                if not bool(exact.all() and whole.all()):
+                    continue
+                low = torch.nextafter(level, torch.full_like(level, -torch.inf))
+                coef.append(total[:, None])
+                const.append(torch.where(two_sum_error(c, d, level) == 0, level, low)[:, None])
+                clause.append(self.clause[i : i + 1])
+        every = torch.cat(clause)
+        order = every.argsort(stable=True)
+        wide = replace(
+            self,
+            coef=torch.cat(coef, 1)[:, order],
+            const=torch.cat(const, 1)[:, order],
+            clause=every[order],
+        )
+        return wide, order >= len(self.clause)
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """Pairs of literals of a clause that has a few; none where their doubles are not exact."""
+        if self.above is None and not self.single:
+            starts = torch.bincount(self.clause).cumsum(0).tolist()
+            for first, end in pairwise([0, *starts]):
+                if end - first <= SUMMED:
+                    yield from combinations(range(first, end), 2)
+
+    def only(self, literal: Tensor) -> Self:
+        """The same property with these literals alone (T,), some of every clause."""
+        above = None if self.above is None else self.above[:, literal]
+        coef, const, clause = self.coef[:, literal], self.const[:, literal], self.clause[literal]
+        return replace(self, coef=coef, const=const, clause=clause, above=above)
+
     def fails(self, outputs: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         values = np.asarray(outputs, np.float64)
         coef, top = self.coef.numpy(), (self.const if self.above is None else self.above).numpy()
@@ -186,6 +236,12 @@ class LinearProperty(Property):
     def least(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         terms = torch.where(self.coef > 0, self.coef * lower[:, None], self.coef * upper[:, None])
         return terms.sum(-1), terms.abs().sum(-1)
+
+
+def two_sum_error(a: Tensor, b: Tensor, total: Tensor) -> Tensor:
+    """What the rounded sum of two tensors lacks, exactly (Knuth); NaN where it overflows."""
+    part = total - a
+    return (a - (total - part)) + (b - part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.walk import Layers
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.crown import crown_layers
-from frown.problem.property import Property
+from frown.problem.property import LinearProperty, Property
 from frown.problem.region import Region
 from frown.relax.relaxation import LeastArea
 
@@ -35,7 +35,11 @@ MOST = 64  # features that vary; of more, halving one changes next to nothing
 BATCH = 1024  # boxes that are bounded together, at the most
 NUMBERS = 1 << 22  # of all layers of a batch
 SLACK = 1e-5  # of a clause's margins at points: what is below 0 by less may be rounding
+UNEVEN = 2.0**-8  # of the widest feature's width, both as shares of the region's, before it waits
 RULE = LeastArea()
+TRIAL = 0.3  # CPU seconds in which sums of literals are tried
+SIGHTED = 64  # boxes at once, meanwhile
+SUMS = 2  # of a clause, at the most
 
 
 def fits(region: Region) -> bool:
@@ -121,6 +125,25 @@ class CutBoxes:
         return cls(*(torch.cat([getattr(one, name) for one in many]) for name in names))
 
 
+def with_helpful_sums(
+    plan: Plan, region: Region, property: LinearProperty, inner: Method, work: Work
+) -> LinearProperty:
+    """A property with sums of literals that prove boxes which no literal proves alone.
+
+    A short search of its own tells which; where it meets none, the property is as it was.
+    """
+    if not plan.nonlinear or not fits(region):
+        return property
+    wide, new = property.with_sums()
+    if not new.any():
+        return property
+    wanted = wide.to(plan.graph.dtype, plan.graph.device)
+    trial = _Trial(plan, region, wanted, new, inner, work)
+    for _ in trial.run(TRIAL):
+        pass
+    return wide.only(~new | trial.helpful())
+
+
 class InputSearch:
     """The search over all inputs of a batch, at the one radius that is asked about.
 
@@ -141,6 +164,7 @@ class InputSearch:
         zero = torch.zeros_like(every)
         low, high = (t.flatten(1).double().cpu() for t in (box.lower, box.upper))
         self.open = CutBoxes(every, zero, zero, low, high)
+        self.width = (high - low).clamp(min=1e-300)
         self.proved = torch.zeros(len(self.inputs), property.clauses, dtype=torch.bool)
         self.slack: float | None = None
         self.total = 0  # boxes bounded
@@ -233,7 +257,7 @@ class InputSearch:
         for own in self.inputs:
             if not own.done and own.open == 0:
                 self.decided(own.number)
-                yield Update(own.number, own.limit, self._proof(own))
+                yield self._news(own)
 
     def _margins(self, boxes: CutBoxes, literals: Tensor) -> Tensor:
         """(B,) the least margin of clauses that the roots leave open; NaN proves nothing."""
@@ -305,10 +329,14 @@ class InputSearch:
         width = boxes.upper - boxes.lower
         middle = boxes.lower + width / 2
         free = (middle > boxes.lower) & (middle < boxes.upper)
-        # A share of the width alone, for boxes whose forms say nothing.
-        worth = width / width.amax(1, keepdim=True).clamp(min=1e-300)
+        # A share of the width alone, for boxes whose forms say nothing. Features that were cut much
+        # more often than another wait for it: around points where a literal is 0, forms call for
+        # the same cuts for ever.
+        worth = width / self.width[boxes.sample]
+        worth = worth / worth.amax(1, keepdim=True).clamp(min=1e-300)
         score = fall * width
         score = score / score.amax(1, keepdim=True).clamp(min=1e-300) + 1e-3 * worth
+        score = torch.where(worth >= UNEVEN, score, 0.0)
         best = torch.where(free, score, -1.0).max(1)
         feature = best.indices
         every = torch.arange(len(boxes))
@@ -340,6 +368,10 @@ class InputSearch:
         ]
         self.open = CutBoxes.cat([self.open, *sides])
 
+    def _news(self, own: CutInput) -> Update:
+        """Tell that an input is proved."""
+        return Update(own.number, own.limit, self._proof(own))
+
     def _proof(self, own: CutInput) -> Proof:
         """The tree of an input whose leaves are all proved."""
         assert own.root is not None
@@ -355,3 +387,54 @@ class InputSearch:
             torch.where(inner, INPUT, LEAF), feature.clamp(min=0), point, rows, anew=ByRule(RULE)
         )
         return Branched(own.root, ((tree,),))
+
+
+class _Trial(InputSearch):
+    """A search that counts which literals prove boxes that the others do not."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        region: Region,
+        property: LinearProperty,
+        new: Tensor,
+        inner: Method,
+        work: Work,
+    ) -> None:
+        zero, beyond = torch.zeros_like(region.radius), torch.full_like(region.radius, inf)
+        ends = Ends(zero, region.radius, beyond, region.centre, True)
+        super().__init__(plan, region, property, ends, inner, work)
+        self.slack = 0.0  # no root is bounded by another method
+        self.new = new
+        self.size = min(self.size, SIGHTED)
+        self.wins = torch.zeros(len(new), 0, dtype=torch.bool)  # by box and clause
+
+    def _margins(self, boxes: CutBoxes, literals: Tensor) -> Tensor:
+        """Margins as ever; what the new literals prove alone is noted."""
+        clause = self.property.clause
+        proved = literals.nan_to_num(nan=-inf) > 0
+        old = torch.zeros(len(boxes), self.property.clauses, dtype=torch.bool)
+        for t in (~self.new).nonzero().flatten().tolist():
+            old[:, clause[t]] |= proved[:, t]
+        mine = proved & ~old[:, clause] & self.new
+        self.wins = torch.cat([self.wins, mine.T], 1)
+        return super()._margins(boxes, literals)
+
+    def _news(self, own: CutInput) -> Update:
+        """Tell it without a proof."""
+        return Update(own.number, own.limit)
+
+    def helpful(self) -> Tensor:
+        """(T,) the new literals that cover most of what they prove together, a few of a clause."""
+        chosen = torch.zeros(len(self.new), dtype=torch.bool)
+        for c in range(self.property.clauses):
+            own = (self.property.clause == c) & self.new
+            open_ = self.wins.clone()
+            for _ in range(SUMS):
+                count = torch.where(own, open_.sum(1), 0)
+                best = int(count.argmax())
+                if not int(count[best]):
+                    break
+                chosen[best] = True
+                open_ &= ~open_[best]
+        return chosen
