@@ -160,7 +160,7 @@ class LinearProperty(Property):
         return literals_digest(self.coef[n], self.const[n], self.clause)
 
     def with_sums(self) -> tuple[Self, Tensor]:
-        """The same property with more literals, and (T,) which of them are new.
+        """A property that says the same with more literals, and (T,) which of them are new.
 
         A sum of two literals of a clause, with positive weights, is above 0 only where one of them
         is; bounds can prove it where they prove neither. Weights are powers of 2. Sums whose
@@ -201,7 +201,7 @@ class LinearProperty(Property):
                     yield from combinations(range(first, end), 2)
 
     def only(self, literal: Tensor) -> Self:
-        """The same property with these literals alone (T,), some of every clause."""
+        """A property of these literals alone (T,), some of every clause."""
         above = None if self.above is None else self.above[:, literal]
         coef, const, clause = self.coef[:, literal], self.const[:, literal], self.clause[literal]
         return replace(self, coef=coef, const=const, clause=clause, above=above)
@@ -239,7 +239,7 @@ class LinearProperty(Property):
 
 
 def two_sum_error(a: Tensor, b: Tensor, total: Tensor) -> Tensor:
-    """What the rounded sum of two tensors lacks, exactly (Knuth); NaN where it overflows."""
+    """The rounding error of a sum of two tensors, exactly (Knuth); NaN where it overflows."""
     part = total - a
     return (a - (total - part)) + (b - part)
 
