@@ -93,7 +93,9 @@ def labels_of(
             raise TypeError
         whole = np.asarray(array, dtype=np.float64)
     except UNREADABLE:
-        raise InvalidInput(f"{name} are not numbers") from None
+        raise InvalidInput(
+            f"{name} are not numbers: give the number of each one's output, from 0 to {classes - 1}"
+        ) from None
     bad = ~(np.isfinite(whole) & (whole == np.floor(whole)) & (whole >= 0) & (whole < classes))
     if bad.any():
         first = array[int(np.argmax(bad))]
