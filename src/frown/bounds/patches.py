@@ -76,6 +76,12 @@ class Part(ABC):
         """The node at which every row's form ends, and its values."""
         return AtInput(self.region(region, sample, place))
 
+    def passage(
+        self, region: Region, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> tuple[Start, dict[int, Lines]]:
+        """Every row's start and lines."""
+        return self.start(region, sample, place), self.lines(relaxed, sample, place)
+
     def halved(
         self, region: Region, half: Halfspace, sample: Tensor, place: Tensor
     ) -> tuple[Start, Halfspace] | None:
@@ -124,8 +130,11 @@ class Whole(Part):
     positions: int
 
     def lines(self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> dict[int, Lines]:
+        return self._lines(relaxed, shared(sample))
+
+    def _lines(self, relaxed: dict[int, Relaxed], index: Tensor | slice) -> dict[int, Lines]:
         own = {i: relaxed[i].lines for i in self.plan.below(self.target)}
-        return line_rows(self.plan, self.target, own, shared(sample))
+        return line_rows(self.plan, self.target, own, index)
 
     def relaxed(
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
@@ -146,9 +155,17 @@ class Whole(Part):
         return region.rows(shared(sample))
 
     def start(self, region: Region, sample: Tensor, place: Tensor) -> Start:
-        index = shared(sample)
+        return self._start(region, shared(sample))
+
+    def _start(self, region: Region, index: Tensor | slice) -> Start:
         found = first_layer(self.plan, self.target, region, index)
         return AtInput(region.rows(index)) if found is None else found
+
+    def passage(
+        self, region: Region, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
+    ) -> tuple[Start, dict[int, Lines]]:
+        index = shared(sample)
+        return self._start(region, index), self._lines(relaxed, index)
 
     def halved(
         self, region: Region, half: Halfspace, sample: Tensor, place: Tensor
@@ -551,7 +568,7 @@ def _flattened(graph: Graph) -> Graph:
 
 # -- without inactive neurons --------------------------------------------------
 
-WORTH = 1 << 21  # products that rows would take at dense layers; for fewer no other graph is made
+WORTH = 1 << 23  # products that rows would take at dense layers; for fewer no other graph is made
 SHARE = 0.9  # of a row's products that may be left where it is made
 
 
@@ -584,7 +601,7 @@ def active_part(part: Part, relaxed: dict[int, Relaxed], region: Region, rows: i
     if nodes and is_narrowed(part.plan, part.target, region):
         nodes = nodes[1:]
     graph = part.plan.graph
-    work = _products(graph, part.target, {}) if nodes else 0
+    work = _all_products(part.plan, part.target) if nodes else 0
     if rows * work < WORTH:
         return whole
     kept = {i: (~relaxed[i].inactive.flatten()).nonzero().flatten() for i in nodes}
@@ -616,6 +633,12 @@ def _prunable(plan: Plan, target: int) -> tuple[int, ...]:
         if dense and flat and isinstance(op, Elementwise) and not op.tensors():
             found.append(i)
     return tuple(found)
+
+
+@per_plan
+def _all_products(plan: Plan, target: int) -> int:
+    """Multiplications of a row at the dense layers before a target."""
+    return _products(plan.graph, target, {})
 
 
 def _products(graph: Graph, target: int, left: dict[int, int]) -> int:

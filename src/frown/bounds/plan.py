@@ -70,9 +70,12 @@ class Plan:
         return bool(self.nonlinear) and all(bends(self.relaxation(i)) for i in self.nonlinear)
 
     def relaxation(self, node: int) -> Relaxation:
-        op = self.graph.nodes[node].op
-        assert isinstance(op, Relaxation)
-        return op
+        return self._relaxations[node]
+
+    @cached_property
+    def _relaxations(self) -> dict[int, Relaxation]:
+        ops = ((i, node.op) for i, node in enumerate(self.graph.nodes))
+        return {i: op for i, op in ops if isinstance(op, Relaxation)}
 
     @cached_property
     def sources(self) -> dict[int, int]:

@@ -34,9 +34,9 @@ class Rows:
     @classmethod
     def both(cls, sample: Tensor, neuron: Tensor) -> Rows:
         """Both sides of every neuron: first all below, then all above."""
-        zero = torch.zeros_like(neuron)
-        side = torch.cat([zero, zero + 1])
-        return cls(torch.cat([sample, sample]), torch.cat([neuron, neuron]), side)
+        side = torch.zeros(2, len(neuron), dtype=neuron.dtype, device=neuron.device)
+        side[1] = 1
+        return cls(torch.cat([sample, sample]), torch.cat([neuron, neuron]), side.view(-1))
 
     @classmethod
     def literals(cls, samples: int, literals: int, device: torch.device) -> Rows:
@@ -48,11 +48,13 @@ class Rows:
         return len(self.sample)
 
     def take(self, index: Tensor | slice) -> Rows:
+        if isinstance(index, slice) and index == slice(None):
+            return self
         return Rows(self.sample[index], self.neuron[index], self.side[index])
 
     def sign(self, dtype: torch.dtype) -> Tensor:
         """(rows,) 1 below, -1 above."""
-        return self.side.to(dtype).mul_(-2).add_(1)
+        return (1 - 2 * self.side).to(dtype)
 
     def coef(self, size: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """(rows, *shape) the coefficients of these neurons of a node."""
@@ -98,8 +100,8 @@ def unstable(
         for i in plan.readers(source)
     ]
     mask = (reduce(torch.logical_or, masks) & plan.loose(source)).flatten(1)
-    pairs = (mask if wanted is None else mask & wanted).nonzero()
-    return pairs[:, 0], pairs[:, 1]
+    sample, neuron = (mask if wanted is None else mask & wanted).nonzero(as_tuple=True)
+    return sample, neuron
 
 
 def tightened(

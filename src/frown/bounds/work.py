@@ -227,10 +227,10 @@ class Machine:
         """The deadline of a call that began then."""
         return NO_LIMIT if self.seconds is None else Clock(began + self.seconds)
 
-    def work(self, clock: Clock = NO_LIMIT, pool: Pool = Pool()) -> Work:  # noqa: B008
+    def work(self, clock: Clock = NO_LIMIT) -> Work:
         """The limits of a computation that ends then."""
         memory = half_of_free(self.device) if self.memory is None else bytes_of(self.memory)
-        return Work(memory, clock, pool)
+        return Work(memory, clock)
 
 
 _Given = ParamSpec("_Given")

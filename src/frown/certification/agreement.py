@@ -20,7 +20,7 @@ from torch import Tensor
 from frown.certification.findings import Begun, Findings, joined
 from frown.certification.results import digits
 from frown.graph.graph import Graph
-from frown.problem.problem import Problem
+from frown.problem.problem import Cast, Problem
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
 from frown.read.model import ROUNDINGS, UNIT, Array, Model
@@ -101,15 +101,19 @@ class _Claim:
     right: list[int]  # places among the right answers
     places: list[int]  # the same among all inputs
     problem: Problem  # of these inputs
+    cast: Cast  # the same in the search's numbers
     radius: Tensor  # (n,) proved, in double precision
     rivals: Tensor  # (n, rivals) clauses whose gradients are taken
 
     def part(self, which: slice) -> _Claim:
         index = np.arange(len(self.right))[which]
+        if len(index) == len(self.right):
+            return self
         return _Claim(
             self.right[which],
             self.places[which],
             self.problem.take(index),
+            self.cast.rows(which),
             self.radius[which],
             self.rivals[which],
         )
@@ -121,8 +125,10 @@ def compare_inputs(model: Model, x: Array, theirs: Array, ours: Outputs) -> dict
         model = model.alone
         theirs, ours = theirs[:, : model.classes], ours[:, : model.classes]
     given = x.reshape(-1, *model.input_shape)
-    gap = np.abs(theirs - ours).max(1)
-    allowed = model.rounding(given, theirs, np.ptp(theirs, axis=1)[:, None])
+    gap, vary = np.abs(theirs - ours).max(1), np.ptp(theirs, axis=1)[:, None]
+    if (gap <= model.rounding_at_least(theirs, vary)).all():
+        return {}
+    allowed = model.rounding(given, theirs, vary)
     return {
         int(n): _seen("at the input itself", given[n], ours[n], theirs[n])
         for n in np.flatnonzero(~(gap <= allowed))
@@ -133,7 +139,7 @@ def compare_regions(model: Model, graph: Graph, findings: Findings) -> Compared:
     """Have graph and original answer points of every proved region of a batch, and hold proofs
     against counterexamples.
 
-    `graph` is the network as the engines have it, for gradients; the model's own is compared.
+    `graph` is the network as the search has it, for gradients; the model's own is compared.
     """
     claim = _claims(findings)
     mismatch, remarks = dict(findings.begun.mismatch), dict[int, str]()
@@ -175,8 +181,9 @@ def _claims(findings: Findings) -> _Claim:
     shuffled = torch.randperm(max(0, margins.shape[1] - count), generator=_dice()) + count
     near = count if margins.shape[1] == count else (count + 1) // 2
     rivals = torch.cat([least[:, :near], least[:, shuffled[: count - near]]], 1)
-    places = begun.right[which]
-    return _Claim(which, places.tolist(), begun.problem.take(places), radius[which], rivals)
+    places, index = begun.right[which], torch.tensor(which, dtype=torch.long)
+    problem, cast = begun.problem.take(places), begun.cast.rows(index.to(begun.limit.device))
+    return _Claim(which, places.tolist(), problem, cast, radius[which], rivals)
 
 
 # -- points ---------------------------------------------------------------------------
@@ -229,8 +236,7 @@ def _noise(like: Tensor, lanes: int, dice: torch.Generator) -> Tensor:
 
 def _gradients(graph: Graph, claim: _Claim) -> Tensor:
     """(n, margins and hidden sums, features) their gradients at the inputs, in one pass."""
-    cast = claim.problem.on(graph)
-    region, wanted = cast.region, cast.property
+    region, wanted = claim.cast.region, claim.cast.property
     count, rivals = claim.rivals.shape
     lanes = rivals + HIDDEN
     first = torch.arange(count)[:, None] * wanted.shape[1]
@@ -243,8 +249,9 @@ def _gradients(graph: Graph, claim: _Claim) -> Tensor:
         values = graph.values(x)
         outputs = values[-1].reshape(count, lanes, -1)
         total = (outputs[:, :rivals] * coef).sum()
-        for i in graph.nonlinear:
-            z = values[graph.nodes[i].inputs[0]].reshape(count, lanes, -1)[:, rivals:]
+        read = [values[graph.nodes[i].inputs[0]] for i in graph.nonlinear]
+        if read:
+            z = torch.cat([one.reshape(count, lanes, -1)[:, rivals:] for one in read], 2)
             signs = torch.randint(0, 2, z.shape[1:], generator=dice).to(z) * 2 - 1
             total = total + (z * signs).sum()
         (slope,) = torch.autograd.grad(total, x)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from frown.bounds.arithmetic.float32 import check_execution
 from frown.bounds.method import Closing, Method
-from frown.bounds.plan import Plan
-from frown.bounds.work import Clock, Machine, Pool, pool_of
+from frown.bounds.plan import Plan, per_plan
+from frown.bounds.work import Machine, Pool, Work, pool_of
 from frown.certification.attack import PGD
 from frown.certification.certificates import Certificates
 from frown.certification.prove import Estimate, Prover, Rigorous
@@ -68,7 +68,10 @@ class Procedure:
         """The graph as proofs take it; None: estimates are enough."""
         if isinstance(self.proof, Estimate):
             return None
-        plan = Plan(tidy(self.graph))
+        key = ("proof", "outputs" if self.graph is self.model.graph else "scores")
+        if key not in self.model.memo:
+            self.model.memo[key] = Plan(tidy(self.graph))
+        plan: Plan = self.model.memo[key]
         if self.proof.execution is not None:
             check_execution(plan.graph)
         return plan
@@ -87,13 +90,14 @@ class Procedure:
         problem: Problem,
         parts: Sequence[NDArray[np.int64]],
         watch: Watch,
-        clock: Clock,
+        work: Work,
         certificates: Callable[[ExitStack], Certificates | None] | None = None,
         pool: AbstractContextManager[Pool] | None = None,
     ) -> Iterator[Outcome]:
         """Answer the inputs of these batches, one batch after the other.
 
         Args:
+            work: memory and deadline.
             certificates: opens the folder that keeps them; None: they are handed over.
             pool: processes that share one input: its programs, or the leaves of its tree.
         """
@@ -101,12 +105,12 @@ class Procedure:
 
         def stages(taken: ExitStack) -> Stages:
             folder = None if certificates is None else certificates(taken)
-            work = self.machine.work(clock, taken.enter_context(pool or pool_of(1)))
+            within = replace(work, pool=taken.enter_context(pool or pool_of(1)))
             execution = proof.execution or "" if isinstance(proof, Rigorous) else ""
             after = 0.0 if exact is None else 1 + CHECK * (proof.level == "checked")
             straight = bool(execution)
             searcher = Searcher(
-                self.model, self.plan, method, self.tol, self.single, work, after, straight
+                self.model, self.plan, method, self.tol, self.single, within, after, straight
             )
             prover = None
             if exact is not None:
@@ -129,21 +133,27 @@ class Procedure:
         if method.singly or isinstance(method, Closing):
             neurons = sum(self.plan.graph.nodes[i].size for i in self.plan.nonlinear)
             return float(min(SINGLY, getattr(method, "seconds", inf), NEURON * neurons))
-        plan, products = self.plan, 0.0
-        targets = {plan.sources[i] for i in plan.nonlinear}
-        for target in (*(t for t in targets if plan.needs_rows(t)), plan.graph.output):
-            behind = plan.ancestors(target)
-            ops = [plan.graph.nodes[i].op for i in behind]
-            local = any(isinstance(op, Conv) for op in ops) and not any(map(_mixing, ops))
-            one = sum(_products(plan.graph, i, WITHIN if local else None) for i in behind)
-            products += 2 * plan.graph.nodes[target].size * one
         kind = 0 if isinstance(method, Fixed) else 1
-        return NODE[kind] * len(plan.nonlinear) + PRODUCT[kind] * products
+        return NODE[kind] * len(self.plan.nonlinear) + PRODUCT[kind] * _all_products(self.plan)
 
     def with_memory(self, share: int | str | None) -> Procedure:
         """A procedure with a memory budget of its own, for one of several workers."""
         machine = replace(self.machine, memory=share, workers=1, cluster=None)
         return replace(self, machine=machine)
+
+
+@per_plan
+def _all_products(plan: Plan) -> float:
+    """Roughly the number of products when all rows of all layers pass the network once."""
+    products = 0.0
+    targets = {plan.sources[i] for i in plan.nonlinear}
+    for target in (*(t for t in targets if plan.needs_rows(t)), plan.graph.output):
+        behind = plan.ancestors(target)
+        ops = [plan.graph.nodes[i].op for i in behind]
+        local = any(isinstance(op, Conv) for op in ops) and not any(map(_mixing, ops))
+        one = sum(_products(plan.graph, i, WITHIN if local else None) for i in behind)
+        products += 2 * plan.graph.nodes[target].size * one
+    return products
 
 
 def _mixing(op: object) -> bool:

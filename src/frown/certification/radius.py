@@ -155,25 +155,28 @@ class Bracket:
 
     def record(self, index: Tensor, radius: Tensor, margins: Tensor) -> Bracket:
         """Take in the margins found at these radii; NaN and infinity prove nothing."""
-        finite = torch.isfinite(margins).all(1)
-        known = self.suppose(index[finite], radius[finite], margins[finite])
-        margins = margins.where(torch.isfinite(margins), -torch.inf)
+        finite = torch.isfinite(margins)
+        whole = finite.all(1)
+        if bool(whole.all()):
+            known = self.suppose(index, radius, margins)
+        else:
+            known = self.suppose(index[whole], radius[whole], margins[whole])
+            margins = margins.where(finite, -torch.inf)
         good = positive(margins)
         streak = self.streak[index]
         streak = torch.where(good, streak.clamp(min=0) + 1, streak.clamp(max=0) - 1)
-        up, down = index[good], index[~good]
-        better = radius[good] > self.proved[up]
-        lower = radius[~good] < self.failed[down]
-        above, below = (up[better],), (down[lower],)
+        above = (good & (radius > self.proved[index])).nonzero().flatten()
+        below = (~good & (radius < self.failed[index])).nonzero().flatten()
+        up, down = index[above], index[below]
         return replace(
             known,
-            tries=self.tries.index_put((index,), self.tries[index] + 1),
-            widest=self.widest.index_put((index,), radius.maximum(self.widest[index])),
-            streak=self.streak.index_put((index,), streak),
-            proved=self.proved.index_put(above, radius[good][better]),
-            at_proved=self.at_proved.index_put(above, margins[good][better]),
-            failed=self.failed.index_put(below, radius[~good][lower]),
-            at_failed=self.at_failed.index_put(below, margins[~good][lower]),
+            tries=self.tries.index_add(0, index, torch.ones_like(radius)),
+            widest=self.widest.index_copy(0, index, radius.maximum(self.widest[index])),
+            streak=self.streak.index_copy(0, index, streak),
+            proved=self.proved.index_copy(0, up, radius[above]),
+            at_proved=self.at_proved.index_copy(0, up, margins[above]),
+            failed=self.failed.index_copy(0, down, radius[below]),
+            at_failed=self.at_failed.index_copy(0, down, margins[below]),
         )
 
     def suppose(self, index: Tensor, radius: Tensor, margins: Tensor) -> Bracket:
@@ -183,14 +186,14 @@ class Bracket:
         other = (margins > 0).all(1)[:, None] != (at_seen > 0).all(2)
         other &= ~torch.isnan(seen)
         swap = (~other[:, 0] & other[:, 1])[:, None]
-        order = torch.where(swap, torch.tensor([1, 0]), torch.tensor([0, 1])).to(index.device)
-        every = torch.arange(len(index), device=index.device)[:, None]
-        seen = torch.cat([radius[:, None], seen[every, order]], 1)
-        at_seen = torch.cat([margins[:, None], at_seen[every, order]], 1)
+        before = torch.where(swap, seen[:, [1, 0]], seen[:, :2])
+        seen = torch.cat([radius[:, None], before], 1)
+        at_before = torch.where(swap[..., None], at_seen[:, [1, 0]], at_seen[:, :2])
+        at_seen = torch.cat([margins[:, None], at_before], 1)
         return replace(
             self,
-            seen=self.seen.index_put((index,), seen),
-            at_seen=self.at_seen.index_put((index,), at_seen),
+            seen=self.seen.index_copy(0, index, seen),
+            at_seen=self.at_seen.index_copy(0, index, at_seen),
         )
 
     def propose(self, index: Tensor, goal: Goal, root: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan
+from math import isfinite, isinf, nan
 from time import monotonic
 
 import numpy as np
@@ -28,7 +28,6 @@ from frown.certification.results import Row
 from frown.certification.search import RadiusSearch, Searcher
 from frown.certification.statement import input_digest
 from frown.errors import InvalidInput
-from frown.methods.branch.method import Branch
 from frown.problem.problem import Problem
 from frown.problem.property import LabelWins, Property
 
@@ -469,8 +468,10 @@ def rows_of(
     begun, bracket, broken = findings.begun, findings.searched.bracket, findings.broken
     regions, wanted = begun.problem.regions, begun.problem.property
     place = {int(n): k for k, n in enumerate(begun.right)}
-    radii, margins = findings.radius, findings.margins
-    admitted = wanted.admits(torch.from_numpy(begun.prediction))
+    before, rigorous, reached = findings.searched.unbranched, findings.rigorous, findings.level
+    radii, margins = findings.radius.tolist(), findings.margins.tolist()
+    proved, beyond = bracket.proved.tolist(), bracket.failed.tolist()
+    admitted = wanted.admits(torch.from_numpy(begun.prediction)).tolist()
     remarks = joined(findings.remarks, compared.remarks, kept.remarks)
     rows = []
     for n in range(len(regions)):
@@ -478,25 +479,24 @@ def rows_of(
         radius, failed = 0.0, None
         known: dict[int, float] = {}
         status, remark = "misclassified", remarks.get(n, "")
-        level = "checked" if n in kept.checked else findings.level
+        level = "checked" if n in kept.checked else reached
         if n in compared.mismatch:
             status, level, remark = "mismatch", "estimate", compared.mismatch[n]
         elif n in place:
             k = place[n]
-            radius = float(radii[k])
+            radius = radii[k]
             if radius > 0:
-                known = dict(zip(rivals(wanted, n), margins[k].tolist(), strict=True))
+                known = dict(zip(rivals(wanted, n), margins[k], strict=True))
             asked = None if regions.radius is None else float(regions.radius[n])
             if asked is not None:
                 radius = min(radius, asked)
-            top = float(bracket.failed[k])
-            failed = None if np.isinf(top) else top
+            failed = None if isinf(beyond[k]) else beyond[k]
             whole = radius > 0 and findings.everywhere(k)
             point = asked == 0  # the claim is about the input alone
             held = not point or findings.held(k)
-            if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
+            if (radius == 0 and proved[k] > 0) or not held:
                 remark = findings.nothing(n)
-            if end <= radius and not findings.rigorous:
+            if end <= radius and not rigorous:
                 # Rounding has fooled the estimate: nothing is left of it.
                 radius, known, whole, held = 0.0, {}, False, False
             elif end <= radius:
@@ -505,14 +505,13 @@ def rows_of(
                 radius, whole = float(np.nextafter(end, 0.0)), False
                 held = held and radius > 0
             status = status_of(radius, whole, held, end, asked)
-        elif bool(admitted[n]):
+        elif admitted[n]:
             if end > 0:
                 status = "unknown"  # too close to a tie for this precision
             elif isinstance(wanted, LabelWins):
                 remark = "a tie: another class scores as high as the label"
             else:
                 remark = "the property does not hold at the input itself"
-        before = findings.searched.unbranched if method == Branch.name else None
         label, prediction, target = classes_of(wanted, n, int(begun.prediction[n]))
         rows.append(
             Row(
@@ -525,7 +524,7 @@ def rows_of(
                 status=status,
                 radius=radius,
                 failed=failed,
-                broken=None if np.isinf(end) else end,
+                broken=None if isinf(end) else end,
                 margins=known,
                 seconds=seconds / max(1, len(regions)),
                 complete=findings.complete and place.get(n) not in findings.searched.early,
@@ -541,7 +540,7 @@ def rows_of(
                 id=regions.ids[n] if regions.ids else "",
                 holds=wanted.digest(n),
                 broken_as=None
-                if np.isinf(end)
+                if isinf(end)
                 else broken_as(wanted, broken.clause, n, int(begun.prediction[n])),
                 leaves=findings.leaves(place[n]) if radius > 0 and n in place else 0,
                 # What lies within a proved radius is proved, whoever found it first.
@@ -587,7 +586,7 @@ def broken_as(
 def rivals(wanted: Property, n: int) -> list[int]:
     """The names of input n's margins: other classes, or the clauses' numbers."""
     if isinstance(wanted, LabelWins):
-        return [int(c) for c in wanted.targets[n]]
+        return [int(c) for c in wanted.targets[n].tolist()]
     return list(range(wanted.clauses))
 
 

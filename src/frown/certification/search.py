@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from frown.bounds.method import Closing, Ends, Method
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.bounds.proof import Proofs
 from frown.bounds.walk import Boxes, Given, Layers
 from frown.bounds.work import NO_LIMIT, Clock, OutOfTime, Work, now, stepwise
@@ -68,11 +68,11 @@ class KnownBoxes:
         self, plan: Plan, sample: Tensor, radius: Tensor, proved: Tensor, layers: Layers
     ) -> None:
         """Take in what a radius gave where it failed: a search goes on below it."""
-        failed = ~proved & (radius < self.radius[sample])
-        if not bool(failed.any()):
+        failed = (~proved & (radius < self.radius[sample])).nonzero().flatten()
+        if not len(failed):
             return
         index = sample[failed]
-        self.radius = self.radius.index_put((index,), radius[failed])
+        self.radius = self.radius.index_copy(0, index, radius[failed])
         for source in set(plan.sources.values()):
             new = layers.values[source].rows(failed)
             old = self.boxes.get(source)
@@ -80,7 +80,7 @@ class KnownBoxes:
                 shape = (len(self.radius), *new.lower.shape[1:])
                 old = Box(new.lower.new_zeros(shape), new.upper.new_zeros(shape))
             self.boxes[source] = Box(
-                old.lower.index_put((index,), new.lower), old.upper.index_put((index,), new.upper)
+                old.lower.index_copy(0, index, new.lower), old.upper.index_copy(0, index, new.upper)
             )
 
 
@@ -173,8 +173,12 @@ class Searcher:
     @property
     def replay(self) -> float:
         """The time of a proof, as a multiple of that of trying a radius."""
-        convolved = any(isinstance(node.op, Conv) for node in self.plan.graph.nodes)
-        return CONVOLVED if convolved else REPLAY
+        return CONVOLVED if _convolved(self.plan) else REPLAY
+
+
+@per_plan
+def _convolved(plan: Plan) -> bool:
+    return any(isinstance(node.op, Conv) for node in plan.graph.nodes)
 
 
 class RadiusSearch:
@@ -515,7 +519,8 @@ class RadiusSearch:
         radius, points = broken.ends(begun)
         proved, replayed = self._bracket.proved.clone(), of.proofs > 0
         ends = Ends(proved, begun.limit, radius, points, of.single, replayed)
-        self._unbranched = Unbranched(ends.proved.clone(), broken.radius.copy())
+        if not method.estimates:  # estimates are not compared with what was proved before
+            self._unbranched = Unbranched(ends.proved.clone(), broken.radius.copy())
         if self._proofs is not None:
             self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
         yield self.found

@@ -15,7 +15,7 @@ from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import Part, active_part, parts, parts_of
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, State
-from frown.bounds.rows import Rows, fixed_pieces, one_hot, rounded, tightened
+from frown.bounds.rows import Rows, fixed_pieces, rounded, tightened
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.box import Box
@@ -193,15 +193,20 @@ def crown_rows(
     work: Work,
 ) -> Tensor:
     """Lower bounds of coef . target, one per row, in chunks that fit the memory budget."""
+
+    def least(index: Tensor | slice, sample: Tensor, place: Tensor) -> Tensor:
+        work.clock.check()
+        start, lines = part.passage(region, relaxed, sample, place)
+        form = start.moved(form_along(part.plan, part.target, coef(index), lines, start.node))
+        return start.least(form.coef) + form.const
+
     bounds = [region.radius.new_zeros(0)]
     for piece in fixed_pieces(part, len(sample), work):
-        work.clock.check()
+        count = piece.stop - piece.start
+        if count == len(sample) and not part.convolved:
+            return least(slice(None), sample, place)
         index = rounded(piece, sample.device) if part.convolved else piece
-        here = sample[index], place[index]
-        start, lines = part.start(region, *here), part.lines(relaxed, *here)
-        form = start.moved(form_along(part.plan, part.target, coef(index), lines, start.node))
-        least = start.least(form.coef) + form.const
-        bounds.append(least[: piece.stop - piece.start])
+        bounds.append(least(index, sample[index], place[index])[:count])
     return torch.cat(bounds)
 
 
@@ -215,16 +220,21 @@ def _neuron_bounds(
 ) -> Tensor:
     """(rows,) lower bounds of neurons."""
     split = parts_of(plan, source, len(rows), work.clock)
-    sign = rows.sign(plan.graph.dtype)
-    bounds = torch.empty_like(sign)
-    for _, whole, index in split.split(rows.neuron):
-        count = len(rows.neuron[index])
-        own = active_part(whole, relaxed, region, count)
-        part = own.part
-        for piece in fixed_pieces(part, count, work):
-            here = piece if isinstance(index, slice) else index[piece]
-            place, entry = split.where(rows.neuron[here])
-            coef = one_hot(entry, sign[here], part.neurons.shape[1], part.shape)
-            sample, pick = rows.sample[here], coef.__getitem__
-            bounds[here] = crown_rows(part, region, pick, sample, place, own.relaxed, work)
+    dtype = plan.graph.dtype
+
+    def least(whole: Part, rows: Rows) -> Tensor:
+        place, entry = split.where(rows.neuron)
+        own = active_part(whole, relaxed, region, len(rows))
+        size, shape = own.part.neurons.shape[1], own.part.shape
+
+        def coef(index: Tensor | slice) -> Tensor:
+            return Rows(rows.sample, entry, rows.side).take(index).coef(size, shape, dtype)
+
+        return crown_rows(own.part, region, coef, rows.sample, place, own.relaxed, work)
+
+    if len(split.parts) == 1:
+        return least(split.parts[0], rows)
+    bounds = torch.empty(len(rows), dtype=dtype, device=rows.sample.device)
+    for _, part, here in split.split(rows.neuron):
+        bounds[here] = least(part, rows.take(here))
     return bounds

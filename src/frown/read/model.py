@@ -213,11 +213,17 @@ class Model:
         It is a little of how much answers vary, or as much as the graph's own answers change in
         single precision with functions as runtimes compute them.
         """
-        size = np.abs(theirs).max(1)
         with np.errstate(invalid="ignore"):
             off = np.abs(self.in_single_precision(x) - self.answer(x))
-        noise = np.nan_to_num(off, posinf=0.0).max() + UNIT * size
-        allowed: NDArray[np.float64] = 1e-3 * np.max(vary, axis=-1) + ROUNDINGS * noise
+        return self.rounding_at_least(theirs, vary, float(np.nan_to_num(off, posinf=0.0).max()))
+
+    def rounding_at_least(
+        self, theirs: Array, vary: Array, off: float = 0.0
+    ) -> NDArray[np.float64]:
+        """(N,) what `rounding` allows the original, were the graph's own answers to change by `off`
+        in single precision."""
+        size = np.abs(theirs).max(1)
+        allowed = 1e-3 * np.max(vary, axis=-1) + ROUNDINGS * (off + UNIT * size)
         return np.asarray(np.minimum(1e-3 * (1 + size), allowed), dtype=np.float64)
 
     def answer(self, x: Array) -> NDArray[np.float64]:

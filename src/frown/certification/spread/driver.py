@@ -78,7 +78,7 @@ def shared(
         count = cores() if machine.memory is None else 1
     # Where inputs are few, processes share one: its programs, or the leaves of its tree.
     shares = method.singly or isinstance(method, Closing)
-    work = machine.work()
+    work = machine.work(clock)
     size = machine.batch
     if size is None:
         budget = replace(work, memory=work.memory // count)
@@ -112,7 +112,7 @@ def shared(
     )
     if not sent:
         pool = pool_of(machine.workers or 1 if shares and len(chosen) == 1 else 1)
-        return procedure.outcomes(problem, chosen, watch, clock, certificates, pool)
+        return procedure.outcomes(problem, chosen, watch, work, certificates, pool)
     start = partial(_on_this_machine, sent, count, (machine.workers or 1) // count if shares else 1)
     return _by(start, procedure, problem, chosen, watch, clock, certificates)
 

@@ -43,7 +43,8 @@ class Order:
         processes."""
         clock, shared = Clock.lasting(self.seconds), pool(self.pool)
         try:
-            run = procedure.outcomes(self.problem, self.parts, watch, clock, pool=shared)
+            work = procedure.machine.work(clock)
+            run = procedure.outcomes(self.problem, self.parts, watch, work, pool=shared)
             for outcome in run:
                 yield Handed(self.number, outcome)
             yield Done(self.number)

@@ -7,6 +7,8 @@ gamma(n) times the sum of their sizes, plus what underflow loses.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -54,23 +56,25 @@ def _rounds_to_nearest() -> bool:
     UNIT is half a step from 1 and from 1 + 2 UNIT, and the even neighbour is below the one and
     above the other.
     """
-    start, end = np.array([1.0, 1.0 + 2 * UNIT]), np.array([1.0, 1.0 + 4 * UNIT])
-    for sign in (1.0, -1.0):
-        for a, z in zip((sign * start).tolist(), (sign * end).tolist(), strict=True):
-            if not all(bool((x + sign * UNIT == z).all()) for x in _filled(a)):
-                return False
+    start, end = (1.0, 1.0 + 2 * UNIT), (1.0, 1.0 + 4 * UNIT)
+    first, last = ((*ends, *(-x for x in ends)) for ends in (start, end))
+    steps = (UNIT, UNIT, -UNIT, -UNIT)
+    filled: list[Any] = [_filled(*numbers) for numbers in (first, steps, last)]
+    for x, step, y in zip(*filled, strict=True):
+        if not bool((x + step == y).all()):
+            return False
     size = 2 if torch.get_num_threads() == 1 else _BLOCK
     terms = torch.zeros(size, size, dtype=torch.float64)
-    terms[:, 0], terms[:, 1] = torch.from_numpy(start).repeat(size // 2), UNIT
+    terms[0::2, 0], terms[1::2, 0], terms[:, 1] = *start, UNIT
     sums = terms @ torch.ones_like(terms)
-    return bool((sums == torch.from_numpy(end).repeat(size // 2)[:, None]).all())
+    return bool((sums[0::2] == end[0]).all() and (sums[1::2] == end[1]).all())
 
 
-def _filled(value: float) -> tuple[Tensor, NDArray[np.float64]]:
-    """A number many times: in torch, so that all of its threads take part, and in numpy."""
-    threads = torch.get_num_threads()
+def _filled(*values: float) -> tuple[Tensor, NDArray[np.float64]]:
+    """Numbers again and again: in torch, so that all of its threads take part, and in numpy."""
+    threads, once = torch.get_num_threads(), torch.tensor(values, dtype=torch.float64)
     count = 1024 if threads == 1 else min(_GRAIN * threads, 2**20)
-    return torch.full((count,), value, dtype=torch.float64), np.full(1024, value)
+    return once.repeat(count // len(values)), once.repeat(1024 // len(values)).numpy()
 
 
 def below(x: Tensor, slack: Tensor | float = 0.0) -> Tensor:
