@@ -194,7 +194,9 @@ def _certify(every: bool = False) -> typer.Typer:
                 typed.pop("attack")
             given = {"attack": True, **kept, **typed}
             if kept and not quiet:
-                told = ", ".join(f"{k} = {v}" for k, v in kept.items() if k not in typed)
+                shown = {k: v for k, v in kept.items() if k not in typed}
+                words = (" ".join(v) if isinstance(v, tuple) else v for v in shown.values())
+                told = ", ".join(f"{k} = {v}" for k, v in zip(shown, words, strict=True))
                 typer.echo(f"note: from {plain(config or CONFIG)}: {plain(told)}", err=True)
             request = request_of(model, data, given, ("frown", *sys.argv[1:]))
             screen = JsonScreen() if json else Screen() if quiet else TableScreen()

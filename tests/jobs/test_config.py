@@ -30,7 +30,7 @@ def test_options_come_from_a_file(given, tmp_path: Path) -> None:
     text = '[certify]\nmethod = "crown"\nnorm = 2\nbounds = [0, 1]\nattack = false\nfix = [0, 1]\n'
     Path("frown.toml").write_text(text)
     shown = command(*given, "--out", "a")
-    assert "note: from frown.toml: method = crown" in shown.stderr
+    assert "from frown.toml: method = crown, norm = 2, bounds = 0 1, attack" in shown.stderr
     found = settings(Path("a"))
     assert (found["method"], found["norm"], found["fix"]) == ("crown", "2", "0,1")
     assert "0 of" not in shown.stdout and "2 of 3 numbers may not change" in shown.stdout
