@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import floor, inf
 from pathlib import Path
+from shutil import copytree
 from statistics import mean, median
 from tempfile import mkdtemp
 from typing import Any
@@ -417,6 +418,11 @@ def test_files_and_python_agree(name: str) -> None:
         for at in (0.0, raw["radius"], 1.5 * raw["radius"], 1e3):
             assert row.proves(at) == (share([raw], at) == 1)
     if isinstance(result, frown.Certification):
+        radii = [r["radius"] for r in run.rows if r["status"] != "misclassified"]
+        shown = re.search(r"mean radius ([\d.e+-]+)", repr(result))
+        assert (shown is not None) == (run.case.eps is None and bool(radii))
+        if shown:
+            assert mean(radii) * (1 - 1e-3) <= float(shown[1]) <= mean(radii) * (1 + 1e-15)
         for at in (0.0, 0.05, 0.1, 0.5, 1e30):
             assert result.certified_accuracy(at) == share(run.rows, at)
         if run.case.eps is not None:
@@ -496,3 +502,43 @@ def test_brackets_of_branching_without_a_counterexample_have_no_upper_end(tmp_pa
     tips = [t for t in re.findall(r"<title>(.*?)</title>", page, re.S) if "leaves" in t]
     assert tips and all(t.count("to no counterexample found") == 2 for t in tips)
     assert page.count('stroke-dasharray="2 8"') == 4 and "any radius" not in page
+
+
+def test_a_run_that_was_cut_short_says_so_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
+    whole, out = told("plain"), tmp_path / "out"
+    copytree(whole.folder / "out", out)
+    lines = (out / "results.jsonl").read_text().splitlines(keepends=True)
+    (out / "results.jsonl").write_text("".join(lines[:4]))
+    about = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps({**about, "state": "running"}))
+    page = report_from_files([out], tmp_path / "page.html").read_text()
+    assert f"interrupted: 4 of {COUNT} inputs; level: rigorous" in html.unescape(page)
+    assert "Inputs</h3><strong>4<" in page
+    files = place()
+    run = ["certify", files / "model.onnx", files / "data.npz", "--method", "crown"]
+    text = command(*run, "--out", out, "--resume", "--certificates", whole.folder / "certificates")
+    again = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    for old, new in zip(whole.rows, again, strict=True):
+        for key in ("index", "status", "radius", "broken", "level", "label", "prediction"):
+            assert old[key] == new[key]
+    assert f"{COUNT} inputs in" in text
+    page = report_from_files([out], tmp_path / "page.html").read_text()
+    assert "interrupted" not in page
+
+
+def test_two_methods_on_one_page_are_told_apart(tmp_path: Path) -> None:
+    runs = [told(name) for name in ("interval", "plain", "frown")]
+    page = report_from_files([r.folder / "out" for r in runs], tmp_path / "page.html").read_text()
+    tips = [html.unescape(t) for t in re.findall(r"<title>(.*?)</title>", page, re.S)]
+    names = {"Interval": runs[0].rows, "CROWN": runs[1].rows, "FROWN": runs[2].rows}
+    seen = Counter[str]()
+    for first, *others in (t.splitlines() for t in tips if t.startswith("radius ")):
+        at = float(first.split()[1])
+        for line in others:
+            method, _, per = line.partition(": ")
+            rows = next((held for name, held in names.items() if name in method), None)
+            if rows is not None:
+                seen[method] += 1
+                least = per_cent(share(rows, at * 1.01), 1)
+                assert least <= float(per.split()[0]) <= per_cent(share(rows, at), 1)
+    assert len(seen) == 3

@@ -298,7 +298,11 @@ class Certification:
 
     def __repr__(self) -> str:
         radii, left_out = averaged(self.rows)
-        mean = f", mean radius {digits(sum(radii) / len(radii), 4, -1):.4g}" if radii else ""
+        searched = (self.settings.get("statement") or {}).get("eps") is None  # else they were given
+        proved = sum(row.status in ("certified", "robust") for row in self.rows)
+        mean, left_out = (f", {proved} of them certified", "") if not searched else ("", left_out)
+        if searched and radii:
+            mean = f", mean radius {digits(sum(radii) / len(radii), 4, -1):.4g}"
         levels = sorted({row.level for row in self.rows if row.proved})
         told = f", {' and '.join(levels) or 'nothing proved'}"
         return f"<Certification of {len(self.rows)} inputs{mean}{left_out}{told}>"
