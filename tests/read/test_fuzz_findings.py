@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -115,6 +116,19 @@ def test_an_input_of_a_type_without_a_name(tmp_path: Path) -> None:
     proto.graph.input[0].type.tensor_type.elem_type = 65
     with pytest.raises(UnsupportedModel, match="number 65"):
         frown.load(saved(proto, tmp_path))
+
+
+def test_large_inputs_are_compared_one_at_a_time(tmp_path: Path) -> None:
+    """A small file may have an input of millions of numbers."""
+    count = 3_000_000
+    path = saved(model([node("Relu", "x")], ("N", count), {}), tmp_path)
+    tracemalloc.start()
+    try:
+        frown.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * 8 * count  # to compare three at once takes more than that
 
 
 @pytest.mark.parametrize("shape", [(2**31, 3), ("N", 2**31), ("N", 2**20, 2**20)])

@@ -197,9 +197,10 @@ class Model:
             raise InvalidModel(f"{self.name}: the model answers NaN or infinity on inputs")
         if not answered.any():
             return 0
-        theirs, ours = theirs[answered], ours[answered]
+        if not answered.all():  # or copies would be made, which may be large
+            x, theirs, ours = x[answered], theirs[answered], ours[answered]
         gap = np.abs(theirs - ours).max()
-        if not gap <= self.rounding(x[answered], theirs, np.ptp(theirs, axis=0)).min():
+        if not gap <= self.rounding(x, theirs, np.ptp(theirs, axis=0)).min():
             raise ModelMismatch(
                 f"{self.name}: the imported graph and the original model disagree by "
                 f"{gap:.3g} on a random input (outputs up to {np.abs(theirs).max():.3g}); nothing "

@@ -29,6 +29,7 @@ from frown.read.model import Array, normal_draws, same
 from frown.read.onnx.call import OnnxNode
 
 _ROWS = 256  # at once where the batch is free
+_LARGE = 2**21  # numbers of a tensor of one input; with more, inputs gain nothing by company
 _NUMBERS = 2**27  # of one tensor for all of them; bounds the memory of a large network
 
 
@@ -89,7 +90,9 @@ class OnnxRuntime:
         alone = OnnxRuntime(session, port, model, 1, source)
         rows = max(1, min(_ROWS, _NUMBERS // largest))
         together = OnnxRuntime(session, port, model, rows, source)
-        return together if port.is_batched and _agree(alone, together) else alone
+        if not port.is_batched or largest > _LARGE:
+            return alone
+        return together if _agree(alone, together) else alone
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.source, self.port, self.model, self.step)
