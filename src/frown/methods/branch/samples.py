@@ -60,7 +60,7 @@ HOPELESS = 4  # times as many nodes as a radius took before, and it is given up 
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 PLANES = 8  # of a layer: one of a literal, the others of the last cuts
-REPLAY = 3.0  # times as long as bounding it did, the replay of a node takes
+REPLAY = 4.5  # times as long as bounding it did, the replay of a node takes, with all around it
 
 
 @dataclass(frozen=True, slots=True)
