@@ -51,7 +51,7 @@ COLD_LP = _method("lp", method="lp", boxes="lp", tangents=3, **COLD)
 
 def frown_method(group: int = 1) -> Method:
     """FROWN from the lines of least area, `group` neurons sharing theirs (0: a layer)."""
-    return _method("frown", method="frown", rule="area", group=group)
+    return _method("frown", method="frown", rule="area", group=group, curved="never")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Request
 from frown.bounds.replay import Guided
 from frown.graph.box import Box
-from frown.methods.frown.curved import further, pays
+from frown.methods.frown.curved import DENSE, MANY, further, gains, pays
 from frown.methods.frown.network import Frown
 from frown.problem.region import Region
 from frown.relax import Abs, Clip, LeakyRelu, Relu, Sigmoid
@@ -244,11 +244,8 @@ def test_bent_rows_prove_larger_radii(tmp_path: Path) -> None:
 
 
 def test_rows_bend_unasked_where_it_pays(tmp_path: Path) -> None:
-    """In convolutional networks; not in dense ones, with a time limit or for execution."""
+    """In convolutional networks; not with a time limit or for execution."""
     model = frown.load(network(tmp_path / "net.onnx"))
-    dense = Plan(zoo.mlp(Relu()))
-    assert further(Frown(), dense) is None
-    assert further(Frown(curved="always"), dense) is not None
     assert pays(Frown(), Plan(model.graph)) and not pays(Frown(group=0), Plan(model.graph))
     x = np.random.default_rng(0).uniform(size=(1, 1, 10, 10)).astype(np.float32)
     ball = frown.Ball(x, norm=2)
@@ -260,6 +257,32 @@ def test_rows_bend_unasked_where_it_pays(tmp_path: Path) -> None:
         assert "bent" not in row.remark
     asked = frown.certify(model, ball, method=Frown(curved="always"), proof=executed).rows[0]
     assert "rows were not bent: proofs of execution know none" in asked.remark
+
+
+def test_rows_of_dense_networks_bend_for_inputs_with_many_unstable_neurons() -> None:
+    """Of one network and one batch: the input among whose neurons' kinks it lies, not the one far
+    from them, whose radius stays what it was. Networks with too many neurons wait to be asked."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU())
+    net.append(nn.Linear(48, 2))
+    x = np.random.default_rng(3).normal(size=(2, 20)).astype(np.float32)
+    x[1] *= 0.001
+    with torch.no_grad():  # the second input's answer is all but a tie
+        net[4].bias.sub_(net(torch.tensor(x[1:]))[0] - torch.tensor([1e-3, 0.0]))
+    model = frown.load(net.eval(), torch.zeros(1, 20))
+    ball, exact = frown.Ball(x, norm=2), {"proof": "estimate", "attack": None}
+    never, asked, found = (
+        frown.certify(model, ball, method=Frown(curved=how), **exact).radius
+        for how in ("never", "always", "auto")
+    )
+    assert found[0] == asked[0] > 1.1 * never[0] and found[1] == never[1]
+    plan, box = Plan(model.graph), Box(-torch.ones(2, 48), torch.ones(2, 48))
+    source = plan.sources[plan.nonlinear[0]]
+    box.lower[1, MANY - 1 :] = 0.5  # one too few
+    assert gains(plan, {source: box}, 2).tolist() == [True, False]
+    assert gains(plan, {}, 2).tolist() == [False, False]
+    large = Plan(zoo.mlp(Relu(), (4, DENSE // 2, DENSE // 2 + 1, 3)))
+    assert further(Frown(), large) is None and further(Frown(curved="always"), large) is not None
 
 
 def test_smooth_networks_and_other_norms_stay_straight() -> None:

@@ -27,7 +27,7 @@ from frown.certification.radius import Bracket, Evaluate, Goal, search
 from frown.graph.affine import Conv
 from frown.graph.box import Box
 from frown.methods.crown import Crown, CrownIbp, Fixed
-from frown.methods.frown.curved import further
+from frown.methods.frown.curved import further, gains
 from frown.methods.frown.network import Frown
 from frown.problem.options import Option, check_options
 from frown.problem.property import positive
@@ -200,6 +200,7 @@ class RadiusSearch:
         self._unbranched: Unbranched | None = None
         self._early: set[int] = set()
         self._fixed: Evaluate | None = None  # margins by fixed lines, as asked for `_base`
+        self._known = KnownBoxes.of(begun.limit)  # of the method that was asked last
         self._complete = True
         self._remarks: dict[int, str] = {}
         self._took: list[float] = []  # seconds that radii took to try
@@ -336,16 +337,26 @@ class RadiusSearch:
             for n in self._begun.right.tolist():
                 self._remarks[n] = "rows were not bent: proofs of execution know none"
             return
+        go = torch.ones_like(self._bracket.proved, dtype=torch.bool)
+        if unasked:
+            go = gains(plan, self._known.boxes, len(go)).to(go.device)
+            if not bool(go.any()):
+                return
         self._pace, self._took = 0.0, []  # proofs take longer as well
         self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
         before, limit, single = self._bracket, self._begun.limit, self._of.single
-        self._bracket = before.onwards()
+        # What does not go on is decided: its limit is what is proved.
+        self._bracket = replace(
+            before.onwards(),
+            failed=torch.where(go, torch.inf, before.failed),
+            limit=torch.where(go, before.limit, before.proved),
+        )
         first = limit if single else (FURTHER * before.proved).minimum(limit)
         evaluate = self._evaluate(costlier, self._proofs)
         goal = replace(goal, near=goal.within, leap=FURTHER)
         yield from self._run(evaluate, first, goal, 1 if single else 12)
         every = torch.arange(len(before.proved), device=first.device)
-        self._bracket = self._bracket.take_over(every, before)
+        self._bracket = replace(self._bracket.take_over(every, before), limit=before.limit)
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -464,6 +475,7 @@ class RadiusSearch:
         Unless `limited`, a radius need not leave time for its proof."""
         cast, plan = self._begun.cast, self._of.plan
         state, known = method.start(len(self._begun.right)), KnownBoxes.of(cast.region.radius)
+        self._known = known
         first = method.glance if glance and method.glance is not None else method
         asked = 0
 

@@ -27,7 +27,7 @@ from frown.bounds.proof import Choice, Request, State
 from frown.bounds.rows import Rows, one_hot, unstable
 from frown.bounds.rows import pieces as pieces_of
 from frown.bounds.rows import rounded as rounded_size
-from frown.bounds.walk import Given, Layers, walk
+from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Clock, Work
 from frown.graph.affine import Conv
 from frown.graph.box import Box
@@ -44,7 +44,9 @@ TIGHT = 0.5  # of what a literal has at the centre is little
 CERTAIN = 1.004  # times an estimate of an eigenvalue is taken for it
 VECTORS, SHARP = 4, 30.0  # of the largest eigenvalues, and how far their mean is from the largest
 COLD, WARM, DEPTH = 10, 1, 12  # products with a matrix that improve them
-MOST = 8192  # neurons of networks in which rows bend unasked
+MOST = 8192  # neurons of convolutional networks in which rows bend unasked
+DENSE = 2048  # and of others, where every neuron of a layer reads all of the layer before
+MANY = 24  # unstable neurons of one layer: with fewer, rows gain a few hundredths by bending
 _NOISE = 1e-2
 
 
@@ -346,16 +348,32 @@ def further(method: Method, plan: Plan) -> Curved | None:
 
 
 def pays(method: Frown, plan: Plan) -> bool:
-    """True if rows are likely to gain much by bending, in seconds rather than minutes.
-
-    That is in convolutional networks, whose layers deviate from the centre in far more directions
-    than one ball can reach; not where neurons share slopes to save time.
-    """
-    convolved = any(isinstance(node.op, Conv) for node in plan.graph.nodes)
+    """True if rows may gain by bending in seconds rather than minutes, unless neurons share slopes
+    to save time."""
     read = sum(
         plan.graph.nodes[source].size for source in {plan.sources[i] for i in plan.nonlinear}
     )
-    return convolved and read <= MOST and method.group == 1
+    return read <= (MOST if _convolved(plan) else DENSE) and method.group == 1
+
+
+def gains(plan: Plan, boxes: Boxes, samples: int) -> Tensor:
+    """(samples,) mask of the samples whose rows are likely to gain much by bending, given boxes at
+    a radius.
+
+    Those of convolutional networks are: layers deviate from the centre in far more directions than
+    one ball can reach. So do other layers in which many neurons are unstable.
+    """
+    most = torch.zeros(samples, dtype=torch.long)
+    for source, box in boxes.items():
+        if plan.graph.nodes[source].size < MANY:
+            continue
+        sample, _ = unstable(plan, source, box)
+        most = most.maximum(torch.bincount(sample.cpu(), minlength=samples))
+    return (most >= MANY) | _convolved(plan)
+
+
+def _convolved(plan: Plan) -> bool:
+    return any(isinstance(node.op, Conv) for node in plan.graph.nodes)
 
 
 @dataclass(frozen=True)

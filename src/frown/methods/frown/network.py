@@ -208,9 +208,9 @@ class Frown(Method):
             the default schedule, with few for the neurons of wide layers.
         curved: go on with rows that bend, over l_2 balls and for piecewise linear activations:
             radii of convolutional networks are two to three times as large, and take seconds each.
-            "auto": where that pays, which is in convolutional networks of up to 8192 neurons,
-            unless neurons share slopes, time is limited or execution is covered; "always",
-            "never".
+            "auto": where that pays, which is in convolutional networks of up to 8192 neurons, and
+            in others of up to 2048 for inputs with 24 unstable neurons in one layer, unless neurons
+            share slopes, time is limited or execution is covered; "always", "never".
         ascent: all settings of the ascents.
 
     Raises InvalidInput for values that make no sense. Not for a quick look at a large network:
