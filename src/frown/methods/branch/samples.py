@@ -97,7 +97,7 @@ class TreeNode:
 
 
 @dataclass
-class Input(Stage):
+class SampleTrees(Stage):
     """An input with its trees."""
 
     root: NodeSlopes | None = None  # of the whole region, without a tree
@@ -143,7 +143,7 @@ class Input(Stage):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NodeBounds:
     """The bounds of a batch of nodes."""
 
     sample: Tensor  # (B,)
@@ -195,7 +195,7 @@ class SampleSearch:
             self.fine = replace(inner, steps=None, ascent=short)
             self.quick = replace(inner, steps=None, ascent=Ascent(steps=0, more=0))
         self.inputs = [
-            Input(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
+            SampleTrees(n, float(ends.proved[n]), float(ends.broken[n]), float(ends.limit[n]))
             for n in range(len(region.radius))
         ]
         self.replayed = ends.replayed
@@ -257,16 +257,16 @@ class SampleSearch:
         slopes = sum(t.numel() for own in known.values() for t in own.alpha.values())
         return (slopes + 4 * self.count * len(nodes)) * self.region.radius.element_size()
 
-    def _nodes(self, own: Input) -> list[TreeNode]:
+    def _nodes(self, own: SampleTrees) -> list[TreeNode]:
         """All nodes of an input's trees."""
         return [node for root in own.trees.values() for node in _preorder(root)]
 
-    def _next(self, own: Input) -> None:
+    def _next(self, own: SampleTrees) -> None:
         """Set the radius to try next; the whole region is to be bounded there first."""
         own.raised(self.limits)
         own.open = []
 
-    def _step(self, active: list[Input]) -> Iterator[Update]:
+    def _step(self, active: list[SampleTrees]) -> Iterator[Update]:
         """Bound a batch of nodes of all inputs, and cut what is not proved."""
         fresh = [own for own in active if own.waiting]
         for method in (self.inner, self.fine):
@@ -305,7 +305,7 @@ class SampleSearch:
         for own in active:
             yield from self._settle(own)
 
-    def _begin(self, inputs: list[Input], method: Method) -> None:
+    def _begin(self, inputs: list[SampleTrees], method: Method) -> None:
         """Bound whole regions, and plant or take up the trees of clauses that stay open."""
         roots = [
             TreeNode(own.number, -1, -self.free, self.free, -self.free, self.free, own.root)
@@ -328,7 +328,7 @@ class SampleSearch:
                 tree.before, tree.literal = root.slopes, int(literals.argmax())
                 own.open.append(tree)
 
-    def _take(self, node: TreeNode, found: Outcome, k: int) -> None:
+    def _take(self, node: TreeNode, found: NodeBounds, k: int) -> None:
         """Take in what was found of a node."""
         node.lower, node.upper = found.lower[k], found.upper[k]
         node.literals = found.literals[k]
@@ -350,7 +350,7 @@ class SampleSearch:
         assert node.literals is not None
         return int(torch.where(self.property.clause == node.clause, node.literals, -inf).argmax())
 
-    def _settle(self, own: Input) -> Iterator[Update]:
+    def _settle(self, own: SampleTrees) -> Iterator[Update]:
         if own.done or own.waiting:
             return
         if own.high <= own.radius or own.failed <= own.radius:
@@ -387,13 +387,13 @@ class SampleSearch:
 
     # -- proofs -------------------------------------------------------------------
 
-    def _proof(self, own: Input) -> Proof | None:
+    def _proof(self, own: SampleTrees) -> Proof | None:
         """The trees of an input whose leaves are all proved, each node bounded along its slopes."""
         if own.whole is None:
             return None
         return Branched(own.whole, (tuple(self._tree(own, c) for c in own.needed),))
 
-    def _tree(self, own: Input, clause: int) -> Tree:
+    def _tree(self, own: SampleTrees, clause: int) -> Tree:
         nodes = _preorder(own.trees[clause])
         starts, slots = self.plan.slots(self.plan.graph.output)
         numbers = {i: k for k, i in enumerate(self.plan.nonlinear)}
@@ -435,7 +435,7 @@ class SampleSearch:
 
     # -- bounds -------------------------------------------------------------------
 
-    def _bound(self, nodes: Sequence[TreeNode], method: Method, settled: int = -1) -> Outcome:
+    def _bound(self, nodes: Sequence[TreeNode], method: Method, settled: int = -1) -> NodeBounds:
         """The inner method over the boxes of nodes; those up to a `settled` source stay."""
         sample = torch.tensor([node.sample for node in nodes])
         ball = self.region.rows(sample).with_radius(self._radii(sample))
@@ -468,7 +468,7 @@ class SampleSearch:
         literals = torch.where(found.empty[:, None], inf, literals)
         margins = wanted.margins(literals) - self.slack[sample, None]
         tables = None if state is None else state.tables
-        return Outcome(sample, found, tables, half, low, high, literals, margins)
+        return NodeBounds(sample, found, tables, half, low, high, literals, margins)
 
     def _planes(
         self, nodes: Sequence[TreeNode], ball: Region, given: Given
@@ -576,7 +576,7 @@ class SampleSearch:
 
     # -- cuts ---------------------------------------------------------------------
 
-    def _cut(self, found: Outcome, open_: list[tuple[int, TreeNode]]) -> Iterator[Update]:
+    def _cut(self, found: NodeBounds, open_: list[tuple[int, TreeNode]]) -> Iterator[Update]:
         """Cut nodes in two, each at the best of some candidates."""
         index = torch.tensor([k for k, _ in open_])
         gap, middle, points = self._scores(found, index, open_)
@@ -674,7 +674,7 @@ class SampleSearch:
         return middle
 
     def _scores(
-        self, found: Outcome, index: Tensor, open_: list[tuple[int, TreeNode]]
+        self, found: NodeBounds, index: Tensor, open_: list[tuple[int, TreeNode]]
     ) -> tuple[Tensor, Tensor, list[tuple[int, Tensor]]]:
         """(n, slots) how far lines are from functions, times coefficients of the worst literal's
         row, where its bound is attained and in the middle of boxes; and counterexamples."""
@@ -730,7 +730,7 @@ class SampleSearch:
         form_of(plan, descend(plan, output, begin(plan, output, coef), through))
         return found
 
-    def _broken(self, own: Input, point: Tensor) -> Iterator[Update]:
+    def _broken(self, own: SampleTrees, point: Tensor) -> Iterator[Update]:
         far = float(self.region.rows(slice(own.number, own.number + 1)).distance(point[None]))
         if far < own.high:
             own.high = far
