@@ -14,6 +14,7 @@ from torch import Tensor
 import functions
 from frown.graph.box import Box
 from frown.relax.elementwise import Elementwise
+from frown.relax.hump import Hump
 from frown.relax.relaxation import LeastArea, Slopes, relax
 from frown.relax.s_shaped import SShaped
 from frown.relax.steps import Steps
@@ -213,6 +214,8 @@ def test_ends_of_the_tightest_range_are_extreme_chords(name: str, data: st.DataO
         miss = np.abs(mine.numpy() - truth)
         # The search keeps 1e-7 of the box away from the end itself.
         near = 2e-6 * (1 + np.abs(truth)) + 1e-7 * (high - low)[:, 0]
+        if isinstance(op, Hump):  # where tangents from an end go to infinity, tables are coarse
+            near += 2e-5 * (np.minimum(abs(low), abs(high))[:, 0] < 2e-3)
         assert_none(miss > near, name, box, mine, truth)
 
 
