@@ -76,6 +76,7 @@ NETWORKS = {
     "conv-small": Network("models/eran_mnist_conv_small.onnx", "eran_mnist.npz", 0.12),
     "cnn-a-adv": Network("models/sdp_cifar_cnn_a_adv.onnx", "sdp_cifar.npz", 2 / 255),
     "resnet-2b": Network("vnncomp/cifar10_resnet/onnx/resnet_2b.onnx", "cifar10.npz"),
+    "resnet-4b": Network("vnncomp/cifar10_resnet/onnx/resnet_4b.onnx", "cifar10.npz"),
     "lstm": Network("models/lstm_7_32.onnx", "mnist.npz"),
     "gru": Network("models/gru_7_32.onnx", "mnist.npz"),
 }
