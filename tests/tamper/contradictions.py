@@ -85,7 +85,7 @@ def _beyond(
 
 
 def _trees(cert: Draft) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cert.header["trees"]
+    found: list[dict[str, Any]] = cert.header.get("trees", [])  # format 1 has none
     return found
 
 
