@@ -9,6 +9,7 @@ from torch import nn
 
 import asking
 import frown
+from frown.certification import search
 from test_api import network
 
 
@@ -78,6 +79,7 @@ def test_where_lines_lose_nothing_frown_looks_where_crown_ended(
 ) -> None:
     """Neurons far from their kinks leave an affine network, whose margins fall as the radius grows.
     Others lose to lines, and optimised ones are looked for further out."""
+    monkeypatch.setattr(search, "MANY", 16)  # neurons, for the test to be quick
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     x = np.random.default_rng(1).uniform(-1, 1, (1, 4))

@@ -90,6 +90,7 @@ NEAR = Goal(0.5, 0.15)
 GAIN, GAIN_PER_LAYER = 0.2, 0.03
 # Lines at kinks give back about this part of what CROWN's lose (.05 to .4 on ten networks).
 BACK = 0.25
+MANY = 1000  # neurons of a network in which a radius that is too large costs much
 INSIST = 4  # times that ascents go on where there is one radius
 CHEAP = Goal(0.1, 0.05)  # of radii by plain intervals, which only have to be there
 # Rigorous proofs take time as well, which searches leave. By fixed lines they took 1.3 to 5 times
@@ -570,10 +571,12 @@ class RadiusSearch:
 
         What an affine network loses grows like the radius itself. Where the loss grows like a
         higher power of it, lines lose the other part, and steep margins gain little radius.
+        In small networks a radius too many costs less than a first one that is too small.
         """
         plan, power = self._of.plan, fixed.growth().clamp(min=1.0)
         deep = 1 + min(GAIN, GAIN_PER_LAYER * len(plan.nonlinear))
-        if not all(isinstance(plan.relaxation(i), PiecewiseLinear) for i in plan.nonlinear):
+        kinks = all(isinstance(plan.relaxation(i), PiecewiseLinear) for i in plan.nonlinear)
+        if not kinks or sum(plan.graph.nodes[i].size for i in plan.nonlinear) < MANY:
             return torch.full_like(power, deep)
         return (1 - BACK * (1 - 1 / power)).pow(-1 / power).clamp(max=deep)
 
