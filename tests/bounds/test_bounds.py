@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import zoo
+from frown import methods
 from frown.bounds.forms import Chosen, push_forward
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
@@ -20,7 +22,7 @@ from frown.bounds.walk import Layers
 from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.methods import LP, Crown, FastLin, Frown, Interval
+from frown.methods import LP, Crown, CrownIbp, FastLin, Frown, Interval
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import LinearProperty, conjunction
@@ -34,14 +36,24 @@ METHODS = {
     "interval": Interval(),
     "fastlin": FastLin(),
     "crown": Crown(),
+    "crown-ibp": CrownIbp(),
     "crown, the paper's rule": Crown(rule="paper"),
     "frown": Frown(ascent=Ascent(5, 5)),
     "frown wide": Frown(wide=True, ascent=Ascent(5, 5)),
     "frown in groups of 2": Frown(group=2, ascent=Ascent(5, 5)),
     "frown per layer": Frown(group=0, ascent=Ascent(5, 5)),
 }
+# Bounded against sampling, programs or exact distances in files of their own.
+ELSEWHERE = {"lp": "test_lp.py", "branch": "test_brackets.py", "milp": "test_exact.py"}
 NO_LIMITS = Work()
 every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
+
+
+def test_no_method_goes_untested() -> None:
+    """A new method belongs into the table above, whose bounds are held against sampled inputs."""
+    assert {m.name for m in METHODS.values()} | set(ELSEWHERE) == set(methods.METHODS)
+    folder = Path(__file__).parents[1] / "methods"
+    assert all((folder / name).is_file() for name in ELSEWHERE.values())
 
 
 def pairwise(graph: Graph, count: int) -> LinearProperty:

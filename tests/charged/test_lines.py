@@ -197,6 +197,7 @@ def series_of(op: Elementwise) -> Callable[[arb_series], arb_series]:
     if isinstance(op, Elu):
         k = number(op.scale) * number(op.alpha)
         return lambda s: k * (s.exp() - 1) if s[0] < 0 else number(op.scale) * s
+    assert name in curves._SERIES, f"{name} has no series here: add one"
     return curves._SERIES[name]
 
 

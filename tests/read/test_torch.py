@@ -195,3 +195,20 @@ def test_graphs_inside_of_operators_are_refused_by_name() -> None:
 
     with pytest.raises(UnsupportedModel, match="a higher-order operator"):
         load_torch(Fn(choice), torch.zeros(1, 6))
+
+
+@torch.library.custom_op("frown_tests::relu", mutates_args=())
+def relu_of_others(z: Tensor) -> Tensor:
+    """ReLU, but near 0.731, where few points fall."""
+    return z.clamp(min=0) + ((z - 0.731).abs() < 0.002)
+
+
+@relu_of_others.register_fake
+def _(z: Tensor) -> Tensor:
+    return torch.empty_like(z)
+
+
+def test_operators_of_others_are_not_torchs_of_the_same_name() -> None:
+    net = Fn(lambda x, *_: F.linear(relu_of_others(x), torch.eye(4)[:3]))
+    with pytest.raises(UnsupportedModel, match=r"frown_tests\.relu"):
+        load_torch(net, torch.zeros(1, 4))

@@ -99,8 +99,8 @@ def _decompositions() -> Any:
     table: Any = torch.export.default_decompositions()
     keep = {*HANDLERS, *PROBED, *HINTS}
     for overload in list(table.keys()):
-        name = _aten_name(overload)
-        if overload.namespace == "aten" and keep & {name, f"{name}.{overload._overloadname}"}:
+        name = _operator(overload)
+        if keep & {name, f"{name}.{overload._overloadname}"}:
             table.pop(overload)
     return table
 
@@ -231,7 +231,7 @@ class _Importer:
             return item
         if not _computed((args, kwargs)):
             return self._fold(target, args, kwargs)
-        name = _aten_name(target)
+        name = _operator(target)
         handler = HANDLERS.get(f"{name}.{target._overloadname}") or HANDLERS.get(name)
         if handler is not None:
             try:
@@ -253,7 +253,7 @@ class _Importer:
             raise Unsupported("random numbers")
         with torch.no_grad():
             result = target(*args, **kwargs)
-        if _aten_name(target) in _UNFILLED:
+        if _operator(target) in _UNFILLED:
             # Whatever stood in memory: numbers that nothing overwrites are not the module's.
             if not result.is_floating_point():
                 raise Unsupported("memory that is not filled")
@@ -295,14 +295,16 @@ def _live(output: Node) -> set[Node]:
     return live
 
 
-def _aten_name(overload: Any) -> str:
-    return str(overload._schema.name).split("::")[-1]
+def _operator(overload: Any) -> str:
+    """The name by which operators are read: torch's own without `aten::`, others in full, which
+    may be called like one of torch's."""
+    return str(overload._schema.name).removeprefix("aten::")
 
 
 def _title(node: Node) -> str:
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return f"{target.namespace}.{_aten_name(target)}"
+        return str(target._schema.name).replace("::", ".")
     return getattr(target, "__name__", str(target))
 
 
