@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import barrier
+from benchmarks.decided import kept
 from benchmarks.paper.barrier import ERRORS
 from onnx_models import model, node, saved
 
@@ -55,13 +58,14 @@ def run(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 def test_a_run_goes_on_and_counts_both_ends(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, out = barrier.name_of(ERRORS[0]), str(tmp_path / "rows")
+    problem, out = barrier.AdversarialError(ERRORS[0]), str(tmp_path / "rows")
+    name = problem.name
     own = ("--only", name, "--out", out)
     first = run(capsys, *own, "--shared", str(shared), "--images", "5", "--seconds", "5")
-    assert f"{name}: 5 of 5 images" in first
+    assert f"{name}: 5 of 5," in first
     whole = run(capsys, *own, "--shared", str(shared), "--images", "12", "--seconds", "5")
-    assert "12 of 12 images" in whole and "5 of 12" not in whole
-    rows = barrier.known(ERRORS[0], Path(out))
+    assert f"{name}: 12 of 12," in whole and "5 of 12" not in whole
+    rows = problem.known(Path(out))
     assert len(rows) == 12
     statuses = [row["status"] for row in rows]
     assert statuses.count("misclassified") == 1 and "unknown" not in statuses
@@ -74,8 +78,12 @@ def test_a_run_goes_on_and_counts_both_ends(
 
 def test_estimates_are_not_proofs() -> None:
     rows = [{"status": s, "leaves": 1, "cpu": 1.0} for s in ("certified", "unknown", "falsified")]
-    cells = barrier.line(ERRORS[0], [*rows, {"status": "robust", "leaves": 7, "cpu": 1.0}])
+    line = barrier.AdversarialError(ERRORS[0]).line
+    cells = line([*rows, {"status": "robust", "leaves": 7, "cpu": 1.0}])
     assert cells[2:7] == ["4", "0.00", "25.00", "50.00", "25.00"] and cells[-2:] == ["7", "4"]
+    for level, status in (("rigorous", "certified"), ("estimate", "unknown")):
+        row: Any = SimpleNamespace(status="certified", level=level, leaves=3)
+        assert kept(row, 1.0)["status"] == status
 
 
 def test_without_the_networks_it_says_what_is_missing(
