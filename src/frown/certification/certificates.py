@@ -136,7 +136,8 @@ class Certificates:
             return LATE
         if not verdict.accepted:
             return f"the checker refused: {verdict.reason}"
-        if verdict.claim is None or not _meant(verdict.claim, problem, n, radius):
+        claim = verdict.claim
+        if claim is None or not (_meant(claim, problem, n, radius) and _before(claim, self.model)):
             return OTHER
         return verdict
 
@@ -169,6 +170,16 @@ def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:
         and claim.radius >= radius
         and claim.norm == regions.p
         and np.array_equal(claim.centre.ravel(), regions.x[n].ravel())
+    )
+
+
+def _before(claim: Claim, model: Model) -> bool:
+    """True if a claim is about the network behind the model's own normalisation, or about the
+    network itself where it has none."""
+    claimed = [] if claim.mean is None or claim.std is None else [claim.mean, claim.std]
+    own = [part for pair in model.normalisation for part in pair]
+    return len(claimed) == len(own) and all(
+        np.array_equal(a.ravel(), b.ravel()) for a, b in zip(claimed, own)
     )
 
 

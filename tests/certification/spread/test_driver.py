@@ -238,10 +238,15 @@ def test_an_answer_about_another_input_is_found_out(
             assert row.radius == 0 and "another question" in row.remark
 
 
-@pytest.mark.parametrize("lie", ["radius", "certificate", "none"])
+@pytest.mark.parametrize("lie", ["radius", "certificate", "network", "none"])
 @pytest.mark.parametrize("trusted", [True, False])
 def test_what_no_certificate_proves_is_withdrawn(
-    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, lie: str, trusted: bool
+    spread: Callable[..., Any],
+    net: frown.Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: str,
+    trusted: bool,
 ) -> None:
     monkeypatch.setattr(InProcess, "trusted", trusted)
 
@@ -251,7 +256,14 @@ def test_what_no_certificate_proves_is_withdrawn(
             held = dict(outcome.certificates)
             if lie == "radius":
                 return replace(outcome, rows=(replace(first, radius=2 * first.radius), *rest))
-            if lie == "certificate":
+            if lie == "network":  # at this input the same, and changing ten times as slowly
+                x, y = X[first.index : first.index + 1], [first.label]
+                slow = net.normalised(-9 * x[0], 10.0)
+                proof = frown.Rigorous(certificates=tmp_path)
+                found = frown.certify(slow, x, y, method="crown", proof=proof, attack=None).rows[0]
+                held[0] = (tmp_path / found.certificate).read_bytes()
+                outcome = replace(outcome, rows=(replace(first, radius=found.radius), *rest))
+            elif lie == "certificate":
                 held[0] = held[max(held)]  # another input's
             else:
                 del held[0]
@@ -259,7 +271,7 @@ def test_what_no_certificate_proves_is_withdrawn(
 
         return changed(messages, change) if order.number == 1 else messages
 
-    result, _ = spread(lying, proof="checked")
+    result, _ = spread(lying, proof="checked", attack=None)
     first, *others = result.rows
     assert all(row.level == "checked" and row.radius > 0 for row in others)
     if lie == "none" and trusted:
