@@ -123,7 +123,8 @@ def test_every_row_is_there_once_though_a_node_is_lost(
     machine = Machine(cluster=cluster.address, batch=2)
     found = frown.certify(net, Ball(X), proof=proof("far"), machine=machine, watch=Killing())
     assert cluster.other is None and sorted(seen) == list(range(COUNT))
-    assert [one.blameless for one in lost] == [True]
+    # A worker that was sent there before the loss was known is lost with it.
+    assert lost and all(one.blameless for one in lost)
     near = replace(machine, cluster=None, workers=1)
     own = frown.certify(net, Ball(X), proof=proof("near"), machine=near)
     unmeasured = [[replace(row, margins={}) for row in rows(one)] for one in (found, own)]
