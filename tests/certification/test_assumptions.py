@@ -202,7 +202,7 @@ def test_a_tree_is_about_one_clause(proofs: list[tuple[Case, File]]) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_contradiction_proves_no_other_clause(name: str, tmp_path: Path) -> None:
-    """Where no point is left at which a clause fails, nothing is known of the others."""
+    """Contradictions in the tree of a clause tell nothing of other clauses."""
     closed = 0
     for seed in range(201, 209):
         case = grown_case(name, seed, tmp_path / str(seed))

@@ -260,8 +260,8 @@ def test_rows_bend_unasked_where_it_pays(tmp_path: Path) -> None:
 
 
 def test_rows_of_dense_networks_bend_for_inputs_with_many_unstable_neurons() -> None:
-    """Of one network and one batch: the input among whose neurons' kinks it lies, not the one far
-    from them, whose radius stays what it was. Networks with too many neurons wait to be asked."""
+    """One batch has an input near its neurons' kinks, for which rows bend, and one far from them,
+    whose radius stays what it was. Networks with too many neurons wait to be asked."""
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU())
     net.append(nn.Linear(48, 2))

@@ -119,7 +119,7 @@ def factors(cert: Draft, rng: Rng) -> None:
 
 
 def moved_levels(cert: Draft, rng: Rng) -> None:
-    """What literals are assumed to be at most: more, less, nothing, below 0."""
+    """Levels that literals are assumed not to exceed: higher, lower, none, below 0."""
     for tree in _trees(cert):
         level = float.fromhex(tree["level"])
         other = [level * 10.0 ** rng.uniform(-3, 12), 1e300, 5e-324, -level, 0.0]
