@@ -19,7 +19,7 @@ from scipy import special
 from torch import Tensor
 
 from frown import relax
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax import (
     Abs,
     Arctan,
@@ -172,16 +172,16 @@ class Zone:
     most: float = inf
     negative: bool = True
 
-    def within(self, box: Box, turns: Tensor) -> Box:
+    def within(self, box: Intervals, turns: Tensor) -> Intervals:
         """The box folded and cut to the zone; `turns` says which go to the negative side."""
         if not self.least and self.negative:
-            return Box(
+            return Intervals(
                 box.lower.clamp(-self.most, self.most), box.upper.clamp(-self.most, self.most)
             )
         sizes = [t.abs().clamp(self.least, self.most) for t in (box.lower, box.upper)]
         low, high = torch.minimum(*sizes), torch.maximum(*sizes)
         turns = turns & self.negative
-        return Box(torch.where(turns, -high, low), torch.where(turns, -low, high))
+        return Intervals(torch.where(turns, -high, low), torch.where(turns, -low, high))
 
 
 # name: (hostile, ordinary)
@@ -227,20 +227,20 @@ def _numbers(rng: np.random.Generator, extreme: bool) -> Array:
     return np.choose(rng.integers(len(kinds), size=_COUNT), kinds)
 
 
-def boxes(name: str, dtype: torch.dtype, extreme: bool = True) -> st.SearchStrategy[Box]:
+def boxes(name: str, dtype: torch.dtype, extreme: bool = True) -> st.SearchStrategy[Intervals]:
     """Tables of boxes for a function: points, one ulp wide, narrow, across 0, tiny, denormal,
     huge, as far as it is defined."""
     zone = ZONES.get(name, EVERYWHERE)[0 if extreme else 1]
     numpy = np.float32 if dtype == torch.float32 else np.float64
 
-    def table(seed: int) -> Box:
+    def table(seed: int) -> Intervals:
         rng = np.random.default_rng(seed)
         a, other = (_numbers(rng, extreme).astype(numpy) for _ in range(2))
         share = rng.choice([1e-6, 1e-4, 1e-2], _COUNT).astype(numpy)
         across = (-a * rng.uniform(0.01, 3, _COUNT)).astype(numpy)
         kinds = [a, np.nextafter(a, numpy(inf)), a + np.abs(a) * share, other, other, across]
         b = np.choose(rng.integers(len(kinds), size=_COUNT), kinds)
-        box = Box(torch.from_numpy(np.minimum(a, b)), torch.from_numpy(np.maximum(a, b)))
+        box = Intervals(torch.from_numpy(np.minimum(a, b)), torch.from_numpy(np.maximum(a, b)))
         return zone.within(box, torch.from_numpy(rng.random(_COUNT) < 0.5))
 
     return st.integers(0, 2**32).map(table)
@@ -262,7 +262,7 @@ def slopes(dtype: torch.dtype) -> st.SearchStrategy[Tensor]:
     return st.integers(0, 2**32).map(table)
 
 
-def grid(box: Box, points: int = 301) -> Array:
+def grid(box: Intervals, points: int = 301) -> Array:
     """(entries, points) numbers of each box in float64: even, and crowded about 0 and ends."""
     low, high = box.lower.double().numpy()[:, None], box.upper.double().numpy()[:, None]
     even = low + (high - low) * np.linspace(0, 1, points)[None, :]

@@ -54,6 +54,12 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+def small() -> onnx.ModelProto:
+    """Four inputs, six ReLUs, three classes: for tests of what is around a network."""
+    nodes = [node("Gemm", "x w0", "h", transB=1), node("Relu", "h", "a"), node("Gemm", "a w1", "y")]
+    return model(nodes, ["N", 4], {"w0": weights(6, 4, seed=1), "w1": weights(6, 3, seed=3)})
+
+
 def saved(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
     path = folder / name
     path.write_bytes(proto.SerializeToString())

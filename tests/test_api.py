@@ -320,6 +320,34 @@ def test_an_interrupt_hands_over_the_rows_so_far(
     assert len(rows) == len({r.index for r in rows})
 
 
+@pytest.mark.parametrize("end", ["__enter__", "__exit__"])
+def test_an_interrupt_where_a_mode_of_torch_begins_or_ends_leaves_no_mode_behind(
+    model: Model,
+    data: tuple[np.ndarray, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+) -> None:
+    left = getattr(torch.inference_mode, end)
+    calls: list[bool] = []
+
+    def strikes(self: torch.inference_mode, *error: object) -> None:
+        calls.append(self.mode)
+        if len(calls) > 6 and self.mode and calls.count(True) % 5 == 0:
+            if end == "__enter__":
+                left(self)
+            raise KeyboardInterrupt
+        left(self, *error)
+
+    x, y = data
+    rows: list[Row] = []
+    monkeypatch.setattr(torch.inference_mode, end, strikes)
+    with pytest.raises(KeyboardInterrupt):
+        asking.certify(model, x, y, batch=len(x), on_rows=lambda r, _: rows.extend(r))
+    assert {r.index for r in rows} == set(range(len(x)))
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
 def test_rows_keep_their_numbers_and_order(
     model: Model, data: tuple[np.ndarray, np.ndarray]
 ) -> None:

@@ -49,3 +49,11 @@ def test_headless_docstrings_are_noticed() -> None:
         assert HEADLESS.match(SHAPE.sub("", bad)), bad
     for good in ("Forms at the input.", "(N,) the radius.", "The samefold thing.", "Infinite."):
         assert not HEADLESS.match(SHAPE.sub("", good)), good
+
+
+def test_every_helper_of_the_tests_is_told_of() -> None:
+    folder = Path(__file__).parent
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+)[`.:]", told)) | {"conftest"}
+    modules = {path.stem for path in folder.glob("*.py")}
+    assert {m for m in modules if not re.match("test_|.*_campaign$", m)} <= named

@@ -21,9 +21,9 @@ from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot
 from frown.bounds.work import Work
-from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.graph.intervals import Intervals
 from frown.methods.crown import crown_rows
 from frown.methods.lp.bounds import dual_lines
 from frown.methods.lp.program import Program
@@ -119,20 +119,20 @@ def closed_form(
     return crown_rows(part, region, coef.__getitem__, sample, sample, relaxed, Work())
 
 
-def closed_box(plan: Plan, region: Region, target: int, relaxed: RelaxedNodes) -> Box:
+def closed_box(plan: Plan, region: Region, target: int, relaxed: RelaxedNodes) -> Intervals:
     """CROWN's bounds of every entry of a node."""
     node = plan.graph.nodes[target]
     ones = torch.ones(node.size, dtype=torch.float64)
     coef = one_hot(torch.arange(node.size), ones, node.size, node.shape)
     low = closed_form(plan, region, target, coef, relaxed)
     high = -closed_form(plan, region, target, -coef, relaxed)
-    return Box(low.view(1, *node.shape), high.maximum(low).view(1, *node.shape))
+    return Intervals(low.view(1, *node.shape), high.maximum(low).view(1, *node.shape))
 
 
-Rule = Callable[[int, Relaxation, Box], Relaxed]  # (node, its operator, the box of its input)
+Rule = Callable[[int, Relaxation, Intervals], Relaxed]  # (node, its operator, the box of its input)
 
 
-def crowns_rule(node: int, op: Relaxation, box: Box) -> Relaxed:
+def crowns_rule(node: int, op: Relaxation, box: Intervals) -> Relaxed:
     return relax(op, box, CROWN)
 
 
@@ -160,7 +160,7 @@ def of_slopes(old: Relaxed, slopes: Slopes) -> Relaxed:
 def random_slopes(old: Relaxed, generator: torch.Generator, beyond: float = 0.0) -> Slopes:
     """Places in the ranges of the tightest lines, or up to `beyond` widths outside."""
 
-    def place(side: Box, below: bool) -> Tensor:
+    def place(side: Intervals, below: bool) -> Tensor:
         at = torch.rand(side.lower.shape, generator=generator, dtype=torch.float64)
         at = at * (1 + 2 * beyond) - beyond
         slope = torch.lerp(side.lower, side.upper, at)

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from frown.jobs.runner import JobWatch
+
 if TYPE_CHECKING:
     from benchmarks.paper.barrier import BarrierEvent
     from benchmarks.paper.results import Result
@@ -76,7 +78,7 @@ class Bar(Progress):
             )
 
 
-class CellWatch:
+class CellWatch(JobWatch["Task", "Result"]):
     """Tells a bar of cells: every sample moves it, every cell is a line."""
 
     def __init__(self, bar: Bar) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING
 from inspect import Parameter, Signature, signature
@@ -20,6 +21,7 @@ from typer.core import TyperGroup
 from frown import __version__
 from frown.certification.results import plain, plain_lines
 from frown.errors import FrownError, InvalidInput
+from frown.jobs.supports import CAPABILITIES, supported
 
 # torch, onnx and numpy take seconds to import, so every command imports its own.
 
@@ -32,7 +34,8 @@ class _Commands(TyperGroup):
         if name == "certify":
             every = "--help-all" in rest
             rest = ["--help" if word == "--help-all" else word for word in rest]
-            command = typer.main.get_command(_certify(every))
+            with reported():  # torch is loaded here
+                command = typer.main.get_command(_certify(every))
             command.name = name
         return name, command, rest
 
@@ -230,8 +233,7 @@ def _certify(every: bool = False) -> typer.Typer:
     told = "A TOML file of options (default: frown.toml, if there is one)."
     option = typer.Option("--config", help=told, metavar="FILE", rich_help_panel="Output")
     parameters.append(_keyword("config", Annotated[Path | None, option], None))
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    _taking(run, parameters)
     run.__doc__ = certify.__doc__
     made = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     made.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
@@ -240,6 +242,12 @@ def _certify(every: bool = False) -> typer.Typer:
 
 def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _taking(run: Callable[..., None], parameters: Sequence[Parameter]) -> None:
+    """Have typer see these parameters of a function that takes any."""
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
 @app.command()
@@ -336,6 +344,7 @@ def verify(
     query: Annotated[
         Path | None, typer.Argument(metavar="QUERY", help="A VNN-LIB file, also packed by gzip.")
     ] = None,
+    others: Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="")] = None,
     network: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]MODEL", help="The ONNX file of a network of the query."),
@@ -368,6 +377,11 @@ def verify(
     """Answer a VNN-LIB query: sat with a witness, unsat with all rounding accounted for."""
     began = monotonic()
     with reported():
+        if others:
+            model = next((f for f in (query, *others) if f and f.suffix == ".onnx"), "MODEL")
+            asked = next((f for f in (query, *others) if f and ".vnnlib" in f.name), "QUERY")
+            command = shlex.join(["frown", "verify", str(asked), "--network", str(model)])
+            raise InvalidInput(f"verify takes one query, and networks by --network: {command}")
         if instances is not None:
             from frown.jobs.instances import run_instances
 
@@ -397,36 +411,21 @@ def verify(
         verify_files(files, typer.echo, lambda note: typer.echo(note, err=True))
 
 
-@app.command()
-def supports(
-    context: typer.Context,
-    onnx_opset_versions: Annotated[bool, typer.Option("--onnx-opset-versions")] = False,
-    onnx_element_types: Annotated[bool, typer.Option("--onnx-element-types")] = False,
-    onnx_operators: Annotated[bool, typer.Option("--onnx-operators")] = False,
-    vnnlib_versions: Annotated[bool, typer.Option("--vnnlib-versions")] = False,
-    hidden_node_theories: Annotated[bool, typer.Option("--hidden-node-theories")] = False,
-    multiple_input_output_theories: Annotated[
-        bool, typer.Option("--multiple-input-output-theories")
-    ] = False,
-    multiple_network_theories: Annotated[bool, typer.Option("--multiple-network-theories")] = False,
-    multiple_node_comparison_theories: Annotated[
-        bool, typer.Option("--multiple-node-comparison-theories")
-    ] = False,
-    arithmetic_complexity_theories: Annotated[
-        bool, typer.Option("--arithmetic-complexity-theories")
-    ] = False,
-    optimised_disjunctive_reasoning: Annotated[
-        bool, typer.Option("--optimised-disjunctive-reasoning")
-    ] = False,
-    serialise_assignments: Annotated[bool, typer.Option("--serialise-assignments")] = False,
-) -> None:
+def _supports(**asked: bool) -> None:
     """Tell what verify is capable of, as the VNN-LIB standard has it."""
     with reported():
-        from frown.jobs.supports import supported
-
-        asked = [name.replace("_", "-") for name, wanted in context.params.items() if wanted]
-        for line in supported(asked):
+        for line in supported([name.replace("_", "-") for name, wanted in asked.items() if wanted]):
             typer.echo(line)
+
+
+_taking(
+    _supports,
+    [
+        _keyword(name.replace("-", "_"), Annotated[bool, typer.Option(f"--{name}")], False)
+        for name in CAPABILITIES
+    ],
+)
+app.command("supports")(_supports)
 
 
 @app.command()
@@ -467,7 +466,10 @@ def plot(
     with reported():
         from frown.report.figures import figure_from_files
 
-        made = figure_from_files(directories, kind, format, out, width, height)
+        def tell(notice: str) -> None:
+            typer.echo(plain(notice), err=True)
+
+        made = figure_from_files(directories, kind, format, out, width, height, tell)
         typer.echo(f"wrote {plain(made)}")
 
 

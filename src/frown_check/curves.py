@@ -159,13 +159,16 @@ class Power:
 
 
 TABLES: dict[tuple[object, ...], Tabulated] = {}
+MOST_TABLES = 256  # that are kept, of half a megabyte each
 
 
 def tabulated(name: str, *parameters: arb | float) -> Tabulated:
-    """The table of a named expression, made once."""
+    """The table of a named expression, made once unless there are many."""
     exact = [part.man_exp() for p in parameters for part in (arb(p).mid(), arb(p).rad())]
     key = (name, *(int(n) for pair in exact for n in pair))
     if key not in TABLES:
+        if len(TABLES) >= MOST_TABLES:
+            TABLES.clear()
         TABLES[key] = Tabulated(EXPRESSIONS[name](*parameters), STEEP.get(name))
     return TABLES[key]
 

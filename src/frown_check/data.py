@@ -38,6 +38,13 @@ class Data:
             return []
         return np.flatnonzero(np.any([(part == flat).all(1) for part in parts], 0)).tolist()
 
+    def beside(self, centre: Array, row: int) -> float | None:
+        """The number before or behind the input in one of its rows; None: there is none."""
+        line, flat = self.x[row], centre.ravel()
+        if len(line) == flat.size:
+            return None
+        return float(line[0] if (line[1:] == flat).all() else line[-1])
+
 
 def read_data(path: Path, divide: float = 1.0) -> Data:
     """Inputs of an .npz (array x), .npy or .csv file, divided; Refused where that is none."""

@@ -205,8 +205,9 @@ class Deviations:
                 a, (low, high) = form.mid, self.boxes[j]
                 reads = [node.edges[0].read(end) for end in self.boxes[node.edges[0].node]]
                 back = a * known.middle
-                loss = form.radius * above(high - low)
-                loss = loss + 2 * U * np.abs(back) * above(reads[1] - reads[0])
+                # What `back` loses by underflow counts as often as z moves far.
+                lost = 2 * U * np.abs(back) + 2.0**-1000
+                loss = form.radius * above(high - low) + lost * above(reads[1] - reads[0])
                 slack = up(slack + up(loss.sum(1), a.shape[1] + 4), 2)
                 reach = up(np.sqrt(up(rest * known.half[known.index], 1)), 2)
                 terms[j] = a[:, known.index] * reach

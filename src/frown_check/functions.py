@@ -87,8 +87,10 @@ def leaky(kind: str, slope: float | Array) -> Function:
     return straight(kind, (-inf, 0.0, slope, 0.0), (0.0, inf, 1.0, 0.0))
 
 
-def clip(kind: str, low: float, high: float) -> Function:
-    pieces = [(low, high, 1.0, 0.0)]
+def clip(kind: str, low: float, high: float, most: float = inf) -> Function:
+    """Infinite limits are none: there, nothing is said of what is larger than `most`."""
+    first, last = (end if isfinite(end) else way * most for end, way in ((low, -1), (high, 1)))
+    pieces = [(first, last, 1.0, 0.0)]
     if isfinite(low):
         pieces.insert(0, (-inf, low, 0.0, low))
     if isfinite(high):

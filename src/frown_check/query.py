@@ -34,7 +34,8 @@ Formula = Any  # ("atom", Constraint), or ("and" or "or", [Formula])
 Item = Any  # a word, or a list of items
 
 # No backslash stands in quotes: what it means there differs from version to version.
-WORDS = re.compile(r';[^\n\r]*|\s+|("[^"\\]*"|\|[^|]*\||\[[\s\d,]*\]|[()]|[^\s();"|\[\]]+|.)')
+PLACES = r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]"
+WORDS = re.compile(rf';[^\n\r]*|\s+|("[^"\\]*"|\|[^|]*\||{PLACES}|[()]|[^\s();"|\[\]]+|.)')
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 SKIPPED = {"set-logic", "set-info", "set-option", "check-sat", "get-model", "exit"}
 

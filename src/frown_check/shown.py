@@ -58,6 +58,7 @@ def mismatch(path: Path, claim: Claim, data: Data) -> str:
     if named is not None and int(named[1]) not in rows:
         where = f"its x0 is row {_some(rows)} of {data.name}"
         return f"ANOTHER INPUT: its name says input {int(named[1])}, {where}"
+    rows = rows if named is None else [int(named[1])]
     labels = [] if data.y is None or claim.label is None else sorted({*data.y[rows].tolist()})
     if labels and claim.label not in labels:
         where = f"row {_some(rows)} of {data.name} is labelled {_some(labels)}"
@@ -283,7 +284,9 @@ def _row_text(claim: Claim, data: Data) -> str:
     rows = data.rows(claim.centre)
     if not rows:
         return f"x0 is no row of {data.name}"
-    return f"x0 is row {_some(rows)} of {data.name}, from 0"
+    told = f"x0 is row {_some(rows)} of {data.name}, from 0"
+    beside = sorted({n for row in rows if (n := data.beside(claim.centre, row)) is not None})
+    return told + f"; {_some(beside)} beside it is not compared" * bool(beside)
 
 
 def _some(numbers: list[Any]) -> str:

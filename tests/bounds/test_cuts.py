@@ -16,8 +16,8 @@ from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Replay
 from frown.bounds.walk import Given
 from frown.bounds.work import Work
-from frown.graph.box import Box
 from frown.graph.graph import Graph
+from frown.graph.intervals import Intervals
 from frown.methods import Crown, Frown
 from frown.methods.crown import crown_layers
 from frown.methods.frown.ascent import Ascent, _Search
@@ -56,7 +56,7 @@ def cut_along(
     plan: Plan, values: list[Tensor], generator: torch.Generator, depth: int = 4
 ) -> Given:
     """Random cuts near a point's values, each on the point's side."""
-    boxes: dict[int, Box] = {}
+    boxes: dict[int, Intervals] = {}
     marked: dict[int, Tensor] = {}
     sources = sorted(set(plan.sources.values()) - {0})
     for source in sources:
@@ -75,7 +75,7 @@ def cut_along(
                 else:
                     high[n].flatten()[k] = min(high[n].flatten()[k], own + near.abs())
                 mask[n].flatten()[k] = True
-        boxes[source], marked[source] = Box(low, high), mask
+        boxes[source], marked[source] = Intervals(low, high), mask
     return Given(boxes, cuts=True, marked=marked)
 
 
@@ -208,14 +208,16 @@ def test_empty_is_told_by_crossing_alone() -> None:
     plain.layers()
     source = max(set(plan.sources.values()))
     shape = plain.values[source].lower.shape
-    box = Box(*(t.flatten(1) for t in (plain.values[source].lower, plain.values[source].upper)))
+    box = Intervals(
+        *(t.flatten(1) for t in (plain.values[source].lower, plain.values[source].upper))
+    )
     for proof in (ByRule(LeastArea()), ByRule(LeastArea(), rows_inside=False)):
         low, high = torch.full_like(box.lower, -torch.inf), torch.full_like(box.upper, torch.inf)
         low[0, 1] = box.upper[0, 1] + 10.0  # nothing is left
         low[1, 2], high[1, 2] = torch.nan, torch.nan
         at = graph.values(region.centre)[source].flatten(1)[2]
         low[2], high[2] = at - 1e-9, at + 1e-9  # the centre is
-        given = Given({source: Box(low.view(shape), high.view(shape))}, cuts=True)
+        given = Given({source: Intervals(low.view(shape), high.view(shape))}, cuts=True)
         replay = Replay(plan, region, proof, Work(), given=given)
         assert replay.layers().empty.tolist() == [True, False, False]
         at_centre = graph.apply(region.centre).flatten(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 import zoo
 from frown.bounds import patches as part
 from frown.bounds.first_layer import AtFirstLayer, first_layer
-from frown.bounds.forms import LinearForm, form_along
+from frown.bounds.forms import LinearForm, form_along, of_entries
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
 from frown.graph.builder import Builder
@@ -132,3 +132,29 @@ def test_other_first_layers_are_no_start(name: str) -> None:
     graph = zoo.NETWORKS[name]
     ball = zoo.region(graph, inf)
     assert first_layer(Plan(graph), graph.output, ball, torch.arange(2)) is None
+
+
+@pytest.mark.parametrize("name", zoo.NETWORKS)
+def test_forms_of_single_entries_have_their_values(name: str) -> None:
+    graph = zoo.NETWORKS[name]
+    plan, count = Plan(graph), 5
+    shape = (count, *graph.input_shape)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=graph.dtype)
+    values = graph.values(x)
+    sign = torch.tensor([1.0, -1, 1, -1, -1], dtype=graph.dtype)
+    for i, node in enumerate(graph.nodes):
+        entry = torch.arange(count) * 3 % node.size
+        if not torch.isfinite(values[i]).all():  # where attention masks
+            continue
+        form = of_entries(plan, i, entry, sign)
+        here = form.at(dict(enumerate(values)))
+        there = sign * values[i].flatten(1)[torch.arange(count), entry]
+        assert torch.allclose(here, there, rtol=1e-9, atol=1e-9)
+
+
+def test_an_entry_of_a_dense_layer_is_a_row_of_its_matrix() -> None:
+    plan = Plan(zoo.mlp(Relu(), (4, 6, 3)))
+    graph = plan.graph
+    (dense,) = graph.nodes[graph.output].inputs  # a reshape is last
+    form = of_entries(plan, dense, torch.tensor([1]), torch.ones(1).to(graph.dtype))
+    assert list(form.pending) == list(graph.nodes[dense].inputs)

@@ -15,7 +15,7 @@ from frown.bounds.method import Bounds, Method
 from frown.bounds.plan import Plan
 from frown.bounds.rows import unstable
 from frown.bounds.walk import Given
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.methods import LP, Crown, CrownIbp, FastLin, Frown, Interval
 from frown.methods.frown.ascent import Ascent
 from frown.problem.property import LinearProperty, conjunction
@@ -72,12 +72,12 @@ class Case:
     def bound(self, method: str, given: Given | None = None) -> Bounds:
         return METHODS[method].bound(self.plan, self.region, self.wanted, given=given)
 
-    def everything(self) -> dict[int, Box]:
+    def everything(self) -> dict[int, Intervals]:
         """Boxes that say nothing."""
         found = {}
         for i in self.sources:
             whole = torch.full_like(self.points[i][0], inf)
-            found[i] = Box(-whole, whole)
+            found[i] = Intervals(-whole, whole)
         return found
 
     def check(self, found: Bounds, kept: Tensor) -> None:
@@ -97,7 +97,7 @@ def test_every_layer_honours_what_is_given(name: str, method: str) -> None:
     """Boxes around the points drawn are narrower than any bound of the regions; all methods keep
     to them, in each layer alone and in all of them."""
     case = Case.of(name, reach=0.5)
-    hulls = {i: Box(case.points[i].amin(0), case.points[i].amax(0)) for i in case.sources}
+    hulls = {i: Intervals(case.points[i].amin(0), case.points[i].amax(0)) for i in case.sources}
     plain = case.bound(method)
     narrower = 0
     for chosen in ([i] for i in case.sources):
@@ -106,7 +106,7 @@ def test_every_layer_honours_what_is_given(name: str, method: str) -> None:
     _honoured(case, method, hulls, plain)
 
 
-def _honoured(case: Case, method: str, boxes: dict[int, Box], plain: Bounds) -> int:
+def _honoured(case: Case, method: str, boxes: dict[int, Intervals], plain: Bounds) -> int:
     """How many of the boxes are narrower than what the method finds without."""
     found = case.bound(method, Given(boxes))
     narrower = 0
@@ -123,7 +123,7 @@ def _honoured(case: Case, method: str, boxes: dict[int, Box], plain: Bounds) -> 
     return narrower
 
 
-def impossible(case: Case, sample: int) -> Iterator[tuple[int, dict[int, Box]]]:
+def impossible(case: Case, sample: int) -> Iterator[tuple[int, dict[int, Intervals]]]:
     """At every source in turn, one entry of one sample beyond all that intervals allow."""
     plain = case.bound("interval")
     for i in case.sources:
@@ -178,7 +178,7 @@ def test_rows_find_cuts_that_intervals_allow(name: str, method: str) -> None:
         middle = (loose + tight) / 2
         gap = (loose - tight).flatten(1)[2]
         if case.plan.below(i):
-            sample, neuron = unstable(case.plan, i, Box(middle, loose))
+            sample, neuron = unstable(case.plan, i, Intervals(middle, loose))
             gap = torch.zeros_like(gap).index_copy(0, own := neuron[sample == 2], gap[own])
         entry = int(gap.argmax())
         if gap[entry] <= 1e-3 or not case.plan.needs_rows(i):

@@ -172,7 +172,12 @@ def test_what_single_precision_cannot_answer_is_said() -> None:
 
     row = asking.certify(replace(right, run=breaks), CENTRE, [0], eps=2.0).rows[0]
     assert (row.status, row.radius) == ("mismatch", 0.0)
-    assert "nan" in row.remark
+    assert "nan" in row.remark and "disagree" in row.remark
+    deep = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    with np.errstate(over="ignore"):
+        (row,) = asking.certify(load_torch(deep, torch.zeros(1, 2)), [[1e300, 1e300]], [0]).rows
+    assert (row.status, row.radius) == ("mismatch", 0.0)
+    assert "have no answers that could be compared" in row.remark
 
 
 def test_a_withdrawn_row_leaves_no_certificate(tmp_path: Path) -> None:

@@ -83,3 +83,19 @@ def test_nothing_is_found_where_nothing_is() -> None:
     spec = LabelWins(torch.tensor([0]), torch.tensor([[1]]), 2, torch.float64)
     found = nearest(graph, ball, spec, torch.tensor([0.4]).double(), PGD())
     assert torch.isinf(found.distance).all()
+
+
+def test_restarts_that_go_for_clauses_of_their_own_find_what_the_least_margin_hides() -> None:
+    """Margins .1 + .01 m and 1 - m, m the mean of 40 inputs: down the first, m falls."""
+    b = Builder()
+    x = b.input("x", (1, 40))
+    mean = torch.full((40,), 1 / 40, dtype=torch.float64)
+    rows = torch.stack([0 * mean, -0.01 * mean, mean])
+    graph = b.graph(b.linear(x, rows, torch.tensor([0.0, -0.1, -1.0])))
+    ball = Region(torch.zeros(1, 1, 40).double(), torch.tensor([1.2]).double(), inf)
+    spec = LabelWins(torch.tensor([0]), None, 3, torch.float64)
+    guess = torch.tensor([1.2]).double()
+    assert nearest(graph, ball, spec, guess, PGD()).distance[0] == inf
+    found = nearest(graph, ball, spec, guess, PGD(), apart=True)
+    assert 1 <= float(found.distance[0]) <= 1.05
+    assert float(graph.apply(found.point)[0, 2]) >= 0

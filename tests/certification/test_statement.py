@@ -16,7 +16,7 @@ import asking
 import frown
 from frown import cli
 from frown.certification.results import Certification, Row
-from frown.certification.statement import SAID, UNSAID, Spread, Statement, norm_name
+from frown.certification.statement import SAID, Spread, Statement, norm_name
 from frown.errors import InvalidInput
 from frown.jobs.options import flags
 from frown.jobs.table import summary
@@ -136,6 +136,24 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "level": (("--level", "estimate"), ("rounding errors are not accounted for",), ("rigorous",)),
     "deployed": (("--deployed", "float32"), ("float32",), ()),
 }  # fmt: skip
+
+
+# Options that change none of it.
+UNSAID = {
+    "inputs, which rows name": (
+        *("model", "data", "labels", "label_column", "samples", "shape"),
+        *("id_column", "drop", "class_names", "x_name", "y_name"),
+    ),
+    "search": (
+        *("method", "tol", "group", "wide", "rule", "steps", "tangents", "boxes", "attack"),
+        *("inner", "seconds", "gap", "score", "curved"),
+    ),
+    "machine": (
+        *("threads", "workers", "cluster", "device", "dtype"),
+        *("time_limit", "time_each", "memory", "batch"),
+    ),
+    "output": ("out", "certificates", "force", "resume", "fail_under", "quiet", "json"),
+}
 
 
 def test_every_option_of_certify_is_known_to_the_statement() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -299,6 +300,28 @@ def test_memory_that_runs_out_leaves_a_query_unknown(net: Path) -> None:
     verdict = frown.verify(net, parse_vnnlib(never), method=Hungry())
     assert verdict.answer == "unknown"
     assert any("memory ran out" in remark for remark in verdict.remarks)
+
+
+def test_what_lines_prove_is_not_branched(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of two boxes that they leave open is, and no other."""
+    seen = []
+
+    def close(
+        self: frown.Branch, plan: object, region: Any, wanted: Any, ends: Any, work: object
+    ) -> Iterator[Any]:
+        seen.extend(region.with_radius(ends.limit).box().upper[:, 0].tolist())
+        return iter(())
+
+    monkeypatch.setattr(frown.Branch, "close", close)
+    machine = frown.Machine(seconds=5)
+    never = f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_1 1e6))"
+    assert frown.verify(net, parse_vnnlib(never), machine=machine).answer == "unsat"
+    assert not seen
+    most = truth(net, -1, 1)[:, 1].max() * 1.001
+    both = f"{HEAD}(assert (or {box(0, 0.001)} {box(-1, 1)}))(assert (>= Y_1 {most}))"
+    crown = frown.Branch(inner=frown.Crown())
+    verdict = frown.verify(net, parse_vnnlib(both), method=crown, machine=machine)
+    assert (verdict.answer, verdict.proved, seen) == ("unknown", 1, [1])
 
 
 def test_outputs_that_move_together_contradict_each_other(

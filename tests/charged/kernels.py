@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from frown.bounds.arithmetic.float32 import LARGE32, LIBRARY, own_error
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import Elu, GeluTanh, LeakyRelu, Softplus, selu
 from frown.relax.elementwise import Elementwise
 from functions import ELEMENTWISE as FUNCTIONS
@@ -352,7 +352,7 @@ def measured(kernel: Kernel, pieces: Iterable[Single]) -> Found:
     for z in pieces:
         argument = torch.from_numpy(z).double()
         value = kernel.op.apply(argument)
-        error = own_error(kernel.op, Box(argument, argument), value.abs())
+        error = own_error(kernel.op, Intervals(argument, argument), value.abs())
         # As for all nodes: where numbers may reach 2^126, nothing is assumed.
         known = torch.isfinite(error) & (argument.abs() + value.abs() < LARGE32)
         off = (torch.from_numpy(run(z)).double() - value).abs()

@@ -360,3 +360,49 @@ def test_a_true_claim_about_the_input_is_proved_and_checked(norm: object, tmp_pa
     assert [(r.status, r.level, r.radius) for r in found.rows] == [
         ("certified", "checked", 0.0)
     ] * 2
+
+
+def test_what_no_limit_of_a_clip_lets_pass_is_bounded_by_its_type(tmp_path: Path) -> None:
+    """Near x = 0.37 a Clip without an upper limit reads 1e39 and gives 3.4e38, by the standard and
+    in onnxruntime; without that the first class would win everywhere."""
+    nodes = [
+        node("Sub", "x place", "d"),
+        node("Abs", "d", "e"),
+        node("Mul", "e steep", "g"),
+        node("Sub", "one g", "h"),
+        node("Relu", "h", "b"),
+        node("Mul", "b much", "s"),
+        node("Relu", "s", "t"),
+        node("Mul", "t more", "u"),
+        node("Clip", "u low", "c"),
+        node("Mul", "c little", "m"),
+        node("Mul", "b part", "n"),
+        node("Sub", "m n", "q"),
+        node("Gemm", "q w v", "y"),
+    ]
+    known = {
+        "place": 0.37,
+        "steep": 50.0,
+        "one": 1.0,
+        "much": 1e20,
+        "more": 1e19,
+        "low": 0.0,
+        "little": 1e-37,
+        "part": 90.0,
+        "w": [[10.0, 0.0]],
+        "v": [5.0, 0.0],
+    }
+    constants = {name: np.array(value, np.float32) for name, value in known.items()}
+    path = saved(model(nodes, ["N", 1], constants), tmp_path)
+    net = frown.load(path)
+    assert net.run(np.array([[0.37]]))[0].argmax() == 1
+    for radius, level in ((1.0, "estimate"), (0.3, "checked")):
+        (row,) = frown.certify(
+            *(net, frown.Ball(np.zeros((1, 1))), [0]),
+            method="crown",
+            search=frown.At(radius),
+            attack=None,
+            proof="checked",
+            machine=frown.Machine(dtype="float64"),
+        ).rows
+        assert row.level == level, row

@@ -20,7 +20,7 @@ from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
 from frown.bounds.work import Work
 from frown.graph.affine import Scale
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.problem.region import Region
 from frown.read.model import Model
 from frown.relax.hump import GeluTanh
@@ -28,7 +28,7 @@ from frown.relax.relaxation import LeastArea
 from onnx_models import integers, model, node, number, saved
 
 
-def proven(loaded: Model, x: list[float], radius: float = 2.0**-60) -> Box:
+def proven(loaded: Model, x: list[float], radius: float = 2.0**-60) -> Intervals:
     """Bounds of the outputs of a network as its file has it."""
     graph = loaded.graph
     centre = torch.tensor(x, dtype=torch.float64).reshape(1, *graph.input_shape)
@@ -42,7 +42,7 @@ def rational(x: float) -> fmpq:
     return fmpq(*float(x).as_integer_ratio())
 
 
-def assert_tight(box: Box, k: int, truth: arb, width: float) -> None:
+def assert_tight(box: Intervals, k: int, truth: arb, width: float) -> None:
     low, high = (arb(rational(float(end.flatten()[k]))) for end in (box.lower, box.upper))
     assert not truth < low and not truth > high, (low, truth, high)
     assert high - low < width

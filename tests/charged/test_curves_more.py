@@ -11,7 +11,7 @@ import torch
 from flint import arb, ctx
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import Power
 from frown.relax.elementwise import Elementwise
 from frown.relax.proven.lines import prove
@@ -57,7 +57,7 @@ PLACES = (
 )
 
 
-def hostile(seed: int) -> Box:
+def hostile(seed: int) -> Intervals:
     """Points, pairs of neighbours, and all sorts of ends on either side of 0."""
     pairs = []
     for z in (*PLACES, *(-z for z in PLACES)):
@@ -75,10 +75,10 @@ def hostile(seed: int) -> Box:
     pairs += [*ends.tolist(), *mild.tolist()]
     pairs = [(min(p), max(p)) for p in pairs if all(map(isfinite, p))]
     low, high = torch.tensor(pairs, dtype=torch.float64).unbind(1)
-    return Box(low, high)
+    return Intervals(low, high)
 
 
-def slopes_of(op: Elementwise, box: Box, rng: torch.Generator) -> Tensor:
+def slopes_of(op: Elementwise, box: Intervals, rng: torch.Generator) -> Tensor:
     """(slopes, boxes) the relaxation's own, and others."""
     range_ = op.tightest(box)
     ends = (range_.lower.lower, range_.lower.upper, range_.upper.lower, range_.upper.upper)
@@ -92,12 +92,12 @@ def slopes_of(op: Elementwise, box: Box, rng: torch.Generator) -> Tensor:
     return torch.stack([s.nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0) for s in every])
 
 
-def points_of(op: Elementwise, slope: Tensor, under: Tensor, box: Box) -> Tensor:
+def points_of(op: Elementwise, slope: Tensor, under: Tensor, box: Intervals) -> Tensor:
     """(points, ...) where a line may be wrong: ends, kinks, critical points and neighbours."""
     shares = [torch.lerp(box.lower, box.upper, k).expand_as(slope) for k in (0.1, 0.5, 0.77)]
     low, high = box.lower.expand_as(slope), box.upper.expand_as(slope)
     zero, one = torch.zeros_like(slope), torch.ones_like(slope)
-    critical = op.critical(slope, under, Box(low, high))
+    critical = op.critical(slope, under, Intervals(low, high))
     beside = [z + k * 1e-9 * z for z in critical for k in (-1, 1)]
     kinks = [zero, 3 * one, -3 * one]
     points = torch.stack([low, high, *shares, *critical, *beside, *kinks])
@@ -131,12 +131,12 @@ def test_no_line_crosses_its_function_anywhere(name: str) -> None:
     slope = slopes_of(op, box, torch.Generator().manual_seed(7))
     defined = op.defined(box)
     known = torch.ones_like(box.lower, dtype=torch.bool) if defined is None else defined
-    box, slope = Box(box.lower[known], box.upper[known]), slope[:, known]
+    box, slope = Intervals(box.lower[known], box.upper[known]), slope[:, known]
     proven = prove(op, box)
     assert proven is not None
     for below in (True, False):
         under = torch.full_like(slope, below, dtype=torch.bool)
-        wide = prove(op, Box(box.lower.expand_as(slope), box.upper.expand_as(slope)))
+        wide = prove(op, Intervals(box.lower.expand_as(slope), box.upper.expand_as(slope)))
         assert wide is not None
         line = wide.intercept(slope, under)
         points = points_of(op, slope, under, box)
@@ -148,14 +148,14 @@ def test_no_line_crosses_its_function_anywhere(name: str) -> None:
         assert violations(f, flat, line, under, points_of(op, flat, under, box)) == []
 
 
-def ordinary(op: Elementwise, seed: int) -> Box:
+def ordinary(op: Elementwise, seed: int) -> Intervals:
     """Boxes of everyday sizes, inside the domain."""
     rng = torch.Generator().manual_seed(seed)
     low = torch.randn(400, generator=rng).double() * 3
     high = low + torch.rand(400, generator=rng).double() * 4 + 0.01
-    if op.defined(Box(low, high)) is not None:
+    if op.defined(Intervals(low, high)) is not None:
         low, high = low.abs() + 0.02, low.abs() + 0.02 + high - low
-    return Box(low, high)
+    return Intervals(low, high)
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ("power 300", "power -257")])

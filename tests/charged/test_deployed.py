@@ -19,9 +19,9 @@ from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
 from frown.bounds.work import Work
 from frown.graph.affine import Combine, Scale
-from frown.graph.box import Box
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.graph.intervals import Intervals
 from frown.graph.op import Op
 from frown.graph.simplify import tidy
 from frown.problem.property import LabelWins
@@ -216,7 +216,7 @@ def test_rows_are_charged_with_the_errors_of_all_they_pass() -> None:
     assert walk.execution is not None
     spec = LabelWins(torch.zeros(1).long(), torch.ones(1, 1).long(), 3, torch.float64)
     nowhere = torch.full((1, 3), inf).double()
-    walk.values[len(graph.nodes) - 1] = Box(-nowhere, nowhere)  # rows alone say something
+    walk.values[len(graph.nodes) - 1] = Intervals(-nowhere, nowhere)  # rows alone say something
     before = float(walk.literals(spec))
     for i in range(len(graph.nodes)):
         error = walk.execution.error[i]

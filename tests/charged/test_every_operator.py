@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import asking
 import frown
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import Log, LogSumExp, Max, Moderate, Power, Product
 from frown.relax.proven.lines import prove
 from frown.relax.relaxation import Relaxation
@@ -29,7 +29,7 @@ def instances() -> dict[str, list[Relaxation]]:
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_every_supported_operator_has_a_proven_form(name: str) -> None:
-    box = Box(torch.tensor([[0.5, 1.0]]).double(), torch.tensor([[0.75, 4.0]]).double())
+    box = Intervals(torch.tensor([[0.5, 1.0]]).double(), torch.tensor([[0.75, 4.0]]).double())
     ops = instances()[name]
     assert ops
     for op in ops:
@@ -61,7 +61,7 @@ def test_outside_its_domain_a_function_has_no_line(
         if not boxes:
             continue
         low, high = torch.tensor(boxes, dtype=torch.float64).unbind(1)
-        proven = prove(op, Box(low, high))
+        proven = prove(op, Intervals(low, high))
         assert proven is not None
         for slope in (0.0, 1.0, -0.3):
             for below in (True, False):
@@ -77,7 +77,7 @@ def test_outside_its_domain_a_function_has_no_line(
     "name", [n for n, op in ELEMENTWISE.items() if type(op).__name__ not in WITHOUT_PROOF]
 )
 def test_slopes_that_are_no_numbers_have_no_line(name: str) -> None:
-    box = Box(torch.tensor([1.0, 1.0, 1.0]).double(), torch.tensor([2.0, 2.0, 2.0]).double())
+    box = Intervals(torch.tensor([1.0, 1.0, 1.0]).double(), torch.tensor([2.0, 2.0, 2.0]).double())
     proven = prove(ELEMENTWISE[name], box)
     assert proven is not None
     slope = torch.tensor([torch.nan, torch.inf, -torch.inf]).double()

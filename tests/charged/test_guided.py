@@ -17,8 +17,8 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Guided, Replay, ReplayedRows
 from frown.bounds.work import Work
-from frown.graph.box import Box
 from frown.graph.graph import Graph
+from frown.graph.intervals import Intervals
 from frown.problem.property import conjunction
 from frown.relax import Relu, Sigmoid, Tanh
 from frown.relax.relaxation import LeastArea
@@ -224,7 +224,7 @@ def test_an_undefined_line_that_is_read_proves_nothing() -> None:
     walk, _ = replayed(graph, drawn(Plan(graph), whole=True))
     first, second, *_ = walk.plan.below(graph.output)
     relaxed = walk.relaxed[first]
-    lost = Box(torch.full_like(relaxed.box.lower, torch.nan), relaxed.box.upper)
+    lost = Intervals(torch.full_like(relaxed.box.lower, torch.nan), relaxed.box.upper)
     nodes = replace(walk.arithmetic, relaxed={**walk.relaxed, first: replace(relaxed, box=lost)})
     nodes._proven_stacks.clear()
     sample = torch.zeros(2, dtype=torch.long)

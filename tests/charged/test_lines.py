@@ -14,7 +14,7 @@ from flint import arb, arb_series, ctx, fmpq
 from torch import Tensor
 
 from charged.exact import exact, function
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import Elu, Erf, HardSwish, Log, Max, Power, Product
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import GeluTanh
@@ -49,7 +49,7 @@ def _precise() -> Iterator[None]:
     ctx.prec = before
 
 
-def hostile(rng: np.random.Generator, shape: tuple[int, ...]) -> Box:
+def hostile(rng: np.random.Generator, shape: tuple[int, ...]) -> Intervals:
     """Points, one ulp, narrow, across 0, denormal, huge, saturated."""
     ordinary = rng.uniform(-8, 8, shape)
     a = np.where(rng.random(shape) < 0.5, ordinary, rng.choice(NUMBERS, shape))
@@ -58,7 +58,7 @@ def hostile(rng: np.random.Generator, shape: tuple[int, ...]) -> Box:
     )
     kinds = [a, np.nextafter(a, inf), a + np.abs(a) * 1e-9, a + rng.uniform(0, 2, shape), other, -a]
     b = np.choose(rng.integers(len(kinds), size=shape), kinds)
-    return Box(torch.from_numpy(np.minimum(a, b)), torch.from_numpy(np.maximum(a, b)))
+    return Intervals(torch.from_numpy(np.minimum(a, b)), torch.from_numpy(np.maximum(a, b)))
 
 
 def any_slopes(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
@@ -107,7 +107,7 @@ def test_proven_lines_touch_their_function(name: str) -> None:
     """On ordinary boxes what is given away is rounding, and at inflection points a gap's width."""
     op, rng = FUNCTIONS[name], np.random.default_rng(7)
     ends = np.sort(rng.uniform(-6, 6, (2, COUNT)), 0)
-    box = Box(*(torch.from_numpy(e) for e in ends))
+    box = Intervals(*(torch.from_numpy(e) for e in ends))
     slope = torch.from_numpy(rng.uniform(-1.5, 1.5, COUNT))
     proven = prove(op, box)
     assert proven is not None

@@ -10,7 +10,7 @@ from flint import arb
 from torch import Tensor
 
 from charged.test_curves_more import bits
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import LogSumExp
 from frown.relax.proven.lines import prove
 
@@ -21,7 +21,7 @@ KEPT = {
 }
 
 
-def boxes(seed: int) -> Box:
+def boxes(seed: int) -> Intervals:
     """Widths from points to hundreds, sizes from the least number to millions."""
     rng = torch.Generator().manual_seed(seed)
     shape = (160, 4)
@@ -37,10 +37,10 @@ def boxes(seed: int) -> Box:
     width[24:30] = 0.0
     high = low + width
     high[30:40] = torch.nextafter(low[30:40], torch.full_like(low[30:40], torch.inf))
-    return Box(low, high)
+    return Intervals(low, high)
 
 
-def slopes_of(op: LogSumExp, box: Box, seed: int) -> list[Tensor]:
+def slopes_of(op: LogSumExp, box: Intervals, seed: int) -> list[Tensor]:
     rng = torch.Generator().manual_seed(seed)
     rule, flat = op.crown(box), torch.zeros_like(box.lower)
     noise = torch.randn(box.lower.shape, generator=rng).double()
@@ -48,7 +48,7 @@ def slopes_of(op: LogSumExp, box: Box, seed: int) -> list[Tensor]:
     return [rule.lower, rule.upper, *single, flat, flat + 0.25, noise, rule.upper + 1e-9 * noise]
 
 
-def points_of(op: LogSumExp, slope: Tensor, box: Box) -> Tensor:
+def points_of(op: LogSumExp, slope: Tensor, box: Intervals) -> Tensor:
     """(points, boxes, 4) corners, the middle, and where planes touch."""
     low, high = box.lower, box.upper
     ones = [torch.where(torch.arange(4) == j, high, low) for j in range(4)]
@@ -126,7 +126,9 @@ def test_the_image_holds_the_values_at_the_corners(name: str) -> None:
 
 
 def test_no_number_proves_nothing() -> None:
-    box = Box(torch.tensor([[0.0, torch.nan]]).double(), torch.tensor([[1.0, torch.nan]]).double())
+    box = Intervals(
+        torch.tensor([[0.0, torch.nan]]).double(), torch.tensor([[1.0, torch.nan]]).double()
+    )
     proven = prove(LogSumExp(), box)
     assert proven is not None
     image = proven.image()

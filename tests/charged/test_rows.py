@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+from math import inf
+
 import pytest
 import torch
 
-from charged.exact import exact, rational
+import zoo
+from charged.exact import Network, exact, rational
 from frown.bounds import rows
-from frown.bounds.arithmetic.charged import least
+from frown.bounds.arithmetic.charged import Charged, enclosing, least
+from frown.bounds.plan import Plan
 from frown.bounds.rows import Blocks, dot, inner, places, sample_index, spread
+from frown.bounds.work import Work
+from frown.graph.affine import Conv, Linear, Reshape
+from frown.graph.builder import Builder
+from frown.graph.graph import Graph
 from frown.problem.region import Region
+from frown.relax.relaxation import LeastArea
 
 
 @pytest.mark.parametrize(
@@ -92,3 +103,57 @@ def test_lengths_are_rounded_up(size: float) -> None:
         for bound in found.tolist():
             assert rational(bound) <= -truth
             assert bound >= -(length * size) * (1 + 1e-12) - 2.0**-1000
+
+
+# -- layers that are affine in few inputs ------------------------------------------------
+
+
+def few_inputs(size: float) -> Graph:
+    """3 -> 2x8 -> 12x6, both affine."""
+    weights, b = zoo.Weights.seeded(1), Builder()
+    x = b.add(Linear(weights(16, 3) * size, weights(16) * size), b.input("x", (1, 3)))
+    image = b.add(Reshape((1, 16), (1, 2, 8)), x)
+    conv = Conv(weights(12, 2, 3), weights(12), (8,), (1,), (0,), (1,), 1)
+    return b.graph(b.add(conv, image))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e9])
+@pytest.mark.parametrize(("clipped", "scaled"), [(False, False), (True, False), (False, True)])
+def test_points_tell_the_box_that_rows_tell(clipped: bool, scaled: bool, size: float) -> None:
+    graph = few_inputs(size)
+    region = zoo.region(graph, inf, 0.1, 3, clipped=clipped, scaled=scaled)
+    plan, target = Plan(graph), graph.output
+    found = {}
+    for by_rows in (False, True):
+        own = Charged(plan, region, LeastArea(), False)
+        for i in plan.ancestors(target):
+            own.affine(i) if i else own.input(i)
+        assert (own._box_by_points(target, Work()) is not None) or by_rows
+        found[by_rows] = own.affine_box(target, Work(), by_rows)
+    near = {"rtol": 1e-9, "atol": 1e-9 * size}
+    assert torch.allclose(found[False].lower, found[True].lower, **near)
+    assert torch.allclose(found[False].upper, found[True].upper, **near)
+    box, network = enclosing(region), Network(graph)
+    for n in range(3):
+        ends = torch.stack([box.lower[n, 0], box.upper[n, 0]])
+        corners = [ends[list(ks), range(3)][None] for ks in product((0, 1), repeat=3)]
+        values = [network.values(exact(x))[target].ravel() for x in corners]
+        low, high = (
+            side[n].flatten().tolist() for side in (found[False].lower, found[False].upper)
+        )
+        for k in range(72):
+            assert rational(low[k]) <= min(v[k] for v in values)
+            assert rational(high[k]) >= max(v[k] for v in values)
+
+
+def test_points_tell_no_box_of_round_balls_many_inputs_or_little_memory() -> None:
+    graph = few_inputs(1.0)
+    region = zoo.region(graph, 2, 0.1, 3)
+    own = Charged(Plan(graph), region, LeastArea(), False)
+    for i in own.plan.ancestors(graph.output):
+        own.affine(i) if i else own.input(i)
+    assert own._box_by_points(graph.output, Work()) is None
+    own.region = replace(region, p=inf)
+    assert own._box_by_points(graph.output, Work()) is not None
+    assert own._box_by_points(0, Work()) is None
+    assert own._box_by_points(graph.output, Work(memory=1 << 10)) is None

@@ -18,12 +18,20 @@ from check.networks import Net, built, drawn
 from check.writer import Draft, draft
 from frown.methods.frown.network import Frown
 from frown_check import guesses
+from frown_check.balls import Ball
 from frown_check.container import read
-from frown_check.deviations import Deviation, bent_below, largest_eigenvalue, secants
+from frown_check.deviations import (
+    Deviation,
+    Deviations,
+    bent_below,
+    largest_eigenvalue,
+    secants,
+)
 from frown_check.errors import Refused
 from frown_check.functions import SIMPLE, Function, clip, leaky
-from frown_check.graph import Apply
+from frown_check.graph import Apply, Graph, Scale, View
 from frown_check.model import load
+from frown_check.region import Region
 from frown_check.replay import Replay
 from onnx_models import model, node, saved
 from tamper.statement import array, opened
@@ -119,6 +127,41 @@ def test_weighted_sums_of_deviations_are_bounded() -> None:
             v = np.linalg.svd(np.sqrt(w)[:, None] * factor)[2][0]
             reached = (w * (np.abs(factor @ v) + slack) ** 2).sum()
             assert reached <= most <= 1.6 * reached
+
+
+def test_slopes_that_underflow_on_the_way_are_charged() -> None:
+    """Bounds of f(f(x)) + 1.4 / 2^52 hold: where x < 0 the slopes' product is 1.4 / 2^1074, which
+    floats have as 1 / 2^1074, and x moves by so much that it matters."""
+    slopes, far = (1.4 * 2.0**-537, 2.0**-537), 2.0**1022
+    graph, offset = Graph(1), 1.4 * 2.0**-52
+    view = View(0, np.arange(1))
+    for k, slope in enumerate(slopes):
+        view = graph.add(Apply(f"f{k}", leaky("LeakyRelu", slope)), [view], (1,))
+    view = graph.add(Scale(Ball(np.ones(1)), Ball(np.array([offset]))), [view], (1,))
+    graph.add(Apply("relu", leaky("Relu", 0.0)), [view], (1,))
+
+    def at(x: float) -> list[Fraction]:
+        """The four vectors up to what ReLU reads."""
+        first = Fraction(slopes[0]) * Fraction(x)
+        second = Fraction(slopes[1]) * first
+        return [Fraction(x), first, second, second + Fraction(offset)]
+
+    def around(low: float, high: float) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        ends = enumerate(zip(at(low), at(high)))
+        down, up = (
+            (lambda z: np.nextafter(float(z), -np.inf)),
+            (lambda z: np.nextafter(float(z), 9)),
+        )
+        found = {i: (np.array([[down(a)]]), np.array([[up(b)]])) for i, (a, b) in ends}
+        return found | {4: (np.zeros((1, 1)), np.ones((1, 1)))}
+
+    one, centre, radius = np.ones(1), -far, far * 0.9
+    region = Region(2.0, radius, centre * one, one, np.zeros(1, dtype=np.int64), None, None)
+    boxes, middle = around(centre - radius, centre + radius), around(centre, centre)
+    known = Deviations(graph, [1, 2, 3, 4], region, boxes, middle, 2**10).at(4)
+    assert known.index.tolist() == [0]
+    reached = at(centre + radius)[3] - Fraction(float(known.centre[0]))
+    assert reached**2 <= Fraction(float(known.most(np.ones((1, 1)))[0]))
 
 
 def dense(folder: Path) -> Net:

@@ -99,6 +99,45 @@ def test_integers_that_wrap_around_are_refused(name: str, tmp_path: Path) -> Non
     assert not verdict.accepted and "not supported" in verdict.reason
 
 
+CLIPS: dict[str, tuple[int, str, dict[str, float], Known]] = {
+    "attributes": (8, "b", {"min": 0.0}, {}),
+    "the largest": (8, "b", {"min": 0.0, "max": float(np.finfo(np.float32).max)}, {}),
+    "inputs": (13, "b low", {}, {"low": np.array(0, np.float32)}),
+    "from above": (13, "n - high", {}, {"high": np.array(0, np.float32)}),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize(("scale", "accepted"), [(1e19, True), (1e20, False)])
+def test_a_limit_left_out_is_the_largest_number(
+    name: str, scale: float, accepted: bool, tmp_path: Path
+) -> None:
+    """A float32 of 1e40 x is 3.4e38 at the most: the first class has 34, not 1000."""
+    opset, inputs, limits, known = CLIPS[name]
+    back = 1e-37 if inputs[0] == "b" else -1e-37
+    known = {
+        **known,
+        "s": np.array(scale, np.float32),
+        "back": np.array(back * (1e20 / scale) ** 2, np.float32),
+        "w": np.array([[1.0, 0.0]], np.float32),
+        "v": np.array([0.0, 500.0], np.float32),
+    }
+    nodes = [
+        node("Mul", "x s", "a"),
+        node("Mul", "a s", "b"),
+        node("Neg", "b", "n"),
+        node("Clip", inputs, "c", **limits),
+        node("Mul", "c back", "m"),
+        node("Gemm", "m w v", "y"),
+    ]
+    path = saved(model(nodes, ["N", 1], known, opset=opset), tmp_path)
+    first, second = answered(path, [1.0])
+    assert (first > second) == accepted
+    kind = "Relu" if inputs[0] == "b" else "Clip"
+    verdict = frown_check.check(draft(path, [("c", kind, 1)], [1.0], 0.1, 0, [1]).file(), path)
+    assert verdict.accepted == accepted, verdict.reason
+
+
 def test_integer_arithmetic_is_that_of_the_standard(tmp_path: Path) -> None:
     """A quotient is cut off towards 0."""
     known = {"i": np.array([-7, 7, -9], np.int32), "j": np.array([2, -2, 3], np.int32)}

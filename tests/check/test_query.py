@@ -125,6 +125,8 @@ def test_what_one_reader_takes_the_other_does_not_read_otherwise(seed: int) -> N
         (HEAD_2.replace("[1,2]", "[1,2] initialized") + BOX_2, "declare-input"),
         (HEAD_2 + BOX_2 + "(assert (<= Y[3] 0.5))", "beyond its tensor"),
         (HEAD_2 + BOX_2 + "(assert (<= Y[0,0] 0.5))", "no entry"),
+        (HEAD_2 + BOX_2 + "(assert (<= Y[0 1] 0.5))", "not one of a pair"),
+        (HEAD_2.replace("[1,2]", "[1,2 0]") + BOX_2, "not one of a pair"),
         (HEAD_2 + BOX_2 + "(assert (<= 1.0 0.5))", "numbers alone"),
         (HEAD_2 + BOX_2 + "(assert (= Y[0] 0.5))", "operator"),
     ],

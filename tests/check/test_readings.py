@@ -16,10 +16,11 @@ import frown
 import frown_check
 from check.test_hostile_models import answered, claimed
 from check.writer import draft
-from frown.errors import FrownError
+from frown.errors import FrownError, UnsupportedModel
 from frown.read.onnx.call import OnnxNode as FrownNode
 from frown.read.onnx.fuse import _Reader
-from frown_check import graph
+from frown.read.onnx.load import load_onnx
+from frown_check import curves, functions, graph
 from frown_check.model import calls, file, movers
 from frown_check.model.calls import OnnxNode
 from frown_check.model.fuse import DEEP, Paths, Term
@@ -167,6 +168,22 @@ def test_what_the_standard_leaves_open_is_refused(tmp_path: Path) -> None:
         (node("Pad", "x p - axes"), "axes=[1, -1]"),
         (node("Pad", "x p", mode="reflect"), "more than there is to reflect"),
     ]
+    window = {"kernel_shape": [2], "strides": [2], "ceil_mode": 1, "auto_pad": "VALID"}
+    for op in ("MaxPool", "AveragePool"):
+        pool = [node("Unsqueeze", "x first", "u"), node(op, "u", "p", **window)]
+        for width, accepted in ((4, True), (5, False)):
+            nodes = [*pool, node("Flatten", "p", "y")]
+            path = saved(model(nodes, [1, width], {"first": integers(1)}), tmp_path)
+            sites = [("p", "Max", 4)] if op == "MaxPool" else []
+            centre = np.arange(width, 0.0, -1)
+            verdict = frown_check.check(draft(path, sites, centre, 0.0, 0, [1]).file(), path)
+            assert verdict.accepted == accepted, verdict.reason
+            if accepted:
+                load_onnx(path)
+                continue
+            assert "ceil_mode with auto_pad=VALID" in verdict.reason
+            with pytest.raises(UnsupportedModel, match="ceil_mode with auto_pad=VALID"):
+                load_onnx(path)
     for odd, reason in cases:
         path = saved(model([odd], [1, 2], known, opset=18), tmp_path)
         verdict = claimed(path, [2.0, 1.0])
@@ -274,8 +291,19 @@ LARGE: dict[str, tuple[str, list[onnx.NodeProto]]] = {
     "compared": ("too large", [*BOTH, node("Max", "t l")]),
     "masked": ("too large", [*BOTH, node("Where", "true t l")]),
     "multiplied": ("arithmetic on 100000 constants", [node("Mul", "many many", "m")]),
+    "spread": ("arithmetic on 1000000 constants", [node("Mul", "rows columns", "m")]),
+    "running": ("too large", [node("Expand", "x long", "t"), node("CumSum", "t last")]),
 }
 """Reasons, and models whose tensors of a thousand entries stand for larger ones."""
+
+
+def test_few_tables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is of half a megabyte, and a file may have any number of activations."""
+    monkeypatch.setattr(curves, "TABLES", {})
+    monkeypatch.setattr(curves, "MOST_TABLES", 2)
+    for alpha in (1.0, 2.0, 3.0, 3.0):
+        functions.elu(alpha, 1.0)
+    assert len(curves.TABLES) == 1
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -287,7 +315,9 @@ def test_memory_is_bounded(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     known = {"tall": integers(1000, 1), "long": integers(1, 1000), "places": integers(600)}
     known |= {"true": np.array(True), "many": np.ones(100000, np.int64), "w": number(1)}
     known["large"] = np.ones((1, 1000), np.float32)
-    if name == "multiplied":
+    known |= {"rows": np.ones((1000, 1), np.int64), "columns": np.ones((1, 1000), np.int64)}
+    known["last"] = integers(1)[0]
+    if name in ("multiplied", "spread"):
         nodes = [*nodes, node("Cast", "m", "f", to=1), node("Add", "x f")]
     path = saved(model(nodes, [1, 1], known), tmp_path)
     verdict = claimed(path, [1.0])

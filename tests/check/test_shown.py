@@ -148,6 +148,7 @@ def test_the_row_is_named_and_compared(net: Net, tmp_path: Path, capsys, name: s
     data = written(tmp_path / name, x, np.full(6, label))
     text = printed(capsys, path, "--model", net.path, "--data", data)
     assert f"x0 is row 4 of {data}" in text and "labelled" not in text
+    assert (f"; {label} beside it is not compared" in text) == (name == "bare.csv")
     assert main([str(path), "--model", str(net.path), "--data", str(data), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["data"]
     assert (found["rows"], found["mismatch"], found["file"]) == ([4], "", str(data))
@@ -170,6 +171,10 @@ def test_a_name_that_says_another_row_is_not_believed(net: Net, tmp_path: Path, 
     data = written(tmp_path / "d.npz", x, np.full(6, check(path, net.path).claim.label))
     text = printed(capsys, path, "--model", net.path, "--data", data)
     assert "x0 is row 3, 4 of" in text
+    label = check(path, net.path).claim.label
+    data = written(tmp_path / "d.npz", x, np.array([label] * 3 + [(label + 1) % 3, label, label]))
+    text = printed(capsys, path, "--model", net.path, "--data", data, code=1)
+    assert f"ANOTHER LABEL: it is about class {label}, and row 3 of {data} is labelled" in text
 
 
 def test_data_are_divided_as_for_certify(net: Net, tmp_path: Path, capsys) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 import pytest
@@ -197,24 +196,6 @@ def test_what_depends_on_what() -> None:
     assert graph.summary()["Linear"] == 1
 
 
-@pytest.mark.parametrize("constant", [(3,), (3, 3), (1, 3, 3), (1, 1, 3, 3)], ids=str)
-@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 3), (2, 3, 3)], ids=str)
-def test_matmul_broadcasts_as_numpy_does(shape: Shape, constant: Shape) -> None:
-    matrix, x = draw(*constant), draw(2, *shape)
-    sides: list[Callable[[Builder, Value], object]] = [lambda b, v: b.matmul(v, matrix)]
-    truths: list[Callable[[Tensor], Tensor]] = [lambda v: v @ matrix]
-    if shape[-2:] != (1, 3):
-        sides.append(lambda b, v: b.matmul(matrix, v))
-        truths.append(lambda v: matrix @ v)
-    for side, truth in zip(sides, truths, strict=True):
-        b = Builder()
-        y = side(b, b.input("x", shape))
-        assert isinstance(y, Value)
-        assert y.shape == tuple(truth(x[0]).shape)
-        expected = torch.stack([truth(v).flatten() for v in x])
-        torch.testing.assert_close(b.graph(y).apply(x), expected)
-
-
 def test_a_lone_neuron_has_an_axis_of_its_own() -> None:
     b = Builder()
     x = b.input("x", (1, 6))
@@ -230,10 +211,6 @@ def test_what_the_builder_cannot_express_is_refused() -> None:
     b = Builder()
     x = b.input("x", (1, 6))
     for attempt in (
-        lambda: b.multiply(x, x),
-        lambda: b.divide(x, x),
-        lambda: b.divide(x, torch.zeros(1)),
-        lambda: b.matmul(x, x),
         lambda: b.slice(x, 1, 3, 3),
         lambda: b.gather(x, 1, torch.tensor([6])),
     ):

@@ -80,13 +80,23 @@ def test_the_page_says_what_is_proved(run: Path, tmp_path: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     assert held["id"].tolist() == [row["id"] for row in manifest["rows"]]
     assert all(name in page for name in held["id"].tolist())
+    assert "<td>0 (benign)</td>" in page  # the number that certificates have, and its name
+    rows = [json.loads(t) for t in (run / "results" / "results.jsonl").read_text().splitlines()]
+    wrong = sum(row["status"] == "misclassified" for row in rows)
+    left = len(rows) - len(held["id"])
+    assert wrong and f"{left} of the run&#x27;s {len(rows)} inputs" in page
+    assert f"{wrong} of them since the model is wrong about the input itself" in page
 
 
 @pytest.mark.parametrize(
     ("options", "head", "cell"),
     [
-        (("--target", "+1"), "<th>target</th>", "<td>{target}</td>"),
-        (("--sensitivity",), "<th>the feature that changes</th>", "<td>{frames}</td>"),
+        (("--target", "+1"), '<button type="button">target</button>', "<td>{target}</td>"),
+        (
+            ("--sensitivity",),
+            '<button type="button">the feature that changes</button>',
+            "<td>{frames}</td>",
+        ),
     ],
 )
 def test_every_line_of_the_page_says_what_it_is_about(

@@ -15,10 +15,10 @@ from rich.console import Console
 import asking
 import frown
 from frown.certification.results import Row
-from frown.certification.statement import Statement, moving
+from frown.certification.statement import KEY, Statement, moving
 from frown.errors import InvalidInput
-from frown.jobs.table import ACROSS, frames_tables
-from frown.report.frames import Shades, means
+from frown.jobs.table import ACROSS, frames_summary, frames_tables
+from frown.report.frames import Shades, frames_section, means
 from frown.report.page import report_from_files, write_report
 from frown.report.read import read_any, read_results
 from methods.programs.tools import command
@@ -168,6 +168,38 @@ def test_one_input_has_its_counterexamples_below_and_several_have_means() -> Non
     assert str(list(one.columns[3].cells)[1]) == "0.2"
 
 
+def test_means_of_both_ends_are_about_the_same_inputs(tmp_path: Path) -> None:
+    """Or a mean of what is proved can stand above one of the few counterexamples found."""
+    row = Row(
+        0, 0, 0, None, 2.0, "crown", "certified", 0.125, None, 0.25, {}, 0.0, level="rigorous"
+    )
+    far = replace(row, radius=0.875, broken=None)
+    rows = [
+        replace(row, index=0, frames="0"),
+        replace(row, index=1, frames="0", radius=0.25, broken=0.5),
+        replace(row, index=0, frames="1", radius=0.125, broken=0.25),
+        replace(far, index=1, frames="1"),
+        replace(far, index=0, frames="2", status="robust"),
+        replace(far, index=1, frames="2", status="robust"),
+    ]
+    said = Statement(2.0, sensitivity=True)
+    (table,) = frames_tables(rows, said, None)
+    cells = [list(map(str, column.cells))[2:] for column in table.columns[2:]]
+    assert cells == [["0.1875", "0.375"], ["0.5", "?"], ["", ""]]
+    lines = frames_summary(rows, 1.0, said)
+    assert "mean broken: ? where an input of the mean above it has no counterexample" in lines
+    assert any(line.startswith("any: ") and line.endswith("and in no mean") for line in lines)
+    found = frown.Sensitivity(tuple(rows), (0, 1, 2))
+    assert "0.187, 0.5, – (without 2 robust of 6 rows), rigorous" in repr(found)
+    page = frames_section("crown", found, None)
+    assert page.count('<i class="ghost" style="height:0') == 2
+    assert "whose radius has an end, grey where each of them has a counterexample" in page
+    settings = {KEY: replace(said, eps="0.1").facts()}
+    asked = replace(found, settings=settings)  # all radii are eps, or 0
+    page = frames_section("crown", asked, None)
+    assert "The bars" not in page and "profile" not in page
+
+
 def test_the_report_shows_every_radius(folder: Path, tmp_path: Path) -> None:
     given = ("certify", net(folder), folder / "data.npz", "--norm", 2, "--method", "crown", "-q")
     command(*given, "--sensitivity", "--out", tmp_path / "s")
@@ -187,7 +219,7 @@ def test_the_report_shows_every_radius(folder: Path, tmp_path: Path) -> None:
     pictures = [a for tag, a in page.tags if tag == "img"]
     assert len(pictures) == 4 * FRAMES
     text = "".join(page.text)
-    for mean in means(found, lambda row: row.radius):
+    for mean, _ in means(found):
         assert mean is not None
         exact = Decimal(mean)
         digit = Decimal(10) ** (exact.adjusted() - 2)

@@ -100,7 +100,8 @@ def test_questions_that_do_not_fit_say_what_would(
 def test_labels_of_regressions_are_left_aside(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array([[0.3, -0.2]]), y=np.array([0.123]))
     path = net(tmp_path, 1, "Identity")
-    call("certify", path, tmp_path / "data.npz", "--within", "10%")
+    shown = call("certify", path, tmp_path / "data.npz", "--within", "10%").output
+    assert "the answers given there (y) are left aside" in " ".join(shown.split())
 
 
 def test_models_that_look_like_multi_label_ones_are_told(data: Path, tmp_path: Path) -> None:

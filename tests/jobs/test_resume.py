@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from typer.testing import CliRunner
 
 from frown import api
 from frown.cli import app
+from frown.jobs.files import ResultFiles
 from frown_check import check
-from onnx_models import model, node, saved, weights
+from onnx_models import saved, small
 
 COUNT = 60
 OPTIONS = ("--batch", 2, "--method", "crown", "-q")
@@ -28,12 +30,7 @@ OPTIONS = ("--batch", 2, "--method", "crown", "-q")
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    proto = model(
-        [node("Gemm", "x w0", "h", transB=1), node("Relu", "h", "a"), node("Gemm", "a w1", "y")],
-        ["N", 4],
-        {"w0": weights(6, 4, seed=1), "w1": weights(6, 3, seed=3)},
-    )
-    return saved(proto, tmp_path_factory.mktemp("net"))
+    return saved(small(), tmp_path_factory.mktemp("net"))
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +81,23 @@ def same(out: Path, whole: Path) -> None:
     about = json.loads((out / "run.json").read_text())
     assert (about["state"], about["rows"]) == ("finished", COUNT)
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole.iterdir())
+
+
+def test_an_interrupt_between_the_file_and_the_table_loses_no_row(
+    net: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The summary of a run tells what its files hold, wherever Ctrl-C strikes."""
+    append = ResultFiles.append
+
+    def struck(files: ResultFiles, *given: Any, **how: Any) -> None:
+        append(files, *given, **how)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ResultFiles, "append", struck)
+    said = frown("certify", net, data, "--out", tmp_path / "out", *OPTIONS, code=130)
+    rows = stored(tmp_path / "out")
+    whole = sum(row["complete"] for row in rows)
+    assert rows and f"interrupted: {whole} of {COUNT} inputs finished" in said
 
 
 def test_a_run_killed_again_and_again_is_as_one_that_was_not(
@@ -139,8 +153,25 @@ def test_nothing_is_left_to_do_of_a_run_that_ended(
 
     monkeypatch.setattr(run, "begin", lambda *a: pytest.fail("a batch began"))
     before = (whole / "results.jsonl").read_bytes()
-    frown("certify", net, data, "--out", whole, "--resume", *OPTIONS)
+    asked = ("certify", net, data, "--out", whole, "--resume", *OPTIONS[:-1])
+    shown = CliRunner().invoke(app, list(map(str, asked))).stdout
     assert (whole / "results.jsonl").read_bytes() == before
+    count = len(before.splitlines())
+    assert f"({count} of {count} rows were there already, nothing was left to do)" in shown
+
+
+def test_a_row_that_is_none_is_named(net: Path, data: Path, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "out")
+    path = tmp_path / "out" / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    record = json.loads(lines[3])
+    record["radius"] = "abc"
+    path.write_text("".join([*lines[:3], json.dumps(record) + "\n", *lines[4:]]))
+    told = frown("certify", net, data, "--out", tmp_path / "out", "--resume", *OPTIONS, code=2)
+    assert f"{path}: the row of input {record['index']} is damaged" in told
+    path.write_text("".join([*lines[:3], "XX" + lines[3], *lines[4:]]))
+    for command in ("report", "plot"):
+        assert f"{path}, line 4: not a row" in frown(command, tmp_path / "out", code=2)
 
 
 def test_other_settings_are_refused_by_name(
@@ -194,6 +225,8 @@ def test_a_certificate_of_another_run_is_not_taken_for_a_row_s_own(
         (("--resume", "--out", "o", "--force"), "one of them"),
         (("--fail-under", 0.5), "give --eps"),
         (("--fail-under", 1.5, "--eps", 0.01), "0 to 1"),
+        (("--fail-under", 0.5, "--eps", 0.01, "--level", "estimate"), "counts what is proved"),
+        (("--fail-under", 0.5, "--eps", 0.01, "--method", "milp"), "counts what is proved"),
     ],
 )
 def test_options_that_contradict_each_other(
@@ -207,6 +240,8 @@ def test_too_low_an_accuracy_ends_with_its_own_code(net: Path, data: Path) -> No
     frown(*given, "--eps", 1e-6, "--fail-under", 0.9)
     said = frown(*given, "--eps", 5, "--fail-under", 0.01, code=8)
     assert "certified accuracy 0% at --eps 5" in said and f"0 of {COUNT} inputs" in said
+    said = frown(*given, "--eps", 5, "--fail-under", 0.0000012345678, code=8)
+    assert "is below --fail-under 1.2345678e-06" in said  # as it was given, and not rounded
 
 
 def test_inputs_whose_workers_died_are_tried_again(

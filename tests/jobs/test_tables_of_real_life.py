@@ -45,7 +45,10 @@ def test_names_go_from_the_file_to_the_rows(folder: Path, tmp_path: Path) -> Non
     assert "Bob" in shown.stdout
     about = json.loads((out / "run.json").read_text())["data"]
     assert about["features"] == ["age", "mass", "dose"]
-    assert "1 Bob" in report_from_files([out], tmp_path / "page.html").read_text()
+    page = report_from_files([out], tmp_path / "page.html").read_text()
+    assert "1 Bob" in page and page.count('<td class="name">malign</td>') > 1
+    assert "<option>benign</option>" in page
+    assert frown.open(out).class_names == ("benign", "malign")
 
 
 def test_words_that_do_not_name_every_output_are_refused(folder: Path, tmp_path: Path) -> None:

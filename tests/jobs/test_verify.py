@@ -100,6 +100,14 @@ def test_networks_are_given_once(net: Path, tmp_path: Path) -> None:
         assert refused.exit_code == 2 and "needs one --network" in refused.stderr
 
 
+def test_a_network_in_a_query_s_place_is_told_the_command(net: Path, tmp_path: Path) -> None:
+    query = written(tmp_path, HEAD + BOX + "(assert (<= Y_0 -1))")
+    for given in ([net, query], [query, net]):
+        refused = CliRunner().invoke(app, ["verify", *map(str, given)])
+        assert refused.exit_code == 2
+        assert f"frown verify {query} --network {net}" in refused.stderr
+
+
 def test_a_folder_of_queries_is_answered_and_taken_up_again(net: Path, tmp_path: Path) -> None:
     """The second run asks about what is new alone; a query that is none is an error."""
     texts = {"a": "(assert (<= Y_0 -1))", "b": "(assert (>= Y_0 0))", "c": "(assert"}

@@ -16,7 +16,15 @@ from frown.bounds.plan import Plan, stacked
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.methods.crown import crown_layers
-from frown.methods.frown.ascent import Ascent, RowBatch, _Search, optimise, replay
+from frown.methods.frown.ascent import (
+    Ascent,
+    Moments,
+    RowBatch,
+    _better_rows,
+    _Search,
+    optimise,
+    replay,
+)
 from frown.problem.region import Region
 from frown.relax import Max
 from frown.relax.relaxation import LeastArea
@@ -32,7 +40,7 @@ def problem(graph: Graph, ball: Region, group: Tensor | None = None) -> tuple[Pl
     generator = torch.Generator().manual_seed(1)
     shape = graph.nodes[-1].shape
     coef = torch.randn(len(index), *shape, generator=generator, dtype=graph.dtype)
-    relaxed = stacked(plan, graph.output, layers.relaxed)
+    relaxed = stacked(plan, graph.output, layers.relaxed, len(coef))
     own = tuple(relaxed.rows(index) for relaxed in relaxed)
     return plan, RowBatch(graph.output, coef, AtInput(ball.rows(index)), own, group)
 
@@ -168,3 +176,32 @@ def test_with_groups_the_mean_of_each_group_rises() -> None:
     rise = (end.bound - start.bound).view(2, 2).mean(1)
     assert (rise >= -1e-12).all()
     assert (end.bound > start.bound + 1e-6).any()
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_the_better_rows_are_kept(count: int) -> None:
+    old, new = torch.zeros(5, 2, 3), torch.ones(5, 2, 3)
+    better = torch.arange(5) < count
+    kept, room = _better_rows(better, new, old)
+    assert kept[:, 0, 0].tolist() == better.float().tolist()
+    assert room is (old if kept is new else new)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.85, 1.0])
+def test_moments_are_means_of_gradients_and_of_their_squares(memory: float) -> None:
+    ascent, generator = Ascent(memory=memory, momentum=0.3), torch.Generator().manual_seed(2)
+    moments = Moments(ascent)
+    first = second = torch.zeros(())
+    for step in range(60):
+        gradient = torch.randn(3, 1, 7, generator=generator, dtype=torch.float64)
+        gradient[:, :, 0] = 0
+        moments.add(gradient.clone())
+        first = gradient if step == 0 else ascent.momentum * first + 0.7 * gradient
+        square = gradient**2
+        second = square if step == 0 else memory * second + (1 - memory) * square
+        size = second.sqrt()
+        size = size + ascent.noise * size.amax((1, 2), keepdim=True)
+        assert torch.allclose(moments.first, first)
+        assert torch.allclose(moments.size() * moments.unit, size)
+        # Roots of numbers below the normal ones take thirty times as long.
+        assert (moments.second >= torch.finfo(torch.float64).tiny).all()

@@ -23,12 +23,22 @@ from frown.bounds.tree import Branched, Tree
 from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
-from frown.graph.box import Box
+from frown.graph.affine import Reshape
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
+from frown.graph.intervals import Intervals
 from frown.methods import Branch, Crown, Exact, Frown
 from frown.methods.branch import relu
-from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, ascend
+from frown.methods.branch.ascent import (
+    PRIOR,
+    SCORES,
+    Bases,
+    LeafAscent,
+    Leaves,
+    PseudoCosts,
+    ascend,
+    babsr,
+)
 from frown.methods.branch.nodes import Nodes
 from frown.methods.branch.passes import Dense, General, Passes, passes
 from frown.methods.branch.pieces import Piece, PieceBall, Pieces, decide, empty, nearest
@@ -216,6 +226,73 @@ def replayed(plan: Plan, region: Region, wanted: Property, tree: Tree) -> Tensor
     return torch.stack(found)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_choose_and_prove_nothing(seed: int, score: str) -> None:
+    """Whatever is cut, brackets hold the exact distance, and close on it; at one radius, too."""
+    graph = residual(seed)
+    region, wanted = question(graph, seed, inf)
+    low, high, _ = closed(graph, region, wanted, gap=0.005, seconds=20, score=score)
+    truth = exact(Plan(graph), region, wanted, Exact(), 3.0, 0.0, Work().clock, broken=False)
+    assert low <= truth.broken * (1 + 1e-6) and high >= truth.proved * (1 - 1e-6)
+    assert high <= low * 1.0051 or low >= 3.0
+    below = region.with_radius(torch.full_like(region.radius, 0.97 * min(low, 3.0)))
+    with torch.inference_mode():
+        assert bool(wanted.holds(Branch(score=score).bound(Plan(graph), below, wanted).literals))
+
+
+def test_scores_have_names() -> None:
+    with pytest.raises(InvalidInput, match="score"):
+        Branch(score="area")
+
+
+def test_babsr_is_what_is_published() -> None:
+    """Bunel et al. (2020), equation by equation, with the bias of each neuron's own layer."""
+    graph = zoo.mlp(Relu(), (3, 6, 6, 3), 4)
+    plan = Plan(graph)
+    region, wanted = question(graph, 4, inf, 1.5)
+    own = passes(plan)
+    assert isinstance(own, Dense)
+    bias = torch.cat([layer[:, 0] for layer in own.biases[:-1]])
+    assert torch.equal(own.bias[:, 0], bias)
+    assert torch.allclose(General(plan).bias[:, 0], bias)
+    lower, upper = boxes(plan, region, wanted)
+    zero = torch.zeros(1, dtype=torch.long)
+    head, const = own.head(wanted.pick(slice(None)))
+    theta = torch.full((1, own.slots), 0.5, dtype=graph.dtype)
+    cut = torch.zeros(1, own.slots, dtype=torch.int8)
+    cut[0, 1] = 1
+    where = own.places(region).of(zero, region.radius)
+    leaves = Leaves(
+        own, Bases.of(lower, upper), zero, cut, theta, head[:, :1], const[:1].clone(), where
+    )
+    leaves.bound()
+    found, some = babsr(leaves)[:, 0].tolist(), 0
+    for k in range(own.slots):
+        low, high, a = float(lower[k]), float(upper[k]), float(leaves.coef[k])
+        if not low < 0 < high or k == 1:
+            assert found[k] == 0
+            continue
+        ratio = high / (high - low)
+        gain = max(a * float(bias[k]) * (ratio - 1), a * float(bias[k]) * ratio)
+        assert found[k] == pytest.approx(abs(gain - ratio * low * min(a, 0)))
+        some += 1
+    assert some > 2
+
+
+def test_gains_of_cuts_are_learnt_by_neuron_side_and_input() -> None:
+    costs = PseudoCosts(3, 2)
+    assert torch.equal(costs.weight(), torch.ones(3, 2))
+    sample, cut = torch.tensor([0, 0, 0, 1]), torch.tensor([-2, 2, 0, -1])
+    gain, unit = torch.tensor([1.0, 3.0, 9.0, 0.5]), torch.tensor([2.0, 2.0, 1.0, 1.0])
+    costs.tell(sample, cut, gain, unit)
+    costs.tell(sample[:1], cut[:1], torch.tensor([torch.nan]), unit[:1])
+    assert costs.count.sum() == 3, "what comes from no cut, or is no number, tells nothing"
+    below, above = (PRIOR * 0.5 + 0.5) / (PRIOR + 1), (PRIOR * 1.5 + 1.5) / (PRIOR + 1)
+    assert costs.weight()[1, 0] == pytest.approx(0.8 * below + 0.2 * above)
+    assert costs.weight()[0, 1] == pytest.approx(0.8 * 0.5 + 0.2 * 1.0)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_trees_prove_what_was_found(seed: int) -> None:
     graph = zoo.mlp(Relu(), (3, 8, 8, 3), seed)
@@ -355,7 +432,7 @@ def planes_of(search: SampleSearch, node: TreeNode) -> dict[int, Planes]:
     lower, upper = node.lower[None], node.upper[None]
     shapes = {i: (1, *search.plan.graph.nodes[i].shape) for i in search.sources}
     boxes = {
-        i: Box(lower[:, p].view(shapes[i]), upper[:, p].view(shapes[i]))
+        i: Intervals(lower[:, p].view(shapes[i]), upper[:, p].view(shapes[i]))
         for i, p in search.parts.items()
     }
     return search._planes([node], ball, Given(boxes, cuts=True))[1]
@@ -461,6 +538,22 @@ def test_any_network_gains_by_branching(name: str) -> None:
     assert bool((many.margins(many.literals(graph.apply(points).flatten(1))) > 0).all())
     frown_alone = wanted.holds(Frown().bound(Plan(graph), ball, wanted).literals)
     assert not bool(frown_alone.all()) or high <= low * 1.02 or low == 1.0
+
+
+@pytest.mark.parametrize("p", [2, inf])
+def test_images_are_flattened_before_curved_layers(p: float) -> None:
+    """Rows end at the first dense layer there, and planes are about later ones."""
+    w, b = zoo.Weights.seeded(5), Builder()
+    x = b.add(Reshape((1, 4, 4), (16,)), b.input("x", (1, 4, 4)))
+    h = b.add(Tanh(), b.linear(x, w(10, 16), w(10)))
+    g = b.add(Tanh(), b.linear(h, w(10, 10), w(10)))
+    graph = b.graph(b.linear(g, w(3, 10), w(3)))
+    region, wanted = question(graph, 5, p)
+    low = closed(graph, region, wanted, seconds=2, limit=1.0)[0]
+    assert low > 0
+    points = zoo.samples(region.with_radius(region.radius + low), 500)[:, 0]
+    many = wanted.rows(torch.zeros(len(points), dtype=torch.long))
+    assert bool((many.literals(graph.apply(points).flatten(1)) > 0).all())
 
 
 def test_rows_of_smooth_networks_are_rigorous_and_not_below_frown() -> None:
@@ -791,7 +884,7 @@ def test_the_largest_tree_is_let_go_where_memory_ends(monkeypatch: pytest.Monkey
 def test_multipliers_too_large_for_half_precision_stay_as_they_are() -> None:
     nodes = Nodes(3, torch.zeros(1), most=0)
     root = nodes.plant(0, torch.tensor([0.5, 0.25, 1.0]))
-    low, high = nodes.split(torch.tensor([root]), torch.tensor([1]))
+    low, high = nodes.split(torch.tensor([root]), torch.tensor([1]), torch.ones(1))
     large = torch.tensor([[0.5, 3.0e6, 0.125]])
     nodes.set_theta(low, large)
     assert bool((nodes.theta(low) == large).all())

@@ -21,6 +21,7 @@ from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact
+from frown.methods.branch import method
 from frown.methods.branch.inputs import MOST, InputSearch, fits
 from frown.methods.exact.distance import exact
 from frown.problem.property import LinearProperty
@@ -142,6 +143,39 @@ def test_one_radius_is_decided_as_programs_do(seed: int) -> None:
             updates = list(Branch().close(Plan(graph), region, wanted, ends, Work()))
         assert any(u.proof is not None for u in updates) == holds
         assert any(u.point is not None for u in updates) == (not holds)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_root_is_bounded_once_for_both_kinds_of_cuts(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(method, "LARGE", 1 if large else 10**6)
+    graph = zoo.mlp(Relu(), (4, 30, 30, 1))
+    region = cube(graph, 0.5)
+    wanted = first_output_above(float(sampled(graph, region)[:, 0].min()) - 1e-4, graph)
+    bound, roots = Crown.bound, []
+
+    def counted(self: Crown, *given: object, **named: object) -> object:
+        roots.append(self)
+        return bound(self, *given, **named)
+
+    neurons = []
+    monkeypatch.setattr(Crown, "bound", counted)
+    monkeypatch.setattr(InputSearch, "run", lambda self, seconds: iter(self._begin() or ()))
+    for kind in (method.ApartSearch, method.ReluSearch):
+        run = kind.run
+
+        def seen(self: object, points: object, run: object = run) -> object:
+            neurons.append(type(self))
+            return run(self, points)
+
+        monkeypatch.setattr(kind, "run", seen)
+    zero, beyond = torch.zeros_like(region.radius), torch.full_like(region.radius, inf)
+    ends = Ends(zero, region.radius, beyond, region.centre, True)
+    branch = Branch(inner=Crown(), seconds=1.0)
+    list(branch.close(Plan(graph), region, wanted, ends, Work()))
+    assert neurons and neurons[0] is (method.ApartSearch if large else method.ReluSearch)
+    assert len(roots) == 1
 
 
 def test_only_boxes_in_few_features_are_cut() -> None:

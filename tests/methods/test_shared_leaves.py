@@ -125,3 +125,10 @@ def _unharmed(net: frown.Model, radius: float) -> bool:
     rng = np.random.default_rng(0)
     points = X + radius * np.sign(rng.normal(0, 1, (4000, 6))) * rng.uniform(0.9, 1, (4000, 1))
     return bool((net.run(points).argmax(1) == net.run(X).argmax(1)).all())
+
+
+def test_a_piece_that_no_program_decides_ends_no_search() -> None:
+    """At some radius a piece is all but empty; what stays open of a bracket has a reason."""
+    (row,) = frown.certify(network(24, 20), X, method=Branch(seconds=20)).rows
+    assert row.broken is not None and row.broken <= 1.01 * row.radius
+    assert row.broken <= 1.002 * row.radius or (not row.complete and row.remark)

@@ -16,8 +16,8 @@ import zoo
 from examples import examples
 from frown.bounds.forms import Chosen, LinearForm
 from frown.bounds.plan import Plan
-from frown.graph.box import Box
 from frown.graph.graph import Graph
+from frown.graph.intervals import Intervals
 from frown.methods import Frown
 from frown.methods.frown.ascent import Ascent
 from frown.methods.lp.bounds import dual_lines
@@ -123,7 +123,7 @@ def test_theorem_1_holds_on_every_graph(name: str) -> None:
 def lower_slope(s: float, node: int | None = None) -> Rule:
     """Relu's line below of slope s where it is free (at one node, or at all)."""
 
-    def rule(i: int, op: Relaxation, box: Box) -> Relaxed:
+    def rule(i: int, op: Relaxation, box: Intervals) -> Relaxed:
         base = crowns_rule(i, op, box)
         if node not in (None, i):
             return base
@@ -162,7 +162,7 @@ def mixed_boxes(graph: Graph) -> tuple[Plan, Region, RelaxedNodes, Tensor]:
     low = torch.cat([flat.lower[..., :1], steep.lower[..., 1:]], -1)
     high = torch.cat([flat.upper[..., :1], steep.upper[..., 1:]], -1)
     relaxed = {first: self_consistent(plan, region, lower_slope(1.0))[first]}
-    relaxed[second] = crowns_rule(second, plan.relaxation(second), Box(low, high))
+    relaxed[second] = crowns_rule(second, plan.relaxation(second), Intervals(low, high))
     return plan, region, relaxed, torch.ones(1, 1, dtype=torch.float64)
 
 
@@ -276,9 +276,9 @@ def test_theorem_2_needs_the_boxes_of_the_tighter_lines_only(name: str, seed: in
     generator = torch.Generator().manual_seed(seed)
     loose: RelaxedNodes = {}
 
-    def rule(i: int, op: Relaxation, box: Box) -> Relaxed:
+    def rule(i: int, op: Relaxation, box: Intervals) -> Relaxed:
         grow = torch.rand(2, *box.lower.shape, generator=generator, dtype=torch.float64) ** 3
-        base = crowns_rule(i, op, Box(box.lower - grow[0], box.upper + grow[1]))
+        base = crowns_rule(i, op, Intervals(box.lower - grow[0], box.upper + grow[1]))
         tight = of_slopes(base, random_slopes(base, generator))
         # Below the tight line all over the box, by different amounts at its two ends.
         drop = torch.rand(4, *box.lower.shape, generator=generator, dtype=torch.float64) ** 2
@@ -372,7 +372,8 @@ def test_theorem_3_tighter_intercepts_never_loosen(name: str, seed: int) -> None
     forms = [with_random_slopes(plan, relaxed, coef, seed, lift) for lift in (0.0, 0.1, 1.0)]
     # Smaller boxes have tighter intercepts.
     outer = {
-        i: replace(f, box=Box(f.box.lower - 0.2, f.box.upper + 0.3)) for i, f in relaxed.items()
+        i: replace(f, box=Intervals(f.box.lower - 0.2, f.box.upper + 0.3))
+        for i, f in relaxed.items()
     }
     forms += [with_random_slopes(plan, f, coef, seed + 1) for f in (relaxed, outer)]
     bounds = [region.minimise(f.coef).value + f.const for f in forms]

@@ -31,12 +31,13 @@ from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
 from frown import api
 from frown.certification.results import Certification, Row
 from frown.errors import InvalidInput
+from frown.jobs.runner import JobWatch
 from paper.conftest import World
 
 RELU = parse("drive_4x20_relu")
 
 
-class Silent:
+class Silent(JobWatch[Task, Result]):
     """Counts what it is told."""
 
     def __init__(self) -> None:
@@ -45,9 +46,6 @@ class Silent:
 
     def begin(self, tasks: Sequence[Task]) -> None:
         self.tasks = list(tasks)
-
-    def start(self, task: Task) -> None:
-        pass
 
     def kept(self, task: Task, rows: Sequence[Result]) -> None:
         self.results += rows

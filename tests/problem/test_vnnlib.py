@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,30 @@ def test_a_query_means_what_its_text_says(seed: int) -> None:
         point = {f"X_{i}": v for i, v in enumerate(x)} | {f"Y_{i}": v for i, v in enumerate(y)}
         inside = -1 <= x[0] <= Fraction(3, 2) and -2 <= x[1] <= 1
         assert query.satisfied(x, y) == (inside and all(value(p, point) for p in parts))
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_comparisons_read_at_once_mean_what_their_parts_say(seed: int, second: bool) -> None:
+    """A comment within a comparison has it read part by part."""
+    dice = random.Random(seed)
+    drawn = [formula(dice, 3) for _ in range(50)]
+    kept = [in_version_2(p) for p in drawn] if second else drawn
+    parts = [p for p in kept if p is not None][:3]
+    own = "".join(f"(assert {written(p)})\n" for p in parts + parts[:2])
+    if second:
+        for name, tensor in NAMES_2.items():
+            own = own.replace(name, tensor)
+    text = (HEAD_2 + BOX_2 if second else HEAD + BOX) + own
+    apart = re.sub(r"\(([<>]=?)", r"(\1 ; a remark\n", text)
+    assert parse_vnnlib(text) == parse_vnnlib(apart)
+
+
+def test_a_repeated_comparison_is_reported_where_it_stands() -> None:
+    text = HEAD + BOX + "(assert (<= Y_0 1))\n(assert (<= Y_1 (+ 1 (<= Y_0 1))))"
+    line = text.count("\n") + 1
+    with pytest.raises(InvalidInput, match=f"^line {line}, column 22: a number or variable"):
+        parse_vnnlib(text)
 
 
 def test_a_property_is_violated_just_where_a_disjunct_is_satisfied() -> None:
@@ -296,6 +321,8 @@ ONE = "(assert (<= Y[0] 0.5))"
         (HEAD_2 + BOX_2 + "(assert (<= 0.0 1.0))", "no type"),
         (HEAD_2 + BOX_2 + "(assert (= Y[0] 1.0))", "unknown operator '='"),
         (HEAD_2 + BOX_2 + "(assert (<= Y[0 1.0))", "not one of a pair"),
+        (HEAD_2 + BOX_2 + "(assert (<= Y[0 1] 1.0))", "not one of a pair"),
+        (HEAD_2.replace("[1,2]", "[1,2 0]") + BOX_2, "not one of a pair"),
         (HEAD_2 + BOX_2 + "(assert (<= [0] 1.0))", "an operator was|places stand|behind"),
         (HEAD_2 + ONE, r"X\[0,0\] has no lower or no upper bound"),
         (HEAD_2.replace("<2.0>", "<3.0>"), "line 1, column 1: VNN-LIB 3.0"),

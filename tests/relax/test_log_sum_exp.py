@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import LogSumExp
 from frown.relax.relaxation import LeastArea, relax
 
@@ -21,17 +21,17 @@ WIDTH = 4
 MASKS = {"all": None, "some": torch.tensor([True, False, True, True]), "one": torch.arange(4) == 2}
 
 
-def drawn(seed: int, dtype: torch.dtype, count: int = 24) -> Box:
+def drawn(seed: int, dtype: torch.dtype, count: int = 24) -> Intervals:
     """Points, narrow and wide boxes, far from 0 and near it, entries that differ by thousands."""
     rng = np.random.default_rng(seed)
     middle = rng.normal(size=(count, WIDTH)) * rng.choice([1e-3, 1, 10, 1e3, 1e6], (count, 1))
     middle += rng.choice([0, -2e3, 1e3], (count, 1))
     radius = rng.choice([0, 1e-7, 1e-2, 0.5, 3, 50, 1e3], (count, WIDTH))
     ends = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
-    return Box(*ends)
+    return Intervals(*ends)
 
 
-def points(box: Box, seed: int, inside: int = 60) -> np.ndarray:
+def points(box: Intervals, seed: int, inside: int = 60) -> np.ndarray:
     """(boxes, points, entries) in double precision: all corners, edges and points between."""
     rng = np.random.default_rng(seed)
     low, high = (t.double().numpy()[:, None] for t in (box.lower, box.upper))
@@ -49,7 +49,7 @@ def truth(z: np.ndarray, mask: torch.Tensor | None) -> np.ndarray:
 
 
 def assert_encloses(
-    box: Box, slope: torch.Tensor, t: torch.Tensor, below: bool, mask: torch.Tensor | None
+    box: Intervals, slope: torch.Tensor, t: torch.Tensor, below: bool, mask: torch.Tensor | None
 ) -> None:
     z = points(box, 0)
     terms = z * slope.double().numpy()[:, None]
@@ -106,10 +106,10 @@ def test_the_search_and_the_rules_stay_valid(mask: str, dtype: torch.dtype, seed
     assert (value <= image.upper.double().numpy()[:, None]).all()
 
 
-def ordinary(seed: int, count: int = 12) -> Box:
+def ordinary(seed: int, count: int = 12) -> Intervals:
     rng = np.random.default_rng(seed)
     middle, radius = rng.normal(size=(count, WIDTH)), rng.uniform(0.05, 1.5, (count, WIDTH))
-    return Box(torch.from_numpy(middle - radius), torch.from_numpy(middle + radius))
+    return Intervals(torch.from_numpy(middle - radius), torch.from_numpy(middle + radius))
 
 
 @given(seed=seeds)
@@ -188,7 +188,7 @@ def test_the_directions_of_the_search_are_derivatives(seed: int) -> None:
 
 def test_what_needs_no_rows() -> None:
     low = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
-    box = Box(low, low + torch.tensor([[0.0, 1.0, 0.0, 2.0]]))
+    box = Intervals(low, low + torch.tensor([[0.0, 1.0, 0.0, 2.0]]))
     assert LogSumExp().stable(box).tolist() == [[True, False, True, False]]
     assert LogSumExp(MASKS["some"]).stable(box).tolist() == [[True, True, True, False]]
     assert bool(LogSumExp(MASKS["one"]).stable(box).all())

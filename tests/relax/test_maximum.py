@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax import Max
 from frown.relax.relaxation import LeastArea, relax
 
@@ -20,15 +20,15 @@ seeds = st.integers(0, 2**32)
 
 def window_boxes(
     seed: int, count: int = 24, width: int = 3, dtype: torch.dtype = torch.float64
-) -> Box:
+) -> Intervals:
     rng = np.random.default_rng(seed)
     middle = rng.normal(size=(count, width)) * rng.choice([1e-3, 1, 1e4], (count, 1))
     radius = rng.choice([0.0, 1e-9, 0.3, 2.0], (count, width)) * np.abs(middle)
     low, high = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
-    return Box(low, high)
+    return Intervals(low, high)
 
 
-def corners(box: Box) -> np.ndarray:
+def corners(box: Intervals) -> np.ndarray:
     """(entries, 2^K, K) in float64."""
     low, high = box.lower.double().numpy(), box.upper.double().numpy()
     picks = np.array(list(product([0, 1], repeat=low.shape[1])))[None]
@@ -155,8 +155,8 @@ def test_no_plane_above_beats_a_level_all_over_the_box(seed: int) -> None:
 
 def test_uphill_is_how_planes_above_rise_with_their_level() -> None:
     op = Max()
-    box = Box(torch.tensor([[0.0, -1.0, -2.0, 0.2]]), torch.tensor([[2.0, 1.5, 0.1, 0.9]]))
-    box = Box(box.lower.double(), box.upper.double())
+    box = Intervals(torch.tensor([[0.0, -1.0, -2.0, 0.2]]), torch.tensor([[2.0, 1.5, 0.1, 0.9]]))
+    box = Intervals(box.lower.double(), box.upper.double())
     found, above = relax(op, box, LeastArea()), torch.zeros(1, dtype=torch.bool)
     z, coef = torch.tensor([[0.3, 2.0, -1.0, 0.4]]).double(), torch.tensor([[-1.5]]).double()
 

@@ -14,8 +14,8 @@ from torch import nn
 import asking
 import frown
 from frown.bounds.plan import Plan
-from frown.graph.box import Box
 from frown.graph.builder import Builder
+from frown.graph.intervals import Intervals
 from frown.relax import Product, Sigmoid, Tanh
 from frown.relax.relaxation import LeastArea, relax
 
@@ -23,23 +23,23 @@ seeds = st.integers(0, 2**32)
 OP = Product()
 
 
-def factor_boxes(seed: int, count: int = 40, dtype: torch.dtype = torch.float64) -> Box:
+def factor_boxes(seed: int, count: int = 40, dtype: torch.dtype = torch.float64) -> Intervals:
     """Boxes of two factors: points, thin, across 0, tiny, huge."""
     rng = np.random.default_rng(seed)
     middle = rng.normal(size=(count, 2)) * rng.choice([1e-20, 1e-3, 1, 1e4], (count, 2))
     radius = rng.choice([0.0, 1e-7, 0.3, 2.0], (count, 2)) * np.abs(middle)
     low, high = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
-    return Box(low, high)
+    return Intervals(low, high)
 
 
-def corners(box: Box) -> np.ndarray:
+def corners(box: Intervals) -> np.ndarray:
     """(entries, 4, 2) in float64."""
     low, high = box.lower.double().numpy(), box.upper.double().numpy()
     picks = np.array(list(product([0, 1], repeat=2)))[None]
     return np.where(picks == 1, high[:, None, :], low[:, None, :])
 
 
-def masks(box: Box) -> list[tuple[bool, torch.Tensor]]:
+def masks(box: Intervals) -> list[tuple[bool, torch.Tensor]]:
     return [(below, torch.full((len(box.lower),), below)) for below in (True, False)]
 
 
@@ -92,7 +92,7 @@ def test_planes_of_the_search_space_enclose_the_product(seed: int) -> None:
         middle = rng.normal(size=(60, 2)) * rng.choice([least, 1e-20, 1, 1e6, 1e18], (60, 2))
         radius = rng.choice([1e-7, 0.3, 2.0], (60, 2)) * np.abs(middle)
         low, high = (torch.from_numpy(v).to(dtype) for v in (middle - radius, middle + radius))
-        box = Box(low, high)
+        box = Intervals(low, high)
         here = relax(OP, box, LeastArea())
         place = torch.from_numpy(rng.uniform(-0.2, 1.2, (60, 2))).to(dtype)
         ends = corners(box).astype(np.longdouble)
@@ -109,7 +109,7 @@ def test_uphill_is_the_derivative_along_the_segment(seed: int) -> None:
     """Against a finite difference of A (slope . z + intercept) at a fixed z."""
     rng = np.random.default_rng(seed)
     low = torch.from_numpy(rng.normal(size=(30, 2)))
-    box = Box(low, low + torch.from_numpy(rng.uniform(0.1, 2, (30, 2))))
+    box = Intervals(low, low + torch.from_numpy(rng.uniform(0.1, 2, (30, 2))))
     here = relax(OP, box, LeastArea())
     place = torch.from_numpy(rng.uniform(0.2, 0.8, (30, 2)))
     z = torch.from_numpy(rng.normal(size=(30, 2)))

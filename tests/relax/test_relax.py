@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import functions
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax.elementwise import Elementwise
 from frown.relax.hump import Hump
 from frown.relax.relaxation import LeastArea, Slopes, relax
@@ -31,7 +31,7 @@ def eps_of(t: Tensor) -> float:
     return torch.finfo(t.dtype).eps
 
 
-def misplaced(name: str, box: Box) -> functions.Array:
+def misplaced(name: str, box: Intervals) -> functions.Array:
     """What places rounded to numbers cost beside the rounding of lines.
 
     f' z is about 0.1 where SiLU and GELU are tiny: so much of one ulp moves f itself. Sine and
@@ -49,17 +49,19 @@ def column(t: Tensor) -> functions.Array:
     return t.double().numpy()[:, None]
 
 
-def side_mask(box: Box, below: bool) -> Tensor:
+def side_mask(box: Intervals, below: bool) -> Tensor:
     return torch.full(box.lower.shape, below)
 
 
-def size_of(slope: Tensor, intercept: Tensor, box: Box) -> functions.Array:
+def size_of(slope: Tensor, intercept: Tensor, box: Intervals) -> functions.Array:
     """|t| + |s| max|z|: what one rounding error of a line is measured in."""
     reach = box.lower.double().abs().maximum(box.upper.double().abs())
     return (intercept.double().abs() + slope.double().abs() * reach).numpy()
 
 
-def assert_encloses(name: str, slope: Tensor, intercept: Tensor, box: Box, below: bool) -> None:
+def assert_encloses(
+    name: str, slope: Tensor, intercept: Tensor, box: Intervals, below: bool
+) -> None:
     """f - line has the right sign everywhere, but for float64's own rounding and underflow."""
     z = functions.grid(box)
     gap = functions.REFERENCE[name](z) - (column(slope) * z + column(intercept))
@@ -76,7 +78,7 @@ def assert_encloses(name: str, slope: Tensor, intercept: Tensor, box: Box, below
 
 
 def assert_none(
-    bad: Tensor | functions.Array, name: str, box: Box, *shown: Tensor | functions.Array
+    bad: Tensor | functions.Array, name: str, box: Intervals, *shown: Tensor | functions.Array
 ) -> None:
     """No entry is bad; the message shows the first that is, with its box."""
     where = np.flatnonzero(np.asarray(bad))
@@ -340,7 +342,7 @@ def test_tightening_a_settled_box_tightens_no_line(name: str, data: st.DataObjec
         assert (gap <= 1e-12 * (1 + np.abs(z))).all(), name
 
 
-_ACROSS = Box(torch.tensor(-1.0), torch.tensor(1.0))
+_ACROSS = Intervals(torch.tensor(-1.0), torch.tensor(1.0))
 PARTIAL = [
     n for n, op in ELEMENTWISE.items() if (d := op.defined(_ACROSS)) is not None and not d.all()
 ]
@@ -422,7 +424,7 @@ def test_the_table_and_its_references_agree() -> None:
     every = torch.linspace(-12, 12, 999, dtype=torch.float64)
     for name, op in ELEMENTWISE.items():
         zone = functions.ZONES.get(name, functions.EVERYWHERE)[1]
-        z = zone.within(Box(every, every), every < 0).lower
+        z = zone.within(Intervals(every, every), every < 0).lower
         assert isinstance(op, Elementwise)
         assert np.allclose(op.apply(z).numpy(), functions.REFERENCE[name](z.numpy()), atol=1e-14)
         h = 1e-6
@@ -439,7 +441,7 @@ def test_the_table_and_its_references_agree() -> None:
 
 def test_lines_over_boxes_without_numbers_have_none() -> None:
     """A ReLU of something undefined is not known to be at least 0."""
-    box = Box(torch.tensor([[torch.nan, -1.0]]), torch.tensor([[torch.nan, 2.0]]))
+    box = Intervals(torch.tensor([[torch.nan, -1.0]]), torch.tensor([[torch.nan, 2.0]]))
     op = ELEMENTWISE["relu"]
     here = relax(op, box, LeastArea())
     assert torch.isnan(here.lines.lower).tolist() == [[True, False]]
@@ -460,7 +462,7 @@ def test_lines_of_steps_are_the_tightest(
     """Every intercept is the least or greatest f(z) - s z of ends and limits at jumps."""
     low, high = sorted(ends)
     op, f = ELEMENTWISE[name], functions.REFERENCE[name]
-    box = Box(*(torch.tensor([z], dtype=torch.float64) for z in (low, high)))
+    box = Intervals(*(torch.tensor([z], dtype=torch.float64) for z in (low, high)))
     halves = [k / 2 for k in range(-11, 12) if low <= k / 2 <= high]
     near = [(z, float(f(np.array(z)))) for z in (low, high, *halves)]
     # The function is constant up to a jump, wherever near it one looks.

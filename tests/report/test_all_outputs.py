@@ -147,10 +147,15 @@ CASES = {
     "estimate": Case(("--level", "estimate"), certified=False),
     "checked": Case(("--level", "checked")),
     "deployed": Case(("--deployed", "float32"), certified=False, said=("float32",)),
+    "deployed and checked": Case(
+        ("--deployed", "float32", "--level", "checked"),
+        said=("float32", "covered, which certificates are not about"),
+    ),
     "no attack": Case(("--no-attack",)),
     "no attack, eps": Case(("--no-attack", "--eps", "0.1"), eps=0.1),
     "frown": Case(method="frown"),
     "branch": Case(method="branch"),
+    "branch estimate": Case(("--level", "estimate"), method="branch", certified=False),
     "milp": Case(method="milp", certified=False),
     "lp": Case(method="lp"),
     "interval": Case(method="interval"),
@@ -339,6 +344,7 @@ def test_no_output_calls_an_estimate_proved_or_hides_a_level(name: str) -> None:
     for text in shown:
         if levels == {"estimate"}:
             assert not re.search(r"\bproved\b(?! of it)", re.sub(r"nothing proved", "", text)), text
+            assert not re.search(r"\bproofs? (of|distinguish)\b", text + run.page), text
             assert "estimate" in text
         elif levels:
             assert "estimate" not in text
@@ -373,10 +379,9 @@ def test_the_page_counts_and_averages_what_is_there(name: str) -> None:
             assert found
             if found[1] == "not broken":
                 alive = [r for r in right if r["broken"] is None or r["broken"] > at]
-                assert float(found[2]) <= 100 * len(alive) / len(rows) + 1e-9
-            else:  # told of a radius rounded down, and true of the one it was rounded from
-                least = per_cent(share(rows, at * 1.01), 1)
-                assert least <= float(found[2]) <= per_cent(share(rows, at), 1)
+                assert float(found[2]) == per_cent(len(alive) / len(rows), 1)
+            else:
+                assert float(found[2]) == per_cent(share(rows, at), 1)
     attacked = "--no-attack" not in case.options
     for words in ("an attack searches", "not broken by the attack", "broken by the attack"):
         assert attacked or words not in run.page
@@ -385,6 +390,29 @@ def test_the_page_counts_and_averages_what_is_there(name: str) -> None:
     early = sum(not r["complete"] and r["status"] in ("certified", "unknown") for r in rows)
     assert starred == early == len(re.findall(r"(certified|unknown)\*", run.terminal))
     assert not re.search(r"(robust|misclassified|falsified|mismatch)\*", run.page + run.terminal)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if CASES[n].frames == "one"])
+def test_means_of_frames_are_brackets_of_the_same_inputs(name: str) -> None:
+    run = told(name)
+    proved_line = re.search(r"^mean (?:proved|estimated) .*", run.terminal, re.M)
+    broken_line = re.search(r"^mean broken (.*)", run.terminal, re.M)
+    tops = broken_line[1].split() if broken_line else []
+    assert bool(proved_line) == (run.case.eps is None)
+    assert bool(proved_line) == ("whose radius has an end" in run.page)
+    shown = re.search(
+        r"mean radius by frame ([^a-z(]*[^a-z( ,])", repr(read_any(run.folder / "out"))
+    )
+    assert shown
+    for frame, low in enumerate(shown[1].split(", ")):
+        ends = [r for r in run.rows if r["frames"] == str(frame)]
+        ends = [r for r in ends if r["status"] not in ("robust", "misclassified")]
+        assert (low == "–") == (not ends)
+        assert not ends or float(low) <= mean(r["radius"] for r in ends)
+        if len(tops) == FRAMES:  # no frame is left blank
+            found = [r["broken"] for r in ends if r["broken"] is not None]
+            assert (tops[frame] == "?") == (len(found) < len(ends))
+            assert tops[frame] == "?" or mean(found) <= float(tops[frame]) <= 1.001 * mean(found)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -511,6 +539,8 @@ def test_a_run_that_was_cut_short_says_so_and_goes_on_to_the_same_rows(tmp_path:
     (out / "results.jsonl").write_text("".join(lines[:4]))
     about = json.loads((out / "run.json").read_text())
     (out / "run.json").write_text(json.dumps({**about, "state": "running"}))
+    drawn = CliRunner().invoke(cli.app, ["plot", str(out), "--out", str(tmp_path / "a.svg")])
+    assert f"interrupted: 4 of {COUNT} inputs" in drawn.stderr
     page = report_from_files([out], tmp_path / "page.html").read_text()
     assert f"interrupted: 4 of {COUNT} inputs; level: rigorous" in html.unescape(page)
     assert "Inputs</h3><strong>4<" in page
@@ -521,7 +551,7 @@ def test_a_run_that_was_cut_short_says_so_and_goes_on_to_the_same_rows(tmp_path:
     for old, new in zip(whole.rows, again, strict=True):
         for key in ("index", "status", "radius", "broken", "level", "label", "prediction"):
             assert old[key] == new[key]
-    assert f"{COUNT} inputs in" in text
+    assert f"{COUNT} inputs (4 of {COUNT} rows were there already, the others in" in text
     page = report_from_files([out], tmp_path / "page.html").read_text()
     assert "interrupted" not in page
 
@@ -539,6 +569,20 @@ def test_two_methods_on_one_page_are_told_apart(tmp_path: Path) -> None:
             rows = next((held for name, held in names.items() if name in method), None)
             if rows is not None:
                 seen[method] += 1
-                least = per_cent(share(rows, at * 1.01), 1)
-                assert least <= float(per.split()[0]) <= per_cent(share(rows, at), 1)
+                assert float(per.split()[0]) == per_cent(share(rows, at), 1)
     assert len(seen) == 3
+
+
+def test_a_page_of_two_levels_says_which_run_has_which(tmp_path: Path) -> None:
+    """Those of the run with the largest radii are not those of the others."""
+    for one, other in (("checked", "interval"), ("checked", "estimate"), ("plain", "milp")):
+        runs = [told(one), told(other)]
+        folders = [tmp_path / f"{k}-{name}" for k, name in enumerate((one, other))]
+        for run, folder in zip(runs, folders, strict=True):
+            copytree(run.folder / "out", folder, dirs_exist_ok=True)
+        page = html.unescape(report_from_files(folders, tmp_path / "page.html").read_text())
+        sentence = re.search(r"Levels of the proofs: (.*?\))\. ", page)
+        assert sentence, (one, other)
+        assert len(re.findall(r"\b(?:CROWN|Interval|MILP)[^:;]*: ", sentence[1])) == 2
+        for run in runs:
+            assert run.rows[0]["level"] in sentence[1]

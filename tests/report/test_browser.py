@@ -46,23 +46,46 @@ def test_ten_thousand_inputs_fit_into_five_megabytes(page):
     assert text.count("<tr>") >= COUNT
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: the page was not opened")
-def test_a_browser_sorts_and_filters_the_table(page):
-    out, rows = page
+def opened(out, asked):
+    """The page as a browser has it after its address asked for something."""
     profile = out.parent / "profile"
     done = subprocess.run(
         [
             *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu"),
             *(f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom"),
-            f"{out.as_uri()}#sort=FROWN&label=3&status=certified",
+            f"{out.as_uri()}#{asked}",
         ],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    table = done.stdout.split('<table class="sortable">')[1]
+    return done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: the page was not opened")
+@pytest.mark.parametrize(
+    "asked", ["input=2", "input=Cid+B.", "label=very%20ill%20*", "answer=well"]
+)
+def test_a_browser_finds_inputs_by_number_and_name_and_classes_by_name(tmp_path, asked):
+    rows = tuple(
+        Row(i, 1, int(i < 2), None, inf, "frown", "certified", 0.1, None, None, {}, 0.1, id=name)
+        for i, name in enumerate(("Ann", "Bob", "Cid  B."))
+    )
+    made = Certification(rows, class_names=("well", "very  ill *"))
+    page = opened(made.report(tmp_path / "r.html"), asked)
+    count = 3 if asked.startswith("label") else 1
+    assert f"{count} of 3</output>" in page
+    shown = re.findall(r'<tr><td data-value="(\d)">', page.split('class="sortable"')[1])
+    assert shown == (["0", "1", "2"] if count == 3 else ["2"])
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: the page was not opened")
+def test_a_browser_sorts_and_filters_the_table(page):
+    out, rows = page
+    found = opened(out, "sort=FROWN&label=3&status=certified")
+    table = found.split('<table class="sortable">')[1]
     shown = [int(i) for i in re.findall(r"<tr><td>(\d+)</td>", table)]
     wanted = [r for r in rows if r.label == 3 and r.status == "certified"]
     assert shown == [r.index for r in sorted(wanted, key=lambda r: float(f"{r.radius:.9g}"))]
-    assert f"{len(wanted):,} of 10,000" in done.stdout
+    assert f"{len(wanted):,} of 10,000" in found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from io import BytesIO
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -14,7 +16,7 @@ import frown
 from frown.certification.results import Certification, Row
 from frown.cli import app
 from frown.errors import FrownError
-from frown.report.figures import KINDS
+from frown.report.figures import KINDS, figure
 
 
 def row(index: int, radius: float, broken: float | None, method: str = "frown", **more) -> Row:
@@ -92,6 +94,19 @@ def test_figures_have_the_size_asked_for_and_embedded_fonts(kind, tmp_path):
     assert drawn._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("width", "panels"), [(3.3, 1), (3.3, 2), (1.5, 1), (7.0, 1)])
+def test_numbers_of_the_axis_of_radii_do_not_touch(width, panels):
+    others = [CROWN, replace(RESULT, rows=tuple(replace(r, norm=2.0) for r in ROWS))][:panels]
+    drawn = RESULT.plot("accuracy", *others, width=width)
+    drawn.savefig(BytesIO())
+    for place in drawn.axes:
+        low, high = place.get_xlim()
+        shown = [t for t in place.get_xticklabels() if low <= t.get_position()[0] <= high]
+        ends = [t.get_window_extent() for t in shown]
+        gaps = [b.x0 - a.x1 for a, b in pairwise(ends)]
+        assert len(shown) >= 2 and min(gaps) > 0.3 * ends[0].height
+
+
 def test_accuracy_curves_are_the_shares_themselves():
     (place,) = RESULT.plot("accuracy", CROWN).axes
     lines = {line.get_label(): line for line in place.get_lines()}
@@ -114,6 +129,16 @@ def test_norms_get_panels_of_their_own(tmp_path):
     assert done.exit_code == 2 and not (tmp_path / "f.gif").exists()
     with pytest.raises(FrownError, match="unknown kind"):
         RESULT.plot("pie")
+
+
+def test_panels_of_one_norm_have_the_names_of_their_runs():
+    """Three panels, of which a norm names two: nobody could tell these from one another."""
+    other = replace(CROWN, settings={"statement": {"norm": "inf", "condition": "all is well"}})
+    flat = replace(RESULT, rows=tuple(replace(r, norm=1.0) for r in ROWS))
+    drawn = figure({"frown (a)": RESULT, "crown": other, "frown (b)": flat}, "radii", 9)
+    assert [axes.get_title() for axes in drawn.axes] == ["FROWN (a)", "CROWN", "FROWN (b)"]
+    drawn = figure({"frown (a)": RESULT, "frown (b)": flat}, "radii", 9)
+    assert [axes.get_title() for axes in drawn.axes] == ["l∞ norm", "l₁ norm"]
 
 
 def test_axes_say_what_is_proved():

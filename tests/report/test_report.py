@@ -54,7 +54,7 @@ def results(count: int, methods=METHODS, wrong=(), **fields) -> dict[str, Certif
             for i in range(count)
         )
         found = {i: np.full(16, 0.5) for i in range(count) if i not in wrong}
-        settings = {"tol": 0.01, "bounds": (0, 1)}
+        settings = {"tol": 0.01}
         made[method] = Certification(rows, found, "net.onnx", "ab" * 32, settings, "0.1.0")
     return made
 
@@ -142,6 +142,18 @@ def test_strings_of_users_are_escaped(tmp_path):
     out = write_report(made, None, tmp_path / "r.html", evil, command=evil)
     assert "<script>alert" not in out.read_text(encoding="utf-8")
     assert [tag for tag, _ in parse(out).tags].count("script") == 1
+
+
+def test_names_of_classes_stand_for_their_numbers_and_are_no_markup(tmp_path):
+    made = results(3, ("crown", "frown"), wrong=(1,))
+    names = ("a", "b", "c", "<b>long & wild</b> " + 40 * "name ", "d")
+    made = {m: replace(r, class_names=names) for m, r in made.items()}
+    page = written(tmp_path, made, np.zeros((3, 4, 4)))
+    raw = (tmp_path / "report.html").read_text()
+    assert "<b>long" not in raw
+    rows = table_rows(page, tmp_path / "report.html")
+    assert rows[0][1].startswith("&lt;b&gt;long &amp; wild&lt;/b&gt;")
+    assert raw.count("&lt;b&gt;long") > 3 * 3
 
 
 def test_every_method_has_the_level_of_its_own_radii(tmp_path):
@@ -404,3 +416,11 @@ def test_nothing_is_broken_where_another_class_than_the_target_wins(tmp_path: Pa
     withdrawn = {"status": "mismatch", "label": None, "prediction": None, "radius": 0.0}
     rows = (replace(row(1, "frown", 0.0, None), **withdrawn),)
     assert Comparison.of({"frown": Certification(rows)}).entries[0].limit == inf
+
+
+def test_a_counterexample_that_is_known_and_not_kept_is_not_denied(tmp_path):
+    made = {"frown": replace(results(2, ("frown",))["frown"], counterexamples={})}
+    assert all(row.broken for row in made["frown"].rows)
+    written(tmp_path, made, np.zeros((2, 4, 4)))
+    raw = (tmp_path / "report.html").read_text()
+    assert raw.count("found, and not kept") == 2 and "none found" not in raw

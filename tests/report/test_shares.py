@@ -103,7 +103,7 @@ def test_means_of_frames_are_rounded_towards_what_is_proved(tmp_path: Path) -> N
 def test_a_search_that_ended_early_is_not_said_to_prove_what_it_estimates() -> None:
     made = (row(0, "frown", 0.1, None, complete=False, level="estimate"),)
     (line,) = [s for s in summary(made, 1.0, Statement(inf)) if s.startswith("*")]
-    assert line == "* ended early: a larger radius may be provable"
+    assert line == "* ended early: more may be provable"
 
 
 @pytest.mark.parametrize(

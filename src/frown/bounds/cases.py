@@ -27,8 +27,8 @@ from frown.bounds.tree import CODES, INPUT, NONE, Literals, Multipliers, Tree, s
 from frown.bounds.unstable import UnstableRows
 from frown.bounds.walk import Given, walk
 from frown.errors import InvalidInput
-from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
+from frown.graph.intervals import Intervals, rows_of
 from frown.graph.op import Affine
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -189,7 +189,7 @@ class _Level:
     """Tree nodes that are bounded together, and what they begin with."""
 
     nodes: Tensor
-    boxes: dict[int, Box]  # of what nonlinearities read, and of the input where it is cut
+    boxes: dict[int, Intervals]  # of what nonlinearities read, and of the input where it is cut
     crossed: Tensor  # (nodes,) whether a cut has left nothing
 
 
@@ -198,7 +198,7 @@ class _Bounded:
     """Tree nodes after their passes."""
 
     nodes: Tensor
-    boxes: dict[int, Box]
+    boxes: dict[int, Intervals]
     margins: Tensor  # (nodes, clauses) inf where nothing is left
     passes: dict[int, Pass]
     rows: list[tuple[Tensor, ...]]  # node, literal, slopes, multipliers, factors
@@ -268,7 +268,7 @@ class _Anew:
             crossed |= wrong.any(1)
             low = torch.where(wrong, box.lower.flatten(1), low)
             high = torch.where(wrong, box.upper.flatten(1), high)
-            boxes[source] = Box(low.view_as(box.lower), high.view_as(box.upper))
+            boxes[source] = Intervals(low.view_as(box.lower), high.view_as(box.upper))
         return _Level(nodes, boxes, crossed)
 
     def _bound(self, level: _Level, record: bool) -> _Bounded:
@@ -698,10 +698,12 @@ def _batches(root: Replay, items: Tensor) -> Iterator[Tensor]:
     yield from (items[k : k + size] for k in range(0, len(items), size))
 
 
-def _cut(root: Replay, sample: int, tree: Tree, nodes: Tensor) -> tuple[dict[int, Box], Tensor]:
+def _cut(
+    root: Replay, sample: int, tree: Tree, nodes: Tensor
+) -> tuple[dict[int, Intervals], Tensor]:
     """The boxes of these tree nodes where they are cut, by node of the graph, and (nodes,) whether
     one has crossed: it stays as it was."""
-    plan, boxes = root.plan, dict[int, Box]()
+    plan, boxes = root.plan, dict[int, Intervals]()
     crossed = torch.zeros(len(nodes), dtype=torch.bool)
     place, cut, side = tree.cuts(nodes)
     site = tree.site[cut]
@@ -712,7 +714,7 @@ def _cut(root: Replay, sample: int, tree: Tree, nodes: Tensor) -> tuple[dict[int
         known = boxes.get(source)
         if known is None:
             whole = root.values[source].rows(slice(sample, sample + 1))
-            known = Box(
+            known = Intervals(
                 *(end.flatten(1).repeat(len(nodes), 1) for end in (whole.lower, whole.upper))
             )
         size = known.lower.shape[1]
@@ -728,10 +730,10 @@ def _cut(root: Replay, sample: int, tree: Tree, nodes: Tensor) -> tuple[dict[int
         wrong = low > high
         crossed |= wrong.any(1)
         low, high = torch.where(wrong, known.lower, low), torch.where(wrong, known.upper, high)
-        boxes[source] = Box(low, high)
+        boxes[source] = Intervals(low, high)
     shapes = {i: plan.graph.nodes[i].shape for i in boxes}
     return {
-        i: Box(box.lower.view(-1, *shapes[i]), box.upper.view(-1, *shapes[i]))
+        i: Intervals(box.lower.view(-1, *shapes[i]), box.upper.view(-1, *shapes[i]))
         for i, box in boxes.items()
     }, crossed
 

@@ -19,7 +19,7 @@ from frown.bounds.forms import Partial, descend, form_of
 from frown.bounds.plan import Plan
 from frown.bounds.rows import pieces
 from frown.bounds.work import Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.problem.region import Region
 from frown.relax.curvature import secants
 from frown.relax.elementwise import Elementwise
@@ -169,6 +169,6 @@ class Ellipsoids:
         return [torch.cat(same) for same in zip(*found, strict=True)]
 
 
-def _around(box: Box, centre: Tensor) -> Box:
+def _around(box: Intervals, centre: Tensor) -> Intervals:
     """The box, made to contain the centre where rounding left it out."""
-    return Box(box.lower.minimum(centre), box.upper.maximum(centre))
+    return Intervals(box.lower.minimum(centre), box.upper.maximum(centre))

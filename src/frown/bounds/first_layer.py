@@ -18,7 +18,7 @@ from torch import Tensor
 from frown.bounds.forms import LinearForm
 from frown.bounds.plan import Plan, per_plan
 from frown.graph.affine import Linear, Reshape
-from frown.graph.box import rows_of
+from frown.graph.intervals import rows_of
 from frown.problem.region import Region
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.plan import Plan, RouteNode
-from frown.graph.affine import Gather, Slice
+from frown.graph.affine import Flat, Gather, Linear, Slice
 from frown.relax.relaxation import Lines
 
 
@@ -84,6 +84,22 @@ class Account(Protocol):
 def begin(plan: Plan, target: int, coef: Tensor) -> Partial:
     """Pull coef . target back to the last nonlinearity; the part no choice of lines changes."""
     return descend(plan, target, Partial({target: coef}, coef.new_zeros(len(coef)), target), None)
+
+
+def of_entries(plan: Plan, target: int, entry: Tensor, sign: Tensor) -> Partial:
+    """Forms that are single entries of a target, times a sign: at a dense layer rows of its matrix,
+    for which nothing has to be multiplied."""
+    node = plan.graph.nodes[target]
+    if isinstance(node.op, Linear | Flat):
+        (source,) = node.inputs
+        shape = plan.graph.nodes[source].shape
+        if isinstance(node.op, Flat) or node.size == node.shape[-1]:
+            rows = node.op.weight.index_select(0, entry).mul_(sign[:, None])
+            const = node.op.bias.index_select(0, entry).mul_(sign)
+            return Partial({source: rows.view(-1, *shape)}, const, source)
+    coef = sign.new_zeros(len(entry), node.size)
+    coef.scatter_(1, entry[:, None], sign[:, None])
+    return Partial({target: coef.view(-1, *node.shape)}, sign.new_zeros(len(entry)), target)
 
 
 def form_of(plan: Plan, end: Partial, first: int = 0) -> LinearForm:
@@ -180,9 +196,10 @@ def _straight_down(
 
 
 def form_along(
-    plan: Plan, target: int, coef: Tensor, lines: dict[int, Lines], first: int = 0
+    plan: Plan, target: int, coef: Tensor | Partial, lines: dict[int, Lines], first: int = 0
 ) -> LinearForm:
-    """The form at the node `first` that bounds coef . target below along these lines."""
+    """The form at the node `first` that bounds coef . target below along these lines; in place of
+    coef there may be forms on their way down."""
 
     def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         own, op = lines[i], plan.relaxation(i)
@@ -202,7 +219,9 @@ def form_along(
         back = op.expand(positive) * slopes.lower
         return gain, back.addcmul_(op.expand(negative), slopes.upper)
 
-    start = Partial({target: coef}, coef.new_zeros(len(coef)), target)
+    start = coef
+    if not isinstance(start, Partial):
+        start = Partial({target: start}, start.new_zeros(len(start)), target)
     return form_of(plan, descend(plan, target, start, through, first=first), first)
 
 

@@ -27,9 +27,9 @@ from frown.bounds.halfspace import Halfspace
 from frown.bounds.plan import Plan, line_rows, per_plan, stacked
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.graph.affine import Conv, ConvTranspose, Flat, Linear
-from frown.graph.box import Box, rows_of
 from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
+from frown.graph.intervals import Intervals, rows_of
 from frown.graph.op import Window
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
@@ -140,7 +140,7 @@ class Whole(Part):
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
     ) -> tuple[Relaxed, ...]:
         index = shared(sample)
-        return tuple(f.rows(index) for f in stacked(self.plan, self.target, relaxed))
+        return tuple(f.rows(index) for f in stacked(self.plan, self.target, relaxed, len(sample)))
 
     def nodes(
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
@@ -213,9 +213,10 @@ class Patch(Part):
     def relaxed(
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
     ) -> tuple[Relaxed, ...]:
+        rows = len(sample)
         sample, place, index = self.distinct(sample, place)
         own = {i: self._relaxed(i, relaxed, sample, place) for i in self.views}
-        return tuple(f.rows(index) for f in stacked(self.plan, self.target, own))
+        return tuple(f.rows(index) for f in stacked(self.plan, self.target, own, rows))
 
     def nodes(
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
@@ -271,8 +272,8 @@ class Patch(Part):
         reads, gives = self.moves(i, sample, place)
         whole = relaxed[self.views[i].origin]
 
-        def box(b: Box) -> Box:
-            return Box(reads(b.lower), reads(b.upper))
+        def box(b: Intervals) -> Intervals:
+            return Intervals(reads(b.lower), reads(b.upper))
 
         return Relaxed(
             self.plan.relaxation(i),
@@ -679,8 +680,8 @@ def _of(relaxed: Relaxed, which: Tensor) -> Relaxed:
     def reads(t: Tensor) -> Tensor:
         return t.index_select(-1, which)
 
-    def box(b: Box) -> Box:
-        return Box(reads(b.lower), reads(b.upper))
+    def box(b: Intervals) -> Intervals:
+        return Intervals(reads(b.lower), reads(b.upper))
 
     return Relaxed(
         relaxed.op,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from frown.graph.affine import Concat, Scale
-from frown.graph.box import Box
 from frown.graph.graph import Graph, Input
+from frown.graph.intervals import Intervals
 from frown.graph.op import Affine, Nonlinear, Selection
 from frown.relax.curvature import bends
 from frown.relax.elementwise import Elementwise
@@ -91,7 +91,7 @@ class Plan:
             found[i] = j
         return found
 
-    def carry(self, node: int, box: Box) -> Box:
+    def carry(self, node: int, box: Intervals) -> Intervals:
         """Bounds of a nonlinear node's source, moved to the node's input."""
         steps = []
         (j,) = self.graph.nodes[node].inputs
@@ -101,7 +101,7 @@ class Plan:
         low, high = box.lower, box.upper
         for op in reversed(steps):
             low, high = op.apply(low), op.apply(high)
-        return Box(low, high)
+        return Intervals(low, high)
 
     def carry_back(self, node: int, mask: Tensor) -> Tensor:
         """A mask over a nonlinear node's input, moved back to its source."""
@@ -245,11 +245,11 @@ class Plan:
         return known[1]
 
 
-def spread_box(op: Affine, *boxes: Box) -> Box:
+def spread_box(op: Affine, *boxes: Intervals) -> Intervals:
     """The image of boxes under an affine operator."""
     middle = op.apply(*(b.middle for b in boxes))
     radius = op.spread(*(b.radius for b in boxes))
-    return Box(middle - radius, middle + radius)
+    return Intervals(middle - radius, middle + radius)
 
 
 # -- stacks: like layers side by side -----------------------------------------------------
@@ -258,6 +258,7 @@ def spread_box(op: Affine, *boxes: Box) -> Box:
 # elementwise function are a stack, and are relaxed as one.
 
 STACKED = 1024  # neurons of a stack; of more, time goes into moving memory
+CROWD = 1 << 14  # numbers of a node's rows from which on copies into a stack cost more than calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +295,12 @@ class Stack:
         return flat.view(-1, *self.shapes[0]) if len(self.nodes) == 1 else flat
 
 
-def stacked(plan: Plan, target: int, relaxed: Mapping[int, Relaxed]) -> tuple[Relaxed, ...]:
-    """Every stack relaxed over the boxes of its nodes."""
-    return tuple(_joined([relaxed[i] for i in stack.nodes]) for stack in stacks(plan, target))
+def stacked(
+    plan: Plan, target: int, relaxed: Mapping[int, Relaxed], rows: int
+) -> tuple[Relaxed, ...]:
+    """Every stack of so many rows relaxed over the boxes of its nodes."""
+    every = stacks(plan, target, crowd(plan, target, rows))
+    return tuple(_joined([relaxed[i] for i in stack.nodes]) for stack in every)
 
 
 def line_rows(
@@ -316,14 +320,20 @@ def line_rows(
     return found
 
 
+def crowd(plan: Plan, target: int, rows: int) -> bool:
+    """True if so many rows of a target keep nodes busy one by one."""
+    return rows * plan.slots(target)[1] >= CROWD * len(plan.below(target))
+
+
 @per_plan
-def stacks(plan: Plan, target: int) -> tuple[Stack, ...]:
-    """The nonlinear nodes below a target, in the order of its slots."""
+def stacks(plan: Plan, target: int, crowd: bool = False) -> tuple[Stack, ...]:
+    """The nonlinear nodes below a target, in the order of its slots; for a crowd of rows every node
+    alone."""
     found: list[list[int]] = []
     places, _ = plan.slots(target)
     for i, place in places.items():
         op = plan.relaxation(i)
-        if found and isinstance(op, Elementwise) and not op.tensors():
+        if found and not crowd and isinstance(op, Elementwise) and not op.tensors():
             first = found[-1][0]
             if plan.relaxation(first) == op and place.stop - places[first].start <= STACKED:
                 found[-1].append(i)
@@ -347,8 +357,10 @@ def _joined(relaxed: Sequence[Relaxed]) -> Relaxed:
         return first
     count = max(f.box.lower.shape[0] for f in relaxed)
 
-    def box(boxes: list[Box]) -> Box:
-        return Box(_cat([b.lower for b in boxes], count), _cat([b.upper for b in boxes], count))
+    def box(boxes: list[Intervals]) -> Intervals:
+        return Intervals(
+            _cat([b.lower for b in boxes], count), _cat([b.upper for b in boxes], count)
+        )
 
     ranges = [f.range for f in relaxed]
     excess = [f.excess for f in relaxed if f.excess is not None]

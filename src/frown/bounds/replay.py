@@ -39,7 +39,7 @@ from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.rows import Rows, charged_pieces, inner, one_hot, sample_index, tightened
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.curvature import bends
@@ -192,7 +192,7 @@ class Replay:
 
     # -- rows ---------------------------------------------------------------------
 
-    def _tighten(self, source: int, box: Box) -> Box:
+    def _tighten(self, source: int, box: Intervals) -> Intervals:
         """A node's box, made tighter by rows."""
         if not self.proof.inside:
             return box
@@ -213,7 +213,8 @@ class Replay:
                 samples, size = len(box.lower), self.plan.graph.nodes[source].size
                 every = Rows.literals(samples, size, box.lower.device)
                 self.record(ReplayedRows(source, Rows.both(every.sample, every.neuron), None))
-            return self.arithmetic.affine_box(source, self.work)
+            # Who replays a certificate finds such a box by rows.
+            return self.arithmetic.affine_box(source, self.work, self.record is not None)
         # Most neurons are stable by the fixed rule, as they were in the search; the others get the
         # slopes that the method found for them, some of them at once.
         ready = self.proof.ready(self.plan, source) if self.spare else None
@@ -457,7 +458,7 @@ class Guided:
             at = known.index
             weight = bend[own][:, at].clamp(min=0)
             box = self.nodes.relaxed[i].box.rows(slice(n, n + 1))
-            parts = Box(box.lower.flatten(1)[:, at], box.upper.flatten(1)[:, at])
+            parts = Intervals(box.lower.flatten(1)[:, at], box.upper.flatten(1)[:, at])
             coef, below = here[own].flatten(1)[:, at], back[own].flatten(1)[:, at]
             plain = straight[own].flatten(1)[:, at]
             positive = weight > 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from frown.bounds.patches import Part
 from frown.bounds.plan import Plan
 from frown.bounds.work import Work
-from frown.graph.box import Box, rows_of
+from frown.graph.intervals import Intervals, rows_of
 
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
 CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
@@ -60,25 +60,25 @@ class Rows:
         """(rows, *shape) the coefficients of these neurons of a node."""
         return one_hot(self.neuron, self.sign(dtype), size, shape)
 
-    def of(self, box: Box) -> Tensor:
+    def of(self, box: Intervals) -> Tensor:
         """(rows,) a node's bounds as bounds below of these rows."""
         return _sides(box).index_select(0, self._places(box))
 
-    def tighten(self, box: Box, least: Tensor) -> Box:
+    def tighten(self, box: Intervals, least: Tensor) -> Intervals:
         """A node's box with these bounds of rows; NaN proves nothing, and the box stays. May be
         crossed where the bounds contradict it."""
         sides, at = _sides(box), self._places(box)
         sides.index_copy_(0, at, torch.fmax(sides.index_select(0, at), least))
         low, high = sides.chunk(2)
-        return Box(low.view_as(box.lower), high.neg().view_as(box.upper))
+        return Intervals(low.view_as(box.lower), high.neg().view_as(box.upper))
 
-    def _places(self, box: Box) -> Tensor:
+    def _places(self, box: Intervals) -> Tensor:
         """(rows,) indices of the rows' bounds among the sides of a box."""
         size = box.lower[0].numel()
         return (self.side * len(box.lower) + self.sample) * size + self.neuron
 
 
-def _sides(box: Box) -> Tensor:
+def _sides(box: Intervals) -> Tensor:
     """All bounds below, then all above as bounds below of negatives."""
     return torch.cat([box.lower.flatten(), -box.upper.flatten()])
 
@@ -91,7 +91,7 @@ def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> T
 
 
 def unstable(
-    plan: Plan, source: int, box: Box, wanted: Tensor | None = None
+    plan: Plan, source: int, box: Intervals, wanted: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """(sample, neuron) of the entries of a source whose bounds are worth a row; of those in the
     mask `wanted` (N, size) alone."""
@@ -107,10 +107,10 @@ def unstable(
 def tightened(
     plan: Plan,
     source: int,
-    box: Box,
+    box: Intervals,
     bounds: Callable[[Rows], Tensor],
     wanted: Tensor | None = None,
-) -> Box:
+) -> Intervals:
     """A node's box, its unstable entries (of those in the mask, (N, size)) bounded by rows, of
     which `bounds` gives lower bounds. May be crossed where these contradict the box."""
     sample, neuron = unstable(plan, source, box, wanted)

@@ -32,7 +32,7 @@ from torch import Tensor
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Proof, Request
 from frown.errors import InvalidInput
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax.relaxation import Rule
 
 INPUT = -1  # the site of a cut through a feature of the input
@@ -372,15 +372,15 @@ def _reads(plan: Plan, node: int) -> int:
     return plan.graph.nodes[source].size
 
 
-def source_entry(plan: Plan, site: int, neuron: Tensor) -> tuple[int, Tensor]:
+def source_entry(plan: Plan, site: int, neuron: Tensor | slice) -> tuple[int, Tensor]:
     """The graph's node and its entries that are cut where entries of what a site reads are."""
-    if site == INPUT:
+    if site == INPUT and isinstance(neuron, Tensor):
         return 0, neuron
     node = plan.nonlinear[site]
     source = plan.sources[node]
     shape = plan.graph.nodes[source].shape
     entries = torch.arange(plan.graph.nodes[source].size, dtype=torch.float64).view(1, *shape)
-    moved = plan.carry(node, Box(entries, entries)).lower.flatten().long()
+    moved = plan.carry(node, Intervals(entries, entries)).lower.flatten().long()
     return source, moved[neuron]
 
 

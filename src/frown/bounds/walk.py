@@ -16,13 +16,13 @@ from torch import Tensor
 
 from frown.bounds.halfspace import Halfspace, Planes
 from frown.bounds.plan import Plan
-from frown.graph.box import Box, rows_of
 from frown.graph.graph import Input
+from frown.graph.intervals import Intervals, rows_of
 from frown.graph.op import Affine
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed
 
-Boxes = dict[int, Box]  # by node
+Boxes = dict[int, Intervals]  # by node
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Given:
             mask = self.marked.get(plan.sources[i])
             if mask is not None:
                 flow = mask.to(plan.graph.dtype)
-                found[:, place] = plan.carry(i, Box(flow, flow)).lower.flatten(1) > 0
+                found[:, place] = plan.carry(i, Intervals(flow, flow)).lower.flatten(1) > 0
         return found
 
 
@@ -97,19 +97,19 @@ class Arithmetic(ABC):
         """Enclose an affine operator's values over the boxes of what it reads."""
 
     @abstractmethod
-    def nonlinear(self, node: int, box: Box) -> None:
+    def nonlinear(self, node: int, box: Intervals) -> None:
         """Relax a nonlinearity over a box, and enclose its values there."""
 
-    def crossed(self, box: Box, other: Box) -> Tensor:
+    def crossed(self, box: Intervals, other: Intervals) -> Tensor:
         """(N,) whether no value lies in both boxes, for some entry."""
         return box.misses(other)
 
-    def narrow(self, source: int, box: Box, reader: int) -> None:
+    def narrow(self, source: int, box: Intervals, reader: int) -> None:
         """Take in a tighter box of a source, of which `reader` is the first to need it."""
         self.values[source] = box
 
 
-Tighten = Callable[[int, Box], Box]
+Tighten = Callable[[int, Intervals], Intervals]
 
 
 def walk(arithmetic: Arithmetic, tighten: Tighten, given: Given | None = None) -> Layers:
@@ -122,13 +122,13 @@ def walk(arithmetic: Arithmetic, tighten: Tighten, given: Given | None = None) -
     done: set[int] = set()
     empty = torch.zeros_like(arithmetic.region.radius, dtype=torch.bool)
 
-    def met(box: Box, other: Box) -> Box:
+    def met(box: Intervals, other: Intervals) -> Intervals:
         nonlocal empty
         if given is not None and given.cuts:
             empty = empty | arithmetic.crossed(box, other)
         return box.meet(other)
 
-    def bounded(source: int) -> Box:
+    def bounded(source: int) -> Intervals:
         box = values[source]
         if given is not None and source in given.boxes:
             box = met(box, given.boxes[source])

@@ -389,8 +389,9 @@ def _hold_against_counterexample(
 
 
 def _seen(where: str, point: Array, ours: Array, theirs: Array) -> str:
+    what = "disagree" if np.isfinite(ours).all() else "have no answers that could be compared"
     return (
-        f"the imported graph and the original model disagree {where}: at {_numbers(point)} the "
+        f"the imported graph and the original model {what} {where}: at {_numbers(point)} the "
         f"graph answers {_numbers(ours)}, the original {_numbers(theirs)}"
     )
 

@@ -65,6 +65,7 @@ def nearest(
     attack: PGD,
     clock: Clock = NO_LIMIT,
     memory: int | None = None,  # bytes for what is computed at once
+    apart: bool = False,  # every restart goes for a clause of its own, those nearest at the centre
 ) -> Found:
     """Points inside the region where the property is violated: some margin is <= 0.
 
@@ -74,10 +75,13 @@ def nearest(
     generator = torch.Generator(device="cpu").manual_seed(attack.seed)
     every = torch.arange(count).repeat(attack.restarts).to(region.centre.device)
     ball, wanted = region.rows(every), property.rows(every)
-    work = _Work(graph, wanted, _at_once(graph, clock, memory))
+    aims = _aims(graph, region, property, attack.restarts) if apart else None
+    work = _Work(graph, wanted, _at_once(graph, clock, memory), aims)
     walking = clock.part(WALK)
     lane = torch.arange(len(every), device=every.device) // count  # which restart
     radius = torch.minimum(guess[every] * 2.0 ** (lane - 1), ball.radius)
+    if apart:
+        radius = ball.radius.clone()
     x = _scatter(ball.with_radius(radius), count, generator)
     spread = 0.3 * 0.2 ** (lane % 4).to(x)
     best = torch.full_like(radius, inf)
@@ -116,32 +120,44 @@ class _Work:
     graph: Graph
     property: Property
     most: int  # rows at once
+    aims: Tensor | None  # the clause that each row descends on; None: that of its least margin
 
     def worst(self, x: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
-        """The least margin of every row, and its gradient."""
+        """The least margin of every row, and the gradient of the one that it descends on."""
         found = []
         for rows in self._rows(x, clock):
             with torch.enable_grad():
                 point = x[rows].detach().requires_grad_()
-                worst = self._least(rows, point)
-                (slope,) = torch.autograd.grad(worst.sum(), point)
+                margins = self._margins(rows, point)
+                worst = margins.amin(1)
+                aimed = worst
+                if self.aims is not None:
+                    aimed = margins.gather(1, self.aims[rows, None])
+                (slope,) = torch.autograd.grad(aimed.sum(), point)
             found.append((worst.detach(), slope))
         worst, slope = (torch.cat(t) for t in zip(*found, strict=True))
         return worst, slope
 
     def bad(self, x: Tensor, clock: Clock) -> Tensor:
         """(rows,) mask of the counterexamples."""
-        found = [violated(self._least(rows, x[rows])[:, None]) for rows in self._rows(x, clock)]
+        found = [violated(self._margins(rows, x[rows])) for rows in self._rows(x, clock)]
         return torch.cat(found)
 
-    def _least(self, rows: slice, x: Tensor) -> Tensor:
+    def _margins(self, rows: slice, x: Tensor) -> Tensor:
         own = self.property.rows(rows)
-        return own.margins(own.literals(self.graph.apply(x).flatten(1))).amin(1)
+        return own.margins(own.literals(self.graph.apply(x).flatten(1)))
 
     def _rows(self, x: Tensor, clock: Clock) -> Iterator[slice]:
         for a in range(0, len(x), self.most):
             clock.check()
             yield slice(a, a + self.most)
+
+
+def _aims(graph: Graph, region: Region, property: Property, restarts: int) -> Tensor:
+    """(restarts * N,) the clauses that restarts descend on: the nearest at the centre first."""
+    margins = property.margins(property.literals(graph.apply(region.centre).flatten(1)))
+    lane = torch.arange(restarts, device=margins.device) % margins.shape[1]
+    return margins.argsort(1)[:, lane].T.flatten()
 
 
 def _at_once(graph: Graph, clock: Clock, memory: int | None) -> int:
@@ -220,15 +236,34 @@ def confirmed(
     return told
 
 
-def attack(model: Model, begun: Begun, how: PGD, single: bool, clock: Clock, memory: int) -> Broken:
+def attack(
+    model: Model,
+    begun: Begun,
+    how: PGD,
+    single: bool,
+    clock: Clock,
+    memory: int,
+    thorough: bool = False,
+) -> Broken:
     """Look for counterexamples of a batch. Points that the clock leaves no time to replay do not
-    count; if `single`, only those within the limits do."""
+    count; if `single`, only those within the limits do.
+
+    If `thorough`, inputs without a counterexample are attacked once more, clause by clause.
+    """
     broken = Broken.of(begun)
     if not len(begun.right) or clock.expired():
         return broken
     guess = begun.limit if single else begun.guess
     cast = begun.cast.at(begun.limit)
-    found = nearest(begun.graph, cast.region, cast.property, guess, how, clock.part(0.9), memory)
+    own = clock.part(0.9)
+    found = nearest(begun.graph, cast.region, cast.property, guess, how, own, memory)
+    missed = (~torch.isfinite(found.distance)).nonzero().flatten()
+    if thorough and cast.property.clauses > 1 and len(missed):
+        rest = cast.rows(missed)
+        again = nearest(
+            begun.graph, rest.region, rest.property, guess[missed], how, own, memory, apart=True
+        )
+        found.point[missed], found.distance[missed] = again.point, again.distance
     for k in torch.isfinite(found.distance).nonzero().flatten().tolist():
         if clock.expired():
             break

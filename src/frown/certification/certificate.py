@@ -25,7 +25,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay, ReplayedRows
 from frown.bounds.tree import source_entry
 from frown.errors import InvalidInput
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.problem.problem import Problem, Regions
 from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
@@ -131,17 +131,24 @@ class Recorder:
             found["factors"] = payload.put(done.factors.numpy(), "f4")
         return found
 
+    def _read_at(self, source: int, entry: torch.Tensor) -> tuple[int, int]:
+        """A site that reads this entry of a node, which others may read other entries of, and the
+        entry's place in what it reads."""
+        for site, node in enumerate(self.plan.nonlinear):
+            if self.plan.sources[node] == source:
+                origin = source_entry(self.plan, site, slice(None))[1]
+                found = (origin == entry).nonzero()
+                if len(found):
+                    return site, int(found[0])
+        raise AssertionError("entries that nothing reads are never cut")
+
     def _assumption(self, step: ReplayedRows, payload: Payload) -> dict[str, Any]:
         """The row of a literal that is assumed to fail, or of an entry that an end of its box is
         known of."""
         about: dict[str, Any] = {"literal": int(step.rows.neuron[0])}
         if step.target != self.plan.graph.output:
-            sites = enumerate(self.plan.nonlinear)
-            site = next(k for k, i in sites if self.plan.sources[i] == step.target)
-            entries = torch.arange(self.plan.graph.nodes[step.target].size)
-            origin = source_entry(self.plan, site, entries)[1]
-            neuron = (origin == step.rows.neuron[0]).nonzero()[0]
-            about = {"site": site, "neuron": int(neuron), "end": int(step.rows.side[0])}
+            site, neuron = self._read_at(step.target, step.rows.neuron[0])
+            about = {"site": site, "neuron": neuron, "end": int(step.rows.side[0])}
         if step.slopes is None:
             none = payload.put(np.full(1, NO_TABLE), "u4")
             return {**about, "over": [], "table": none, "slopes": None, "multipliers": None}
@@ -175,7 +182,7 @@ class Recorder:
         for k, i in enumerate(self.plan.nonlinear):
             if self.plan.sources[i] != step.target:
                 continue
-            origin = self.plan.carry(i, Box(entries, entries)).lower.flatten().long()
+            origin = self.plan.carry(i, Intervals(entries, entries)).lower.flatten().long()
             # Which rows bound which entries of the site's input.
             row, entry = (step.rows.neuron[:, None] == origin[None, :]).nonzero(as_tuple=True)
             if not len(row):

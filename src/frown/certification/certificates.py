@@ -17,9 +17,15 @@ from frown.bounds.work import Clock, OutOfTime
 from frown.certification.agreement import Compared
 from frown.certification.certificate import check_certifiable
 from frown.certification.findings import Findings
-from frown.certification.folder import CERTIFICATES_LOCK, Lock, require_writable, write_whole
+from frown.certification.folder import (
+    CERTIFICATES_LOCK,
+    Lock,
+    reported,
+    require_writable,
+    write_whole,
+)
 from frown.certification.prove import Rigorous
-from frown.errors import InvalidInput, OutputError
+from frown.errors import InvalidInput
 from frown.problem.problem import Problem
 from frown.problem.property import LabelWins, Property
 from frown.read.model import Model
@@ -73,14 +79,10 @@ class Certificates:
             folder = Path(taken.enter_context(TemporaryDirectory()))
             return cls(model, folder, check=True, passing=True)
         folder = Path(proof.certificates)
-        try:
+        remedy = "choose another folder (--certificates)"
+        with reported("write certificates to", folder, remedy):
             require_writable(folder)
             taken.enter_context(Lock.join(folder, CERTIFICATES_LOCK, "certificates"))
-        except OSError as error:
-            raise OutputError(
-                f"cannot write certificates to {folder}: {error.strerror}; choose "
-                "another folder (--certificates)"
-            ) from None
         return cls(model, folder, proof.check, passing=False)
 
     def keep(self, findings: Findings, compared: Compared, clock: Clock) -> Iterator[Kept]:
@@ -116,10 +118,8 @@ class Certificates:
     def put(self, name: str, content: bytes) -> Path:
         """Write the certificate of an input that goes by a name; OutputError where that fails."""
         file = self.folder / f"{name}{SUFFIX}"
-        try:
+        with reported("write", file):
             write_whole(file, content)
-        except OSError as error:
-            raise OutputError(f"{file} cannot be written: {error.strerror}") from None
         return file
 
     def verdict(
@@ -164,7 +164,9 @@ def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:
     if not ends or claim.box != regions.box or not _states(claim, problem.property, n):
         return False
     scale = np.ones((1, 1)) if regions.scale is None else regions.scale
-    return regions.box or (
+    if regions.box:  # which is all of the region, and is no larger
+        return regions.radius is not None and radius <= float(regions.radius[n])
+    return (
         same(claim.scale, scale)
         and np.array_equal(claim.ball.ravel(), regions.balls().ravel())
         and claim.radius >= radius

@@ -123,15 +123,20 @@ def holder(folder: Path, name: str) -> str | None:
 
 
 @contextmanager
-def reported(doing: str, path: Path) -> Iterator[None]:
-    """Turn the system's errors into an OutputError that names the file."""
+def reported(doing: str, path: Path, remedy: str = "") -> Iterator[None]:
+    """Turn the system's errors into an OutputError that names the file, and what may help."""
     try:
         yield
     except OSError as error:
         what = error.strerror or str(error)
         if error.errno == errno.ELOOP:
             what = "a symbolic link, which is not followed"
-        raise OutputError(f"cannot {doing} {plain(path)}: {what}") from None
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            what = "it is a file, and no folder"
+        if isinstance(error.filename, str) and error.filename != str(path):
+            what += f" ({error.filename})"
+        helps = f"; {remedy}" if remedy else ""
+        raise OutputError(f"cannot {doing} {plain(path)}: {plain(what)}{helps}") from None
 
 
 def open_regular(path: Path, flags: int) -> int:

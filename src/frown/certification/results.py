@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -9,6 +10,7 @@ from html import escape
 from importlib import import_module
 from math import inf, isfinite
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any, overload
 from unicodedata import category
 
@@ -65,9 +67,12 @@ def percent(share: float, places: int = 0) -> str:
     return f"{held:.0f}" if share in (0, 1) else f"{held:.{places}f}"
 
 
-def class_text(number: int | None) -> str:
-    """A class by its number, or a dash where a question is about none."""
-    return "–" if number is None else str(number)
+def class_text(number: int | None, names: Sequence[str] = ()) -> str:
+    """A class by its name or, where it has none, by its number; a dash where a question is about
+    none."""
+    if number is None:
+        return "–"
+    return names[number] if number < len(names) else str(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,7 @@ class Certification:
     digest: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     version: str = ""
+    class_names: tuple[str, ...] = ()  # of the model's outputs, where data name them
 
     @property
     def radius(self) -> NDArray[np.float64]:
@@ -262,8 +268,8 @@ class Certification:
         """The first rows as a table, for notebooks."""
         most = 10
         cells = "".join(
-            f"<tr><td>{row.index}</td><td>{class_text(row.label)}</td>"
-            f"<td>{class_text(row.prediction)}</td>"
+            f"<tr><td>{row.index}</td><td>{markup(class_text(row.label, self.class_names))}</td>"
+            f"<td>{markup(class_text(row.prediction, self.class_names))}</td>"
             f"<td>{markup(row.status)}</td><td>{_shown(row.radius, -1)}</td>"
             f"<td>{_shown(row.broken, 1)}</td><td>{row.level if row.proved else ''}</td></tr>"
             for row in self.rows[:most]
@@ -315,8 +321,21 @@ def averaged(rows: Sequence[Row]) -> tuple[list[float], str]:
     right = [row.radius for row in rows if row.status != "misclassified"]
     finite = [radius for radius in right if isfinite(radius)]
     others = {"misclassified": len(held) - len(right), "unlimited": len(right) - len(finite)}
-    named = " and ".join(f"{n} {what}" for what, n in others.items() if n)
+    named = _and({what: n for what, n in others.items() if n})
     return finite, f" (without {named})" if named else ""
+
+
+def _and(counts: Mapping[str, int]) -> str:
+    return " and ".join(f"{n} {what}" for what, n in counts.items())
+
+
+def mean_ends(rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """Means of both ends of a frame's brackets, over rows whose radius has an end. There is none of
+    counterexamples where a row has none: it would be about other inputs than the first."""
+    held = [row for row in rows if row.limited]
+    ends = [row.broken for row in held if row.broken is not None]
+    proved = mean(row.radius for row in held) if held else None
+    return proved, mean(ends) if held and len(ends) == len(held) else None
 
 
 def _above(module: str) -> Any:
@@ -346,6 +365,7 @@ class Sensitivity:
     digest: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     version: str = ""
+    class_names: tuple[str, ...] = ()  # of the model's outputs, where data name them
 
     @property
     def index(self) -> list[int]:
@@ -377,12 +397,10 @@ class Sensitivity:
         return len(self.index)
 
     def __repr__(self) -> str:
-        by_frame = [
-            [row.radius for row in self.rows if row.frames == str(f) and row.limited]
-            for f in self.frames
-        ]
-        means = [sum(radii) / len(radii) if radii else None for radii in by_frame]
+        means = [mean_ends([r for r in self.rows if r.frames == str(f)])[0] for f in self.frames]
         shown = ", ".join("–" if r is None else f"{digits(r, 3, -1):.3g}" for r in means)
+        left_out = Counter(row.status for row in self.rows if not row.limited)
+        shown += f" (without {_and(left_out)} of {len(self.rows)} rows)" if left_out else ""
         levels = sorted({row.level for row in self.rows if row.proved})
         told = f", {' and '.join(levels) or 'nothing proved'}"
         return f"<Sensitivity of {len(self)} inputs, mean radius by frame {shown}{told}>"

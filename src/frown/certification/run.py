@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from math import isfinite, isinf, nan
+from math import inf, isfinite, isinf, nan
 from time import monotonic
+from traceback import clear_frames
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frown.bounds.method import Method
+from frown.bounds.method import Closing, Method
 from frown.bounds.plan import Plan
 from frown.bounds.work import NO_LIMIT, Clock, Work, plain_surroundings, stepwise
 from frown.certification.agreement import Compared, begin, compare_regions
@@ -224,7 +225,8 @@ class _Run:
                 waiting.pop(0)
                 yield outcome
                 self._tell("done")
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as struck:
+            clear_frames(struck.__traceback__)  # a mode of torch whose end it cut short ends now
             for batch in waiting:
                 batch.searched = replace(batch.searched, complete=False)
                 self._cut_short(batch)
@@ -275,8 +277,11 @@ class _Run:
         how, searcher = self.stages.attack, self.stages.searcher
         if how is not None:
             with batch.timed():
+                # Where leaves would be cut for long, a counterexample is worth a second look.
+                thorough = searcher.single and isinstance(searcher.method, Closing)
+                memory = searcher.work.memory
                 batch.broken = attack(
-                    searcher.model, batch.begun, how, searcher.single, clock, searcher.work.memory
+                    searcher.model, batch.begun, how, searcher.single, clock, memory, thorough
                 )
 
     def _search(self, batch: _Underway, steps: Iterator[Searched]) -> None:
@@ -465,94 +470,109 @@ def rows_of(
     findings: Findings, compared: Compared, kept: Kept, method: str, seconds: float
 ) -> list[Row]:
     """A row for every input of a batch as it stands."""
-    begun, bracket, broken = findings.begun, findings.searched.bracket, findings.broken
-    regions, wanted = begun.problem.regions, begun.problem.property
+    begun, broken, before = findings.begun, findings.broken, findings.searched.unbranched
+    wanted, count = begun.problem.property, len(begun.problem)
     place = {int(n): k for k, n in enumerate(begun.right)}
-    before, rigorous, reached = findings.searched.unbranched, findings.rigorous, findings.level
-    radii, margins = findings.radius.tolist(), findings.margins.tolist()
-    proved, beyond = bracket.proved.tolist(), bracket.failed.tolist()
     admitted = wanted.admits(torch.from_numpy(begun.prediction)).tolist()
     remarks = joined(findings.remarks, compared.remarks, kept.remarks)
     rows = []
-    for n in range(len(regions)):
-        end = float(broken.radius[n])
-        radius, failed = 0.0, None
-        known: dict[int, float] = {}
-        status, remark = "misclassified", remarks.get(n, "")
-        level = "checked" if n in kept.checked else reached
-        if n in compared.mismatch:
-            status, level, remark = "mismatch", "estimate", compared.mismatch[n]
-        elif n in place:
-            k = place[n]
-            radius = radii[k]
-            if radius > 0:
-                known = dict(zip(rivals(wanted, n), margins[k], strict=True))
-            asked = None if regions.radius is None else float(regions.radius[n])
-            if asked is not None:
-                radius = min(radius, asked)
-            failed = None if isinf(beyond[k]) else beyond[k]
-            whole = radius > 0 and findings.everywhere(k)
-            point = asked == 0  # the claim is about the input alone
-            held = not point or findings.held(k)
-            if (radius == 0 and proved[k] > 0) or not held:
-                remark = findings.nothing(n)
-            if end <= radius and not rigorous:
-                # Rounding has fooled the estimate: nothing is left of it.
-                radius, known, whole, held = 0.0, {}, False, False
-            elif end <= radius:
-                # The proof is of the real-valued network, the counterexample of its execution. Any
-                # smaller radius is proved as well, and below `end` nothing speaks against it.
-                radius, whole = float(np.nextafter(end, 0.0)), False
-                held = held and radius > 0
-            status = status_of(radius, whole, held, end, asked)
-        elif admitted[n]:
-            if end > 0:
-                status = "unknown"  # too close to a tie for this precision
-            elif isinstance(wanted, LabelWins):
-                remark = "a tie: another class scores as high as the label"
-            else:
-                remark = "the property does not hold at the input itself"
-        label, prediction, target = classes_of(wanted, n, int(begun.prediction[n]))
-        rows.append(
-            Row(
-                index=int(regions.index[n]),
-                label=label,
-                prediction=prediction,
-                target=target,
-                norm=regions.p,
-                method=method,
-                status=status,
-                radius=radius,
-                failed=failed,
-                broken=None if isinf(end) else end,
-                margins=known,
-                seconds=seconds / max(1, len(regions)),
-                complete=findings.complete and place.get(n) not in findings.searched.early,
-                level=level,
-                remark=remark,
-                certificate=kept.files.get(n, ""),
-                certificate_sha256=sha256_of(findings.certificates.get(n))
-                if n in kept.files
-                else "",
-                deployed=findings.execution if radius > 0 or status == "certified" else "",
-                frames=regions.moving(n),
-                input=input_digest(regions.x[n]),
-                id=regions.ids[n] if regions.ids else "",
-                holds=wanted.digest(n),
-                broken_as=None
-                if isinf(end)
-                else broken_as(wanted, broken.clause, n, int(begun.prediction[n])),
-                leaves=findings.leaves(place[n]) if radius > 0 and n in place else 0,
-                # What lies within a proved radius is proved, whoever found it first.
-                radius_before=None
-                if before is None or n not in place
-                else min(radius, float(before.proved[place[n]])),
-                broken_before=None
-                if before is None or np.isinf(before.broken[n])
-                else float(before.broken[n]),
-            )
+    for n in range(count):
+        prediction, end = int(begun.prediction[n]), float(broken.radius[n])
+        row = unanswered(begun.problem, n, method, prediction)
+        row = replace(
+            row,
+            seconds=seconds / max(1, count),
+            complete=findings.complete and place.get(n) not in findings.searched.early,
+            level="checked" if n in kept.checked else findings.level,
+            remark=remarks.get(n, ""),
         )
+        if not isinf(end):
+            taken = broken_as(wanted, broken.clause, n, prediction)
+            row = replace(row, broken=end, broken_as=taken)
+        if n in kept.files:
+            digest = sha256_of(findings.certificates.get(n))
+            row = replace(row, certificate=kept.files[n], certificate_sha256=digest)
+        if n in compared.mismatch:
+            remark = compared.mismatch[n]
+            row = replace(row, status="mismatch", level="estimate", remark=remark)
+        elif n in place:
+            row = _held(findings, row, n, place[n])
+        elif not admitted[n]:
+            row = replace(row, status="misclassified")
+        elif end == 0:
+            tie = "a tie: another class scores as high as the label"
+            fails = "the property does not hold at the input itself"
+            remark = tie if isinstance(wanted, LabelWins) else fails
+            row = replace(row, status="misclassified", remark=remark)
+        # What is left is too close to a tie for this precision: nothing is known of it.
+        if before is not None:
+            end = float(before.broken[n])
+            # What lies within a proved radius is proved, whoever found it first.
+            least = min(row.radius, float(before.proved[place[n]])) if n in place else None
+            row = replace(row, radius_before=least, broken_before=None if isinf(end) else end)
+        rows.append(row)
     return rows
+
+
+def unanswered(problem: Problem, n: int, method: str, prediction: int) -> Row:
+    """The row of input n before anything is known of it but the model's own answer."""
+    regions, wanted = problem.regions, problem.property
+    label, answer, target = classes_of(wanted, n, prediction)
+    return Row(
+        index=int(regions.index[n]),
+        label=label,
+        prediction=answer,
+        target=target,
+        norm=regions.p,
+        method=method,
+        status="unknown",
+        radius=0.0,
+        failed=None,
+        broken=None,
+        margins={},
+        seconds=0.0,
+        frames=regions.moving(n),
+        input=input_digest(regions.x[n]),
+        id=regions.ids[n] if regions.ids else "",
+        holds=wanted.digest(n),
+    )
+
+
+def _held(findings: Findings, row: Row, n: int, k: int) -> Row:
+    """The row of input n, the k-th at which the property holds, with what is proved."""
+    problem, bracket = findings.begun.problem, findings.searched.bracket
+    asked = None if problem.regions.radius is None else float(problem.regions.radius[n])
+    end = inf if row.broken is None else row.broken
+    radius, margins = float(findings.radius[k]), dict[int, float]()
+    if radius > 0:
+        names = rivals(problem.property, n)
+        margins = dict(zip(names, findings.margins[k].tolist(), strict=True))
+    if asked is not None:
+        radius = min(radius, asked)
+    whole = radius > 0 and findings.everywhere(k)
+    held = asked != 0 or findings.held(k)  # asked about 0, the claim is about the input alone
+    remark, failed = row.remark, float(bracket.failed[k])
+    if (radius == 0 and float(bracket.proved[k]) > 0) or not held:
+        remark = findings.nothing(n)
+    if end <= radius and not findings.rigorous:
+        # Rounding has fooled the estimate: nothing is left of it.
+        radius, margins, whole, held = 0.0, {}, False, False
+    elif end <= radius:
+        # The proof is of the real-valued network, the counterexample of its execution. Any
+        # smaller radius is proved as well, and below `end` nothing speaks against it.
+        radius, whole = float(np.nextafter(end, 0.0)), False
+        held = held and radius > 0
+    status = status_of(radius, whole, held, end, asked)
+    return replace(
+        row,
+        status=status,
+        radius=radius,
+        failed=None if isinf(failed) else failed,
+        margins=margins,
+        remark=remark,
+        deployed=findings.execution if radius > 0 or status == "certified" else "",
+        leaves=findings.leaves(k) if radius > 0 else 0,
+    )
 
 
 def classes_of(

@@ -25,7 +25,7 @@ from frown.certification.attack import confirmed
 from frown.certification.findings import Begun, Broken, Searched, Unbranched
 from frown.certification.radius import Bracket, Evaluate, Goal, search
 from frown.graph.affine import Conv
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.methods.crown import Crown, CrownIbp, Fixed
 from frown.methods.frown.curved import further, gains
 from frown.methods.frown.network import Frown
@@ -61,7 +61,9 @@ class KnownBoxes:
         for source, box in self.boxes.items():
             own = box.rows(sample)
             mask = holds.view(-1, *([1] * (own.lower.dim() - 1)))
-            found[source] = Box(own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf))
+            found[source] = Intervals(
+                own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf)
+            )
         return Given(found)
 
     def lower(
@@ -78,8 +80,8 @@ class KnownBoxes:
             old = self.boxes.get(source)
             if old is None:
                 shape = (len(self.radius), *new.lower.shape[1:])
-                old = Box(new.lower.new_zeros(shape), new.upper.new_zeros(shape))
-            self.boxes[source] = Box(
+                old = Intervals(new.lower.new_zeros(shape), new.upper.new_zeros(shape))
+            self.boxes[source] = Intervals(
                 old.lower.index_copy(0, index, new.lower), old.upper.index_copy(0, index, new.upper)
             )
 
@@ -527,20 +529,28 @@ class RadiusSearch:
         return torch.where(further, trial.proved, first)
 
     def _close(self, method: Closing, broken: Broken) -> Iterator[Searched]:
-        """Both ends of brackets moved towards each other, by a method that does so."""
+        """Both ends of brackets moved towards each other, by a method that does so. One radius is
+        left alone where it is proved."""
         begun, of = self._begun, self._of
+        which = torch.arange(len(begun.right), device=begun.limit.device)
+        if of.single:
+            which = (self._bracket.proved < begun.limit).nonzero().flatten()
+            if not len(which):
+                return
         radius, points = broken.ends(begun)
         proved, replayed = self._bracket.proved.clone(), of.proofs > 0
-        ends = Ends(proved, begun.limit, radius, points, of.single, replayed)
+        limits, broke = begun.limit[which], radius[which]
+        ends = Ends(proved[which], limits, broke, points[which], of.single, replayed)
         if not method.estimates:  # estimates are not compared with what was proved before
-            self._unbranched = Unbranched(ends.proved.clone(), broken.radius.copy())
+            self._unbranched = Unbranched(proved, broken.radius.copy())
         if self._proofs is not None:
             self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
         yield self.found
-        region, property = begun.cast.region, begun.cast.property
+        region, property = begun.cast.region.rows(which), begun.cast.property.rows(which)
         updates = method.close(of.plan, region, property, ends, replace(of.work, clock=self._clock))
         for update in stepwise(updates, torch.inference_mode):
-            k, n = update.sample, int(begun.right[update.sample])
+            k = int(which[update.sample])
+            n = int(begun.right[k])
             if update.point is not None:
                 # Solvers leave a point short of a tie by their tolerance; and where one radius is
                 # asked about, rounding may have put it beyond that.

@@ -1,8 +1,8 @@
 """The claims of rows in words: the region in which inputs move, and the property that holds there.
 
 Pages, cards, charts, comparisons and the terminal's summary take their sentences from here, so that
-all of them speak of the same thing. Every option of `frown certify` is listed below, as one that
-changes what is said or as one that does not; a test holds the lists against the command.
+all of them speak of the same thing. Options of `frown certify` that change what is said are listed
+below; a test lists all others, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -29,23 +29,6 @@ SAID = {
     "units": ("divide", "mean", "std"),
     "proof": ("level", "deployed"),
 }
-# Options that change none of it.
-UNSAID = {
-    "inputs, which rows name": (
-        *("model", "data", "labels", "label_column", "samples", "shape"),
-        *("id_column", "drop", "class_names", "x_name", "y_name"),
-    ),
-    "search": (
-        *("method", "tol", "group", "wide", "rule", "steps", "tangents", "boxes", "attack"),
-        *("inner", "seconds", "gap", "curved"),
-    ),
-    "machine": (
-        *("threads", "workers", "cluster", "device", "dtype"),
-        *("time_limit", "time_each", "memory", "batch"),
-    ),
-    "output": ("out", "certificates", "force", "resume", "fail_under", "quiet", "json"),
-}
-
 KEY = "statement"  # where a result's settings hold it
 MOST_NAMES = 12  # features that are named in a sentence
 EACH, BOX = "one per input", "the whole box"  # of `Statement.eps`
@@ -73,14 +56,14 @@ class Spread:
         return cls(float(held["least"]), float(held["largest"]), str(held["sha256"]))
 
     def __str__(self) -> str:
-        if not self.known:
-            return "given"
         return exact(self.least) if self.single else f"{exact(self.least)} to {exact(self.largest)}"
 
-    @property
-    def known(self) -> bool:
-        """True if the numbers were read; else there is only a digest."""
-        return self.least == self.least  # not NaN
+    def about(self) -> str:
+        """Both ends, to four digits where they have more."""
+        if self.single:
+            return str(self)
+        ends = (self.least, self.largest)
+        return " to ".join(min(exact(n), f"{n:.4g}", key=len) for n in ends)
 
     @property
     def single(self) -> bool:
@@ -135,7 +118,7 @@ class Statement:
         held = result.settings.get(KEY)
         if isinstance(held, Mapping):
             return cls.read(held)
-        return cls._guess(result.rows, result.settings, isinstance(result, Sensitivity))
+        return cls._guess(result.rows, isinstance(result, Sensitivity))
 
     @classmethod
     def read(cls, held: Mapping[str, Any]) -> Statement:
@@ -144,41 +127,15 @@ class Statement:
         return cls(**fields_of(cls, held, others))
 
     @classmethod
-    def _guess(
-        cls, rows: Iterable[Row], settings: Mapping[str, Any], sensitivity: bool
-    ) -> Statement:
-        """The statement of rows made by hand, or by others, from what they say of themselves."""
-        first = next(iter(rows), None)
-
-        def spread(value: Any) -> Spread | None:
-            if value is None:
-                return None
-            try:
-                array = np.asarray(value, dtype=np.float64)
-                return Spread.of(array, array.shape)
-            except (TypeError, ValueError):
-                digest = hashlib.sha256(repr(value).encode()).hexdigest()
-                return Spread(float("nan"), float("nan"), digest)
-
-        bounds = settings.get("bounds")
-        ends = bounds if isinstance(bounds, list | tuple) and len(bounds) == 2 else (bounds, bounds)
-        eps, divide = settings.get("eps"), settings.get("divide")
-        targets = {row.target for row in rows}
+    def _guess(cls, rows: Iterable[Row], sensitivity: bool) -> Statement:
+        """The statement of rows made by hand, as far as they tell it themselves."""
+        first, targets = next(iter(rows), None), {row.target for row in rows}
         single = len(targets) == 1 and targets != {None}
         return cls(
             norm=inf if first is None else first.norm,
             frames="all" if first is None or sensitivity else first.frames,
-            frame_axis=int(settings.get("frame_axis") or 0),
             sensitivity=sensitivity,
-            scale=spread(settings.get("scale")),
-            lower=spread(ends[0]),
-            upper=spread(ends[1]),
-            divide=None if divide is None else float(divide),
-            mean=spread(settings.get("mean")),
-            std=spread(settings.get("std")),
             target=str(targets.pop()) if single else "all" if targets <= {None} else GIVEN,
-            eps=None if eps is None else str(eps),
-            deployed=str(settings.get("deployed") or ""),
         )
 
     # -- the region --------------------------------------------------------------------
@@ -208,7 +165,7 @@ class Statement:
 
     def range_text(self) -> str:
         """` [0, 1]`, with what differs from feature to feature."""
-        if self.lower is None or self.upper is None or not self.lower.known:
+        if self.lower is None or self.upper is None:
             return ""
         if self.lower.single and self.upper.single:
             return f" [{self.lower}, {self.upper}]"
@@ -220,7 +177,7 @@ class Statement:
             if self.scale.single:
                 far, each = f"{self.scale} times {radius}", f", each divided by {self.scale},"
             else:
-                extent = f" ({self.scale})" if self.scale.known else ""
+                extent = f" ({self.scale.about()})"
                 far = f"{radius} times its own scale{extent}"
                 each = f", each divided by the scale of its number{extent},"
         if isinf(self.norm):
@@ -506,6 +463,12 @@ def levels_text(rows: Iterable[Row]) -> str:
         (level,) = counts
         return f"{level} ({LEVELS.get(level, level)})"
     return ", ".join(f"{n:,} {level}" for level, n in sorted(counts.items()))
+
+
+def uncertified(rows: Iterable[Row]) -> str:
+    """Words behind what is said to be covered, where a reader could take it for certified."""
+    certified = any(row.certificate or row.level == "checked" for row in rows)
+    return ", which certificates are not about" if certified else ""
 
 
 def proved_word(rows: Iterable[Row]) -> str:

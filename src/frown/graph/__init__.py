@@ -16,9 +16,9 @@ from frown.graph.affine import (
     Slice,
     Sum,
 )
-from frown.graph.box import Box, rows_of
 from frown.graph.builder import Builder, Operand, Value, output_size
 from frown.graph.graph import Graph, Input, Node
+from frown.graph.intervals import Intervals, rows_of
 from frown.graph.op import (
     LEAST,
     MOST_ENTRIES,

@@ -239,25 +239,6 @@ class Builder:
         both = self.add(Concat(0, (output_size(x), output_size(y))), *flat)
         return self.gather(both, 0, torch.stack(_broadcast(rows, columns + output_size(x)), -1))
 
-    def multiply(self, x: Operand, y: Operand) -> Operand:
-        """x y with one side computed."""
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
-            raise _alone("product")
-        if isinstance(x, Value) and isinstance(y, Value):
-            raise Unsupported("product of two computed tensors")
-        if isinstance(x, Value):
-            assert isinstance(y, Tensor)
-            return self.scale(x, y)
-        assert isinstance(y, Value)
-        return self.scale(y, x)
-
-    def divide(self, x: Operand, y: Operand) -> Operand:
-        if isinstance(y, Value):
-            raise Unsupported("division by a computed tensor")
-        if bool((y == 0).any()):
-            raise Unsupported("division by a constant 0")
-        return self.multiply(x, lossless(1.0 / y.double()))
-
     def sum(self, x: Value, axes: Sequence[int] | None, keepdim: bool) -> Value:
         """Sum over axes; None means all of them."""
         dims = tuple(range(x.rank)) if axes is None else tuple(sorted({a % x.rank for a in axes}))
@@ -277,34 +258,6 @@ class Builder:
         """x W^T + b along the last axis."""
         offset = torch.zeros(weight.shape[0]) if bias is None else bias.expand(weight.shape[0])
         return self.add(Linear(weight.double(), offset.double()), x)
-
-    def matmul(self, x: Operand, y: Operand) -> Operand:
-        """numpy's x @ y with one side computed, the constant one a matrix or vector."""
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
-            raise _alone("matrix product")
-        if isinstance(x, Value) and isinstance(y, Value):
-            raise Unsupported("matrix product of two computed tensors")
-        if isinstance(x, Value):
-            assert isinstance(y, Tensor)
-            if y.dim() == 1:
-                z = self.linear(x, y[None, :])
-                return self.reshape(z, z.shape[:-1])
-            return self._with_axes_of(y, x, self.linear(x, _as_matrix(y).T))
-        assert isinstance(y, Value)
-        if y.rank == 1:
-            z = self.linear(y, _as_matrix(x) if x.dim() > 1 else x[None, :])
-            return self._with_axes_of(x, y, z) if x.dim() > 1 else self.reshape(z, ())
-        swap = (*range(y.rank - 2), y.rank - 1, y.rank - 2)
-        z = self.linear(self.permute(y, swap), _as_matrix(x) if x.dim() > 1 else x[None, :])
-        z = self.permute(z, swap)
-        if x.dim() == 1:
-            return self.reshape(z, (*z.shape[:-2], z.shape[-1]))
-        return self._with_axes_of(x, y, z)
-
-    def _with_axes_of(self, constant: Tensor, factor: Value, product: Value) -> Value:
-        """The product with the leading axes of 1 that only the constant had."""
-        added = max(0, constant.dim() - max(2, factor.rank))
-        return self.reshape(product, (1,) * added + product.shape)
 
     def conv(
         self,
@@ -419,10 +372,3 @@ def _alone(what: str) -> Unsupported:
     units in the last place. Readers make one of them a node instead.
     """
     return Unsupported(f"a {what} of constants alone")
-
-
-def _as_matrix(constant: Tensor) -> Tensor:
-    lead = constant.shape[:-2]
-    if any(n != 1 for n in lead):
-        raise Unsupported(f"matrix product with a constant of shape {tuple(constant.shape)}")
-    return constant.reshape(constant.shape[-2:])

@@ -19,14 +19,14 @@ import numpy as np
 
 from frown import __version__
 from frown.certification.certificates import sha256_of
-from frown.certification.folder import write_whole
+from frown.certification.folder import reported, write_whole
 from frown.certification.results import Row, class_text, digits, markup
 from frown.certification.statement import Statement, exact
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.files import RUN
 from frown.problem.data import Columns, Dataset, read_data
 from frown.problem.options import options_of
-from frown.report.parts import document
+from frown.report.parts import document, table
 from frown.report.read import read_any
 from frown_check.bundle import FORMAT, MANIFEST
 from frown_check.checker import Claim, check
@@ -88,7 +88,9 @@ def make_bundle(
             raise InvalidInput(
                 f"{folder / one.row.certificate} is refused by the checker: {verdict.reason}"
             )
-    files[PAGE] = _page(model.name, kept, said, chosen, out).encode()
+    left = _left(found.rows, len(chosen), about.get("asked"))
+    page = _page(model.name, kept, said, chosen, out, found.class_names, left)
+    files[PAGE] = page.encode()
     manifest = {
         "format": FORMAT,
         "version": __version__,
@@ -168,7 +170,7 @@ def _packed(data: Dataset, rows: Sequence[Row]) -> bytes:
 
 
 def _write(out: Path, files: Mapping[str, bytes]) -> None:
-    try:
+    with reported("write", out):
         if out.suffix == ".zip":
             held = BytesIO()
             with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -179,14 +181,21 @@ def _write(out: Path, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             write_whole(out / name, content)
-    except OSError as error:
-        raise OutputError(f"{out} cannot be written: {error.strerror}") from None
 
 
 # -- the page --------------------------------------------------------------------------
 
 
-def _page(model: str, kept: Sequence[_Certified], said: Statement, data: Dataset, out: Path) -> str:
+def _page(
+    model: str,
+    kept: Sequence[_Certified],
+    said: Statement,
+    data: Dataset,
+    out: Path,
+    called: Sequence[str],
+    left: str,
+) -> str:
+    """The page of a bundle; `called` are the classes' names, `left` is what it is silent about."""
     claims = [one.claim for one in kept]
     head = (
         f"<h1>What is proved about {markup(model)}</h1><p>For each of the"
@@ -203,6 +212,7 @@ def _page(model: str, kept: Sequence[_Certified], said: Statement, data: Dataset
         "level": "rigorous: all rounding errors of the proof are accounted for",
         "model, SHA-256": claims[0].digest,
         "inputs, from the data file": f"{len(data):,}, of shape {tuple(data.x.shape[1:])}",
+        "not in this bundle": left,
         "written by": f"frown {__version__}",
         "what is trusted": TRUSTED,
     }
@@ -210,12 +220,24 @@ def _page(model: str, kept: Sequence[_Certified], said: Statement, data: Dataset
     return document(
         [
             f"<section>{head}</section>",
-            _rows(kept, said),
+            _rows(kept, said, called),
             _features(claims, data),
             f'<section><h2>About this bundle</h2><dl class="facts">{listed}</dl></section>',
         ],
         f"What is proved about {model}",
     )
+
+
+def _left(rows: Sequence[Row], held: int, asked: object) -> str:
+    """A phrase on the inputs of the run that are not among the `held` ones of the bundle."""
+    wrong = len({row.index for row in rows if row.status == "misclassified"})
+    about = len({row.index for row in rows})
+    if isinstance(asked, int) and len(rows) < asked:
+        return f"the run was interrupted: it has {len(rows):,} of the {asked:,} rows asked for"
+    if about == held:
+        return f"nothing: the run was about these {held:,} inputs"
+    why = f", {wrong:,} of them since the model is wrong about the input itself" if wrong else ""
+    return f"{about - held:,} of the run's {about:,} inputs, of which nothing is proved here{why}"
 
 
 def _property(claim: Claim, said: Statement) -> str:
@@ -227,29 +249,32 @@ def _property(claim: Claim, said: Statement) -> str:
     return "gives the label a larger output than any other class"
 
 
-def _rows(kept: Sequence[_Certified], said: Statement) -> str:
+def _rows(kept: Sequence[_Certified], said: Statement, called: Sequence[str]) -> str:
     ids = any(one.row.id for one in kept)
     classes = any(one.row.label is not None for one in kept)
     names = ["row", "number in the data file", *(["name"] if ids else [])]
     targets = any(one.row.target is not None for one in kept)
     names += [*(["label"] if classes else []), *(["target"] if targets else [])]
     names += [*([f"the {said.part} that changes"] if said.sensitivity else []), "norm"]
-    head = "".join(f"<th>{name}</th>" for name in (*names, "radius proved", "certificate"))
-    lines = []
+    heads = [(name, "") for name in (*names, "radius proved", "certificate")]
+    rows = []
     for one in kept:
         row, claim = one.row, one.claim
         radius = "the whole box" if claim.box else f"{digits(claim.radius, 6, -1):.6g}"
         cells = [str(one.place), str(row.index), *([row.id] if ids else [])]
-        cells += [class_text(row.label)] if classes else []
-        cells += [class_text(row.target)] if targets else []
+        cells += [_class(row.label, called)] if classes else []
+        cells += [_class(row.target, called)] if targets else []
         cells += [said.part_name(int(row.frames))] if said.sensitivity else []
         cells += [exact(claim.norm), radius]
         cells.append(Path(one.name).name)
-        lines.append(f"<tr>{''.join(f'<td>{markup(c)}</td>' for c in cells)}</tr>")
-    return (
-        '<section><h2>Inputs</h2><div class="scroll"><table class="sortable"><thead><tr>'
-        f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></section>"
-    )
+        rows.append([f"<td>{markup(cell)}</td>" for cell in cells])
+    return f"<section><h2>Inputs</h2>{table(heads, rows)}</section>"
+
+
+def _class(number: int | None, called: Sequence[str]) -> str:
+    """A class as certificates say it, by its number, and by its name where it has one."""
+    name = class_text(number, called)
+    return name if name == class_text(number) else f"{number} ({name})"
 
 
 def _features(claims: Sequence[Claim], data: Dataset) -> str:
@@ -260,17 +285,15 @@ def _features(claims: Sequence[Claim], data: Dataset) -> str:
     if not same or size > MOST_FEATURES or not (data.features or first.scaled):
         return ""
     ends = [None if end is None else end.ravel() for end in (first.lower, first.upper)]
-    lines = []
+    rows = []
     for k, scale in enumerate(first.scale.ravel().tolist()):
         name = data.features[k] if len(data.features) == size else f"feature {k}"
         moves = "not at all" if scale == 0 else f"{exact(scale)} times the radius"
         valid = " to ".join("any" if end is None else exact(float(end[k])) for end in ends)
         valid = "not limited" if first.lower is None else valid
-        cells = (name, moves, valid)
-        lines.append(f"<tr>{''.join(f'<td>{markup(c)}</td>' for c in cells)}</tr>")
+        rows.append([f"<td>{markup(cell)}</td>" for cell in (name, moves, valid)])
+    heads = [(name, "") for name in ("feature", "moves by at most", "valid range")]
     return (
         "<section><h2>Features</h2><p>In the units of the data; in a norm other than infinity all"
-        " of them together stay within the radius.</p><table><thead><tr><th>feature</th>"
-        "<th>moves by at most</th><th>valid range</th></tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></section>"
+        f" of them together stay within the radius.</p>{table(heads, rows)}</section>"
     )

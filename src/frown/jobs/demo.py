@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from frown import api
-from frown.certification.folder import write_whole
+from frown.certification.folder import reported, write_whole
 from frown.certification.results import cut, percent, plain
 from frown.certification.run import Watch
-from frown.errors import InvalidInput, OutputError
+from frown.errors import InvalidInput
 from frown.jobs.job import certify_files
 from frown.jobs.options import CertifyRequest, request_of
 from frown.jobs.screen import BarWatch, Screen, bars
@@ -108,11 +109,11 @@ class _DemoScreen(Screen):
 
     def __init__(self, shown: Bar, name: str, total: int) -> None:
         super().__init__()
-        self._shown, self._total = shown, total
+        self._shown = shown
         self._task = shown.add_task(name, total=total, radius="")
 
     @contextmanager
-    def working(self, total: int) -> Iterator[Watch]:
+    def working(self, total: int, longest: float = inf) -> Iterator[Watch]:
         yield BarWatch(self._shown, self._task, stages=False)
         self._shown.update(self._task, completed=total)
 
@@ -120,14 +121,10 @@ class _DemoScreen(Screen):
 def _unpack(out: Path) -> tuple[Path, Path]:
     """Copies of the model and the data that ship with the package, for the user to play with."""
     assets = files("frown.jobs").joinpath("assets")
-    try:
+    with reported("write to", out, "choose another --out"):
         out.mkdir(parents=True, exist_ok=True)
         for name in (MODEL, DATA):
             write_whole(out / name, assets.joinpath(name).read_bytes())
-    except OSError as error:
-        raise OutputError(
-            f"cannot write to {out}: {error.strerror or error}; choose another --out"
-        ) from error
     return out / MODEL, out / DATA
 
 

@@ -9,7 +9,7 @@ import os
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO, StringIO
@@ -25,6 +25,7 @@ from frown.certification.folder import (
     Lock,
     open_regular,
     read_regular,
+    reported,
     require_writable,
     whole,
     write_whole,
@@ -297,7 +298,8 @@ class ResultFiles:
         """Open what an earlier run left."""
         self._store = Store(self.directory, self.settings, names=NAMES, lock=self.lock)
         known = {(k if isinstance(k, tuple) else (k, -1)): k for k in self.keys}
-        there = _read_examples(self.directory)
+        there = read_examples(self.directory / COUNTEREXAMPLES)
+        there.update(_read_journal(self.directory / JOURNAL))
         for place, point in there.items():
             if place in known and self.keys[known[place]] in self._store:
                 self._found[known[place]] = point
@@ -407,47 +409,46 @@ def _entry(key: Key, point: NDArray[np.floating]) -> bytes:
     return head + shape.tobytes() + values.tobytes()
 
 
-def _read_examples(directory: Path) -> dict[tuple[int, int], NDArray[np.float64]]:
-    """Counterexamples by index and frame (-1: none): of the array, and of the journal, whose last
-    entry may have been cut short."""
-    found: dict[tuple[int, int], NDArray[np.float64]] = {}
-    path, journal = directory / COUNTEREXAMPLES, directory / JOURNAL
-    if os.path.lexists(path):
-        try:
-            with np.load(BytesIO(read_regular(path)), allow_pickle=False) as held:
-                index = held["index"].tolist()
-                frame = held["frame"].tolist() if "frame" in held else [-1] * len(index)
-                found.update(zip(zip(index, frame, strict=True), held["x"], strict=True))
-        except (ValueError, KeyError, BadZipFile) as error:
-            raise InvalidInput(f"cannot read {path}: {error}; use --force") from None
-    if os.path.lexists(journal):
-        content, at, head = read_regular(journal), 0, struct.calcsize(_ENTRY)
-        while at + head <= len(content):
-            index, frame, axes = struct.unpack_from(_ENTRY, content, at)
-            if not 0 <= axes <= 64 or at + head + 8 * axes > len(content):
-                break
-            shape = np.frombuffer(content, "<i8", axes, at + head)
-            start, size = at + head + 8 * axes, int(np.prod(shape))
-            if size < 0 or start + 8 * size > len(content):
-                break
-            point = np.frombuffer(content, "<f8", size, start).reshape(shape).copy()
-            found[index, frame] = point
-            at = start + 8 * size
-    return found
+def read_examples(path: Path) -> dict[tuple[int, int], NDArray[np.float64]]:
+    """Counterexamples by index and frame (-1: none) of an array's file; none where there is no
+    file, InvalidInput where it is damaged."""
+    if not os.path.lexists(path):
+        return {}
+    try:
+        with np.load(BytesIO(read_regular(path)), allow_pickle=False) as held:
+            index = held["index"].tolist()
+            frame = held["frame"].tolist() if "frame" in held else [-1] * len(index)
+            return dict(zip(zip(index, frame, strict=True), held["x"], strict=True))
+    except (ValueError, KeyError, BadZipFile):
+        raise InvalidInput(
+            f"{path} is damaged: delete it to have the rows without counterexamples, or write both "
+            "again with frown certify --force"
+        ) from None
+
+
+def _read_journal(path: Path) -> Iterator[tuple[tuple[int, int], NDArray[np.float64]]]:
+    """The entries of a journal, the last of which may have been cut short."""
+    if not os.path.lexists(path):
+        return
+    content, at, head = read_regular(path), 0, struct.calcsize(_ENTRY)
+    while at + head <= len(content):
+        index, frame, axes = struct.unpack_from(_ENTRY, content, at)
+        if not 0 <= axes <= 64 or at + head + 8 * axes > len(content):
+            break
+        shape = np.frombuffer(content, "<i8", axes, at + head)
+        start, size = at + head + 8 * axes, int(np.prod(shape))
+        if size < 0 or start + 8 * size > len(content):
+            break
+        yield (index, frame), np.frombuffer(content, "<f8", size, start).reshape(shape).copy()
+        at = start + 8 * size
 
 
 def _cell(value: Any) -> Any:
     return dumps(value) if isinstance(value, dict) else cell(value)
 
 
-@contextmanager
-def writing(directory: Path, what: str = "results", option: str = "--out") -> Iterator[None]:
+def writing(
+    directory: Path, what: str = "results", option: str = "--out"
+) -> AbstractContextManager[None]:
     """Turn the system's errors into one that names the directory."""
-    try:
-        yield
-    except OSError as error:
-        which = f" ({error.filename})" if error.filename else ""
-        raise OutputError(
-            f"cannot write {what} to {directory}: {error.strerror or error}{which}; "
-            f"choose another {option}"
-        ) from error
+    return reported(f"write {what} to", directory, f"choose another {option}")

@@ -25,7 +25,7 @@ from frown.certification.folder import reported, write_whole
 from frown.certification.results import plain
 from frown.certification.verdict import ANSWERS
 from frown.errors import InvalidInput
-from frown.jobs.runner import run
+from frown.jobs.runner import JobWatch, run
 from frown.jobs.store import Row, Store, key_of
 from frown.read.onnx.load import files_digest
 from frown.report.queries import ERROR, Answered, queries_page
@@ -102,7 +102,7 @@ def run_instances(
         _Answering(path.parent, instances, results, store, tell, real).run()
 
 
-class _Answering:
+class _Answering(JobWatch[Instance, tuple[str, Row]]):
     """A run over instances."""
 
     def __init__(
@@ -140,15 +140,6 @@ class _Answering:
         for line in summary([(one.family, self.store[key]["verdict"]) for key, one in pairs]):
             self.tell(line)
         self._show()
-
-    def begin(self, tasks: Sequence[Instance]) -> None:
-        """Nothing is told before an answer."""
-
-    def start(self, task: Instance) -> None:
-        """Nothing is told before an answer."""
-
-    def finish(self, task: Instance) -> None:
-        """Its row was told of."""
 
     def kept(self, task: Instance, rows: Sequence[tuple[str, Row]]) -> None:
         for _, row in rows:

@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -39,7 +40,7 @@ from frown.errors import (
     OutputError,
     WorkersLost,
 )
-from frown.jobs.files import Key, Origin, ResultFiles, row_key, writing
+from frown.jobs.files import ROWS_JSON, Origin, ResultFiles, row_key, writing
 from frown.jobs.options import (
     CertifyRequest,
     parse_numbers,
@@ -83,44 +84,9 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     taken.enter_context(fitting_threads(model.graph.parameters(), threads))
     proof, began = request.proof, now()
     folder = proof.certificates if isinstance(proof, Rigorous) else None
-    question = api.Question.of(
-        model,
-        Ball(
-            data.x,
-            norm=request.norm,
-            within=_bounds(request, model),
-            scale=_scale(request, model, data),
-            fix=request.fix,
-            frames=request.frames,
-            names=data.indices,
-            features=data.features or None,
-            ids=data.ids or None,
-        ),
-        _condition(request, data, target),
-        request.search,
-        alone=request.sensitivity,
-    )
-    if data.y is None and _labelled(request):
-        screen.note(f"{request.data.name} has no labels: the model's own predictions stand in")
-    if data.classes and data.y is not None:
-        if len(data.classes) != max(2, model.classes):
-            raise InvalidInput(
-                f"{request.data.name} names {len(data.classes)} classes, and the model has "
-                f"{max(2, model.classes)}: say what outputs stand for, all of them and in their "
-                "order, with --class-names NAME,NAME,..."
-            )
-        called = ", ".join(f"{k} = {plain(name)}" for k, name in enumerate(data.classes[:12]))
-        screen.note(f"classes: {called}{', ...' if len(data.classes) > 12 else ''}")
-    if isinstance(question.condition, Labels) and api.ends_in_sigmoid(model):
-        screen.note(
-            "every output is a sigmoid of its own, as of labels beside one another; proved is that "
-            "the label's is the largest: for all labels add --multilabel"
-        )
-    if request.divide is None and request.mean is None and _looks_like_bytes(data):
-        screen.note(
-            f"{request.data.name} holds whole numbers up to {data.x.max():g}, taken as they are; "
-            "for a model of inputs in [0, 1] add --divide 255"
-        )
+    question = _question(request, model, data, target)
+    for note in _notes(request, question, data):
+        screen.note(note)
     execution = proof.execution if isinstance(proof, Rigorous) else None
     said = replace(question.statement(execution), divide=request.divide)
     origin = Origin(_settings(request, question, said), __version__, model.digest)
@@ -143,23 +109,21 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     names = [f"{regions.name(n)}{SUFFIX}" for n in range(total)]
     held = _held(names, folder, request.force or request.resume, taken)
     keys = {regions.key(n): name for n, name in enumerate(names)}
-    rows: list[Row] = []
-    missing = np.ones(total, bool)
+    rows, lost = list[Row](), list[Row]()
     if files is not None and request.resume:
-        done, again = files.done, list[Key]()
-        for n in range(total):
-            key = regions.key(n)
-            if key in done and _has_certificate(done[key], folder):
-                rows.append(row_of(done[key]))
-                missing[n] = False
-            elif key in done:
-                again.append(key)
-        files.forget(again)
+        rows = _rows_there(files, folder)
         screen.note(f"{len(rows)} of {total} rows are in {request.out} already")
+    earlier = len(rows)
     there = {_key(row, request) for row in rows}
-    lost: list[Row] = []
+    missing = np.array([regions.key(n) not in there for n in range(total)])
 
     def finished(outcome: Outcome) -> None:
+        with interrupt.waiting():
+            take(outcome)
+        if not outcome.provisional:  # else it was raised already
+            interrupt.check()
+
+    def take(outcome: Outcome) -> None:
         # A batch that was half there is done again as a whole; what was there stays.
         new = [row for row in outcome.rows if _key(row, request) not in there]
         for row in new if held else ():
@@ -172,13 +136,14 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
         rows.extend(new)
         lost.extend(new if outcome.provisional else ())
         screen.rows(new, origin)
-        interrupt.check()
 
     started = time.monotonic()
     state, interrupt = "failed", Interrupt()
     try:
-        with interrupt, screen.working(int(missing.sum())) as watch:
-            clock = request.machine.clock(began)
+        clock, left = request.machine.clock(began), int(missing.sum())
+        each_at_most = min(request.machine.each or inf, getattr(request.method, "seconds", inf))
+        longest = min(clock.left(), each_at_most * left) if left else inf
+        with interrupt, screen.working(left, longest) as watch:
             run = question.outcomes(
                 request.method, proof, request.attack, request.machine, watch, clock, missing
             )
@@ -196,7 +161,7 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
             files.close(outcome)
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
-    screen.results(rows, seconds, said, request.out)
+    screen.results(rows, seconds, said, request.out, earlier)
     if folder is not None:
         screen.certificates(sum(bool(r.certificate) for r in rows), Path(folder), request.model)
     if state == "interrupted":
@@ -210,6 +175,62 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     return state == "finished"
 
 
+def _question(request: CertifyRequest, model: Model, data: Dataset, target: Any) -> api.Question:
+    """The question that files and options ask of a model."""
+    ball = Ball(
+        data.x,
+        norm=request.norm,
+        within=_bounds(request, model),
+        scale=_scale(request, model, data),
+        fix=request.fix,
+        frames=request.frames,
+        names=data.indices,
+        features=data.features or None,
+        ids=data.ids or None,
+    )
+    condition = _condition(request, data, target)
+    return api.Question.of(model, ball, condition, request.search, alone=request.sensitivity)
+
+
+def _notes(request: CertifyRequest, question: api.Question, data: Dataset) -> Iterator[str]:
+    """Notes on what was made of the data; InvalidInput for other classes than the model's."""
+    name, model = request.data.name, question.model
+    if data.y is None and _labelled(request):
+        yield f"{name} has no labels: the model's own predictions stand in"
+    if data.unused:
+        yield (
+            f"{name}: the answers given there (y) are left aside: this question is about those "
+            "of the model"
+        )
+    if data.classes and data.y is not None:
+        if len(data.classes) != max(2, model.classes):
+            raise InvalidInput(
+                f"{name} names {len(data.classes)} classes, and the model has "
+                f"{max(2, model.classes)}: say what outputs stand for, all of them and in their "
+                "order, with --class-names NAME,NAME,..."
+            )
+        called = ", ".join(f"{k} = {plain(one)}" for k, one in enumerate(data.classes[:12]))
+        yield f"classes: {called}{', ...' if len(data.classes) > 12 else ''}"
+    if isinstance(question.condition, Labels) and api.ends_in_sigmoid(model):
+        yield (
+            "every output is a sigmoid of its own, as of labels beside one another; proved is that "
+            "the label's is the largest: for all labels add --multilabel"
+        )
+    if request.divide is None and request.mean is None and _looks_like_bytes(data):
+        yield (
+            f"{name} holds whole numbers up to {data.x.max():g}, taken as they are; "
+            "for a model of inputs in [0, 1] add --divide 255"
+        )
+
+
+def _rows_there(files: ResultFiles, folder: Path | str | None) -> list[Row]:
+    """The rows of an earlier run; those whose certificate is gone are dropped, to be done again."""
+    done = files.done
+    kept = {key: record for key, record in done.items() if _has_certificate(record, folder)}
+    files.forget(done.keys() - kept.keys())
+    return [_read(record, files) for record in kept.values()]
+
+
 def _refuse_contradictions(request: CertifyRequest) -> None:
     """Raise InvalidInput for options that do not go together."""
     if request.resume and request.out is None:
@@ -221,6 +242,11 @@ def _refuse_contradictions(request: CertifyRequest) -> None:
             raise InvalidInput("--fail-under is about the accuracy at one radius: give --eps")
         if not 0 <= request.fail_under <= 1:
             raise InvalidInput(f"--fail-under {request.fail_under:g}: give a share, 0 to 1")
+        if request.method.estimates or not isinstance(request.proof, Rigorous):
+            raise InvalidInput(
+                "--fail-under counts what is proved, and here all radii would be estimates: "
+                "leave it out, or take the level rigorous and a method other than milp"
+            )
 
 
 def _key(row: Row, request: CertifyRequest) -> int | tuple[int, int]:
@@ -247,6 +273,17 @@ def _shared(about: dict[str, Any], digests: list[str]) -> dict[str, Any]:
     return {**own, **named, **files, "inputs and labels": whole}
 
 
+def _read(record: dict[str, Any], files: ResultFiles) -> Row:
+    """A row that an earlier run left; InvalidInput where it is damaged."""
+    try:
+        return row_of(record)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise InvalidInput(
+            f"{files.directory / ROWS_JSON}: the row of input {record.get('index')} is damaged; "
+            "delete its line to have it done again, or choose another folder"
+        ) from None
+
+
 def _has_certificate(record: dict[str, Any], folder: Path | str | None) -> bool:
     """False if a row names a certificate that is gone, or that another run has written since."""
     name = record.get("certificate")
@@ -266,7 +303,7 @@ def _require_accuracy(rows: list[Row], request: CertifyRequest, said: Statement)
         raise AccuracyTooLow(
             f"{said.share_title().lower()}{said.against()} {percent(share, 1)}% at --eps "
             f"{request.given.get('eps')}, "
-            f"{good} of {len(rows)} inputs, is below --fail-under {request.fail_under:g}"
+            f"{good} of {len(rows)} inputs, is below --fail-under {request.fail_under!r}"
         )
 
 
@@ -298,9 +335,9 @@ def _refuse_mismatches(model: Path, rows: list[Row]) -> None:
         others = f" and {len(where) - 5} more" if len(where) > 5 else ""
         raise ModelMismatch(
             f"{model.name}: nothing is proved of {len(where)} of {len({r.index for r in rows})} "
-            f"inputs ({', '.join(map(str, where[:5]))}{others}): {first}\nthe "
-            "model is read otherwise than its runtime runs it: trust no other row before that is "
-            "understood, and report it with the model"
+            f"inputs ({', '.join(map(str, where[:5]))}{others}): {first}\neither "
+            "numbers overflow, or the model is read otherwise than its runtime runs it: trust no "
+            "other row before that is understood, and report it with the model"
         )
 
 
@@ -479,11 +516,12 @@ def _about(request: CertifyRequest, model: Model, data: Dataset, origin: Origin)
 class Interrupt:
     """While it is entered, SIGINT raises KeyboardInterrupt as usual, and is remembered.
 
-    So Ctrl-C cannot be lost: Python forgets an interrupt that reaches it inside a finaliser.
+    So Ctrl-C cannot be lost: Python forgets an interrupt that reaches it inside a finaliser. Nor
+    can what it must not cut in two: while `waiting` it is remembered alone, for `check`.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self._waits = False
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -498,7 +536,17 @@ class Interrupt:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        raise KeyboardInterrupt
+        if not self._waits:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A context in which nothing is raised."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
 
     def check(self) -> None:
         """Raise it again if it was lost on its way."""

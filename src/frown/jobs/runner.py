@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from frown.errors import FrownError, OutputError
 
 T = TypeVar("T")  # a task: whatever `work` understands
 R = TypeVar("R")  # a row
-T_contra = TypeVar("T_contra", contravariant=True)
-R_contra = TypeVar("R_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +20,19 @@ class Failure(Generic[T]):
     error: str
 
 
-class JobWatch(Protocol[T_contra, R_contra]):
-    """Someone who is told how a job goes."""
+class JobWatch(Generic[T, R]):
+    """A listener to a job; subclass it."""
 
-    def begin(self, tasks: Sequence[T_contra]) -> None:
+    def begin(self, tasks: Sequence[T]) -> None:
         """Be told which tasks are to be done."""
 
-    def start(self, task: T_contra) -> None:
+    def start(self, task: T) -> None:
         """Be told which task is next."""
 
-    def kept(self, task: T_contra, rows: Sequence[R_contra]) -> None:
+    def kept(self, task: T, rows: Sequence[R]) -> None:
         """Be told of rows of the task that are on disk now."""
 
-    def finish(self, task: T_contra) -> None:
+    def finish(self, task: T) -> None:
         """Be told that the task has ended, perhaps before it gave all of its rows."""
 
 

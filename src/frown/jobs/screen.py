@@ -5,30 +5,36 @@ Results go to stdout, everything else to stderr, so that output can be piped.
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import inf
 from pathlib import Path
 from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from frown.certification.results import Row, digits, plain
 from frown.certification.run import Progress, Watch
 from frown.certification.statement import Statement
 from frown.jobs.files import Origin, dumps, record
 from frown.jobs.table import (
+    ENDLESS,
     MOST_ROWS,
     duration,
     frames_summary,
     frames_tables,
+    narrowed,
     results_table,
     summary,
 )
 
+NARROW = 110  # columns of a terminal that has room for a bar
 LINES = 60.0  # seconds between two lines where there is no terminal
 
 
@@ -37,6 +43,8 @@ class Screen:
 
     def __init__(self) -> None:
         self.out = Console(highlight=False, emoji=False)
+        if not self.out.is_terminal and "COLUMNS" not in os.environ:
+            self.out.width = ENDLESS  # a file's lines are as long as they are
         self.err = Console(stderr=True, highlight=False, emoji=False)
 
     def warn(self, text: str) -> None:
@@ -46,17 +54,23 @@ class Screen:
     def note(self, text: str) -> None:
         """Something worth knowing."""
 
-    def working(self, total: int) -> AbstractContextManager[Watch]:
-        """A context with someone to be told of progress."""
+    def working(self, total: int, longest: float = inf) -> AbstractContextManager[Watch]:
+        """A context with someone to be told of progress; `longest` as in `Pace`."""
         return nullcontext(Watch())
 
     def rows(self, rows: Sequence[Row], origin: Origin) -> None:
         """Rows just finished."""
 
     def results(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
+        self,
+        rows: Sequence[Row],
+        seconds: float,
+        said: Statement,
+        out: Path | None,
+        earlier: int = 0,
     ) -> None:
-        """All rows, at the end; they are in `out` too unless it is None."""
+        """All rows, at the end, of which `earlier` were there before; they are in `out` too unless
+        it is None."""
 
     def certificates(self, count: int, folder: Path, model: Path) -> None:
         """Tell how many certificates there are, where, and what to do with them."""
@@ -65,8 +79,9 @@ class Screen:
 class Pace:
     """The speed of a run since it began, in words."""
 
-    def __init__(self) -> None:
-        self._began = monotonic()
+    def __init__(self, longest: float = inf) -> None:
+        """Begin; `longest` are the seconds that it should not exceed, where that is known."""
+        self._began, self._longest = monotonic(), longest
 
     def told(self, progress: Progress) -> str:
         """Means of both ends of the brackets, throughput, and the time left.
@@ -78,12 +93,14 @@ class Pace:
         if proved == proved and progress.done + progress.underway:
             parts.append(f"mean radius {digits(proved, 4, -1):.4g}")
         if broken == broken:
-            parts.append(f"broken {digits(broken, 4, 1):.4g}")
+            parts.append(f"broken {digits(broken, 4, 1):.4g} (of {progress.found:,} found)")
         took = monotonic() - self._began
         if progress.done and took > 0:
             parts.append(_rate(progress.done / took))
             left = (progress.total - progress.done) * took / progress.done
             parts.append(f"{duration(round(left))} left")
+        elif parts and self._longest < inf:  # all have begun: only the limit is known
+            parts.append(f"at most some {duration(round(max(0.0, self._longest - took)))} left")
         return ", ".join(parts)
 
 
@@ -98,8 +115,8 @@ def _rate(speed: float) -> str:
 class LineWatch(Watch):
     """A line now and then, by a thread of its own, so that a long step is no silence."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        self._console, self._pace = console, Pace()
+    def __init__(self, console: Console, total: int, longest: float = inf) -> None:
+        self._console, self._pace = console, Pace(longest)
         self._last = Progress(0, total, 0.0, "starting")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._print, daemon=True)
@@ -128,14 +145,16 @@ class Telling(Screen):
     def note(self, text: str) -> None:
         self.warn(text)
 
-    def working(self, total: int) -> AbstractContextManager[Watch]:
-        return self._bar(total) if self.err.is_terminal else LineWatch(self.err, total)
+    def working(self, total: int, longest: float = inf) -> AbstractContextManager[Watch]:
+        if self.err.is_terminal:
+            return self._bar(total, longest)
+        return LineWatch(self.err, total, longest)
 
     @contextmanager
-    def _bar(self, total: int) -> Iterator[Watch]:
+    def _bar(self, total: int, longest: float) -> Iterator[Watch]:
         with bars(self.err) as bar:
             bar.add_task("starting", total=total, radius="")
-            yield BarWatch(bar, 0, stages=True)
+            yield BarWatch(bar, 0, stages=True, longest=longest)
 
 
 class JsonScreen(Telling):
@@ -150,9 +169,9 @@ class JsonScreen(Telling):
 class BarWatch(Watch):
     """A line of a progress bar."""
 
-    def __init__(self, bar: Bar, task: int, stages: bool) -> None:
+    def __init__(self, bar: Bar, task: int, stages: bool, longest: float = inf) -> None:
         self._bar, self._task, self._stages = bar, bar.task_ids[task], stages
-        self._pace = Pace()
+        self._pace = Pace(longest)
 
     def progress(self, progress: Progress) -> None:
         self._bar.update(self._task, completed=progress.done, radius=self._pace.told(progress))
@@ -168,7 +187,12 @@ class TableScreen(Telling):
         self.out.print(plain(text), markup=False, soft_wrap=True)
 
     def results(
-        self, rows: Sequence[Row], seconds: float, said: Statement, out: Path | None
+        self,
+        rows: Sequence[Row],
+        seconds: float,
+        said: Statement,
+        out: Path | None,
+        earlier: int = 0,
     ) -> None:
         if not rows:
             return
@@ -178,7 +202,11 @@ class TableScreen(Telling):
                 self.out.print(table)
                 self.out.print()
         else:
-            self.out.print(results_table(rows, most, said))
+            table = results_table(rows, most, said)
+            left_out = narrowed(table, self.out)
+            self.out.print(table)
+            if left_out:
+                self.say(f"not shown for want of room: {', '.join(left_out)}")
         count, what = len(rows), "more"
         if said.sensitivity:
             count, what = len({row.index for row in rows}), "more inputs"
@@ -187,7 +215,7 @@ class TableScreen(Telling):
         if not said.sensitivity:
             self.out.print()
         told = frames_summary if said.sensitivity else summary
-        for line in told(rows, seconds, said):
+        for line in told(rows, seconds, said, earlier):
             self.say(line)
         if out is not None:
             self.say(f"results in {out}")
@@ -201,13 +229,17 @@ class TableScreen(Telling):
 
 
 def bars(console: Console) -> Bar:
-    """Progress bars, one per task, with the mean radius."""
-    return Bar(
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[radius]}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
+    """Progress bars, one per task, with the mean radius; in a narrow terminal counts and words have
+    the room."""
+
+    def whole(width: int) -> Column:
+        return Column(no_wrap=True, min_width=width)
+
+    wide, name = console.width >= NARROW, TextColumn("{task.description:<8}", table_column=whole(8))
+    size = 40 if console.width >= 1.4 * NARROW else 10
+    bar = [BarColumn(bar_width=size, table_column=whole(size))] if wide else []
+    elapsed = [TimeElapsedColumn(table_column=whole(7))] if wide else []
+    words = TextColumn("{task.fields[radius]}", table_column=Column(no_wrap=True, ratio=1))
+    counts = MofNCompleteColumn(table_column=whole(5))
+    shown = (name, *bar, counts, *elapsed, words)
+    return Bar(*shown, console=console, transient=True, expand=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from statistics import mean, median
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,14 +19,18 @@ from frown.certification.results import (
     averaged,
     class_text,
     digits,
+    mean_ends,
     percent,
     plain,
 )
-from frown.certification.statement import Statement, proved_word
+from frown.certification.statement import Statement, proved_word, uncertified
 
 MOST_ROWS = 40
+# Columns that a narrow terminal does without, in this order; the summary or files have them.
+SPARED = ("target", "seconds", "before branching", "leaves", "prediction")
+ENDLESS = 10_000  # columns of what is no terminal
 _MANY = 10  # inputs, of which a share right or wrong tells something
-EARLY = "* ended early: a larger radius may be provable"
+EARLY = "* ended early: more may be provable"
 
 _STYLES = {
     "certified": "green",
@@ -76,6 +81,24 @@ def results_table(
     return table
 
 
+def narrowed(table: Table, console: Console) -> list[str]:
+    """Take columns out of a table of results until a terminal has room for it, those that say least
+    first; returns their names."""
+    gone: list[str] = []
+    for name in SPARED:
+        if table.__rich_measure__(console, console.options.update(width=ENDLESS)).maximum <= (
+            console.width
+        ):
+            break
+        for column in list(table.columns):
+            if str(column.header) == name:
+                table.columns.remove(column)
+                gone.append(name)
+        for place, column in enumerate(table.columns):
+            column._index = place  # by which rich tells the first and the last
+    return gone
+
+
 def _classes(row: Row) -> tuple[str, str, str]:
     """Label, prediction and target."""
     target = "all" if row.target is None else str(row.target)
@@ -110,19 +133,21 @@ def branching(rows: Sequence[Row]) -> list[str]:
     if not known or not mean(wide) or not all(map(math.isfinite, wide + left)):
         return []
     leaves = sum(row.leaves for row in rows)
+    what = "proofs" if proved_word(rows) == "proved" else "trees"
     return [
-        f"branching: proofs of {leaves:,} leaves, "
+        f"branching: {what} of {leaves:,} leaves, "
         f"{percent(max(0.0, 1 - sum(left) / sum(wide)))}% of the brackets' widths closed"
     ]
 
 
-def summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
-    """Lines to print below the table; `said` is what the rows say."""
+def summary(rows: Sequence[Row], seconds: float, said: Statement, earlier: int = 0) -> list[str]:
+    """Lines to print below the table; `said` is what the rows say, and `earlier` of them are not
+    from the run that took `seconds`."""
     eps = said.eps
     counts = Counter(row.status for row in rows)
     order = [*_STYLES, *(status for status in counts if status not in _STYLES)]
     parts = ", ".join(f"{counts[s]} {s}" for s in order if counts[s])
-    lines = [f"{inputs(len(rows))} in {duration(seconds)}: {parts}"]
+    lines = [f"{inputs(len(rows))}{took(seconds, earlier, len(rows))}: {parts}"]
     finite, left_out = averaged(rows)
     if eps is None and finite:
         lines.append(
@@ -153,7 +178,8 @@ def all_wrong(rows: Sequence[Row], said: Statement) -> list[str]:
         return doubtful(rows, said)
     return [
         f"no input {said.being(one=True)}: if the model is better than that, it may want other "
-        "units (--divide, --mean, --std), or its classes are numbered differently from the labels"
+        "units (--divide, --mean, --std), or its classes are numbered differently from the "
+        "labels (where these are words: --class-names)"
     ]
 
 
@@ -179,6 +205,7 @@ def levels(rows: Sequence[Row]) -> list[str]:
         (level,) = counts
         also = {row.deployed for row in rows if row.proved}
         executed = f"; {also.pop()} execution covered" if len(also) == 1 and also != {""} else ""
+        executed += uncertified(rows) if executed else ""
         return [f"level: {level} ({LEVELS.get(level, level)}{executed})"]
     return ["level: " + ", ".join(f"{n} {level}" for level, n in sorted(counts.items()))]
 
@@ -212,6 +239,14 @@ def round_radii(largest: float, count: int = 4) -> list[float]:
 
 def inputs(count: int) -> str:
     return "1 input" if count == 1 else f"{count} inputs"
+
+
+def took(seconds: float, earlier: int, count: int) -> str:
+    """The time of the rows that an earlier run had not left, to stand behind their number."""
+    if not earlier:
+        return f" in {duration(seconds)}"
+    rest = f"the others in {duration(seconds)}" if earlier < count else "nothing was left to do"
+    return f" ({earlier:,} of {count:,} rows were there already, {rest})"
 
 
 def duration(seconds: float) -> str:
@@ -258,26 +293,30 @@ def _table(
         ]
         table.add_row(str(index), class_text(next(iter(held.values())).label), *cells)
     if not checked:
-        limited = [{f: r for f, r in held.items() if r.limited} for held in by_input.values()]
-        columns = [[held[f] for held in limited if f in held] for f in frames]
+        columns = [[held[f] for held in by_input.values() if f in held] for f in frames]
         word = proved_word(row for one in by_input.values() for row in one.values())
+        ends = [mean_ends(column) for column in columns]
         mean_of = "mean " if len(by_input) > 1 else ""
         if mean_of:
-            table.add_row(f"mean {word}", "", *(_mean((r.radius for r in c), -1) for c in columns))
-        if any(r.broken is not None for c in columns for r in c):
-            ends = (_mean((r.broken for r in c), 1) for c in columns)
-            table.add_row(f"{mean_of}broken", "", *ends)
+            table.add_row(
+                f"mean {word}", "", *("" if p is None else _digits(p, -1) for p, _ in ends)
+            )
+        if any(r.broken is not None and r.limited for c in columns for r in c):
+            tops = ("" if p is None else "?" if b is None else _digits(b, 1) for p, b in ends)
+            table.add_row(f"{mean_of}broken", "", *tops)
     return table
 
 
-def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list[str]:
-    """Lines to print below the tables; `said` is what the rows say."""
+def frames_summary(
+    rows: Sequence[Row], seconds: float, said: Statement, earlier: int = 0
+) -> list[str]:
+    """Lines to print below the tables, as `summary`."""
     eps = said.eps
     held = _by_input(rows)
     what = f"{proved_word(rows)} radii" if eps is None else f"checked at {said.at()}"
     lines = [
-        f"{inputs(len(held))}, {len(_frames(rows))} {said.part}s each on its own, "
-        f"in {duration(seconds)}: {what}"
+        f"{inputs(len(held))}, {len(_frames(rows))} {said.part}s each on its own"
+        f"{took(seconds, earlier, len(rows))}: {what}"
     ]
     if eps is None:
         ends: dict[str, Callable[[Row], float | None]] = {
@@ -290,6 +329,8 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
                 name = f"{said.part} {said.part_name(frame)}"
                 lines.append(f"{what}: in {name}, for {times} of {inputs(_open(held))}")
     lines += said.lines() + levels(rows)
+    if eps is None and len(held) > 1:
+        lines += _partial(rows)
     wrong = sum(next(iter(one.values())).status == "misclassified" for one in held.values())
     if wrong:
         lines.append(f"{inputs(wrong)} misclassified (wrong)")
@@ -298,10 +339,20 @@ def frames_summary(rows: Sequence[Row], seconds: float, said: Statement) -> list
         word = "any" if eps is None else "robust"
         lines.append(
             f"{word}: {proved_word(everywhere)} for the whole valid range of that {said.part}"
+            + (", and in no mean" if eps is None and len(held) > 1 else "")
         )
     if any(row.early for row in rows):
         lines.append(EARLY)
     return lines + all_wrong(rows, said) + remarks(rows)
+
+
+def _partial(rows: Sequence[Row]) -> list[str]:
+    """A line on means that are not there."""
+    held = [row for row in rows if row.limited]
+    found = sum(row.broken is not None for row in held)
+    if found in (0, len(held)):
+        return []
+    return ["mean broken: ? where an input of the mean above it has no counterexample"]
 
 
 def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | None:
@@ -326,13 +377,12 @@ def _cell(row: Row, checked: bool) -> str:
         return _CHECKED.get(row.status, row.status)
     if row.status == "robust":
         return "any"
-    return f"{digits(row.radius, 4, -1):.4g}" + ("*" if row.early else "")
+    return _digits(row.radius, -1) + ("*" if row.early else "")
 
 
-def _mean(radii: Iterable[float | None], way: int) -> str:
+def _digits(radius: float, way: int) -> str:
     """Rounded down (way -1) or up (1)."""
-    finite = [r for r in radii if r is not None and math.isfinite(r)]
-    return f"{digits(mean(finite), 4, way):.4g}" if finite else ""
+    return f"{digits(radius, 4, way):.4g}"
 
 
 def _by_input(rows: Sequence[Row]) -> dict[int, dict[int, Row]]:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from frown import api
 from frown.bounds.work import Machine, now
+from frown.certification.folder import reported
 from frown.certification.results import plain
 from frown.certification.witness import Witness
-from frown.errors import InvalidInput, OutputError
+from frown.errors import InvalidInput
 from frown.problem.vnnlib import VnnLib, read_vnnlib
 
 SPARE, MOST_SPARE = 0.03, 0.5  # of a time limit, and seconds: for what follows the verdict
@@ -121,13 +122,11 @@ def serialise(folder: Path, query: VnnLib, witness: Witness) -> None:
     if query.declared is not None:
         both = (query.declared.input, witness.x), (query.declared.output, witness.y)
         tensors = {tensor.name: values.reshape(tensor.shape) for tensor, values in both}
-    try:
+    with reported("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, values in tensors.items():
             proto = numpy_helper.from_array(np.ascontiguousarray(values), name)
             (folder / f"{name}.pb").write_bytes(proto.SerializeToString())
-    except OSError as error:
-        raise OutputError(f"the assignments cannot be written: {error}") from None
 
 
 def _seconds(timeout: float | None, began: float) -> float | None:

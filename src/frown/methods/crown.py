@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.arithmetic.float import Float, without_rows
-from frown.bounds.forms import form_along
+from frown.bounds.forms import Partial, form_along, of_entries
 from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import Part, active_part, parts, parts_of
 from frown.bounds.plan import Plan
@@ -18,7 +18,7 @@ from frown.bounds.proof import ByRule, State
 from frown.bounds.rows import Rows, fixed_pieces, rounded, tightened
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -127,7 +127,7 @@ def crown_layers(
 
     lines = Float(plan, region, rule)
 
-    def tighten(source: int, box: Box) -> Box:
+    def tighten(source: int, box: Intervals) -> Intervals:
         work.clock.check()
         found = without_rows(plan, region, source, box, work)
         return crown_box(plan, region, source, box, lines.relaxed, work) if found is None else found
@@ -139,11 +139,11 @@ def crown_box(
     plan: Plan,
     region: Region,
     source: int,
-    box: Box,
+    box: Intervals,
     relaxed: dict[int, Relaxed],
     work: Work,
     wanted: Tensor | None = None,
-) -> Box:
+) -> Intervals:
     """The box of a source, its unstable entries bounded by rows along fixed lines.
 
     `wanted` (N, size), if any, masks which of them; elsewhere the box is as it was. May be crossed
@@ -186,7 +186,7 @@ def interval_literals(plan: Plan, property: Property, layers: Layers) -> Tensor:
 def crown_rows(
     part: Part,
     region: Region,
-    coef: Callable[[Tensor | slice], Tensor],  # of some of the rows
+    coef: Callable[[Tensor | slice], Tensor | Partial],  # of some of the rows
     sample: Tensor,
     place: Tensor,
     relaxed: dict[int, Relaxed],
@@ -225,10 +225,10 @@ def _neuron_bounds(
     def least(whole: Part, rows: Rows) -> Tensor:
         place, entry = split.where(rows.neuron)
         own = active_part(whole, relaxed, region, len(rows))
-        size, shape = own.part.neurons.shape[1], own.part.shape
+        sign = rows.sign(dtype)
 
-        def coef(index: Tensor | slice) -> Tensor:
-            return Rows(rows.sample, entry, rows.side).take(index).coef(size, shape, dtype)
+        def coef(index: Tensor | slice) -> Partial:
+            return of_entries(own.part.plan, own.part.target, entry[index], sign[index])
 
         return crown_rows(own.part, region, coef, rows.sample, place, own.relaxed, work)
 

@@ -62,6 +62,7 @@ class Dataset:
     classes: tuple[str, ...] = ()  # the names of labels, which are places in it
     ids: tuple[str, ...] = ()  # the file's own names of the inputs
     deviation: NDArray[np.float64] | None = None  # (...) of each feature, where it is asked for
+    unused: bool = False  # the file has labels, and the question is about none
 
     def __len__(self) -> int:
         return len(self.x)
@@ -130,7 +131,7 @@ def read_data(path: Path, columns: Columns = Columns(), labels: bool = True) -> 
     every = np.arange(len(x))
     data = Dataset(_floats(x, path), None, None, every, features, classes, ids)
     if not labels:
-        return data
+        return replace(data, unused=y is not None)
     if y is not None and y.dtype.kind in "UO" and path.suffix.lower() != ".npy":
         y, classes = _numbered(y, classes, path)
         data = replace(data, classes=classes)

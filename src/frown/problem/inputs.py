@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf, isnan, prod
 from typing import Any
 
@@ -261,6 +262,26 @@ def numbers_of(value: object, name: str) -> Array:
         return raw.astype(np.float64)
     except UNREADABLE:
         raise InvalidInput(f"{name} {value!r} is not a number or an array of numbers") from None
+
+
+def numbers_below(value: object, name: str) -> Array:
+    """The largest doubles that are not above finite numbers, given as texts or fractions, too."""
+    array = numbers_of(value, name)
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{name} must be finite")
+    exact = _raw(value)
+    if exact.dtype in (np.float64, np.float32, np.float16, np.bool_):
+        return array
+    below = array.copy()
+    for place in np.ndindex(array.shape):
+        number: Any = exact[place]
+        if isinstance(number, str | np.integer):
+            said = Fraction(number if isinstance(number, str) else int(number))
+        else:
+            said = Fraction(*number.as_integer_ratio())
+        if Fraction(float(array[place])) > said:
+            below[place] = np.nextafter(array[place], -np.inf)
+    return below
 
 
 def _some(mask: object, numbers: Numbers) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from frown.errors import InvalidInput
-from frown.problem.inputs import labels_of, numbers_of, targets_of
+from frown.problem.inputs import labels_of, numbers_below, numbers_of, targets_of
 
 _UNIT = 2.0**-53
 SUMMED = 6  # literals of a clause of which sums are made, at the most
@@ -544,7 +544,8 @@ class Clauses(Condition):
 
     Args:
         coef: (T, outputs) coefficients of T literals.
-        const: (T,) or one number; literal t is coef[t] . outputs + const[t] > 0.
+        const: (T,) or one number; literal t is coef[t] . outputs + const[t] > 0. One that is no
+            double (a text, a fraction) is rounded down.
         clause: (T,) the clause of each literal, numbered from 0 in rising order. Every clause must
             have a literal that holds; None: all literals must hold.
         said: the property in words, for reports; empty: its literals, written out.
@@ -560,27 +561,31 @@ class Clauses(Condition):
 
     def on(self, answers: Answers, names: NDArray[np.int64]) -> LinearProperty:
         count, classes = answers.count, answers.classes
-        coef = np.atleast_2d(numbers_of(self.coef, "coef"))
-        if coef.ndim != 2 or coef.shape[1] != classes or not np.isfinite(coef).all():
+        coef, const, clause = self._literals()
+        if coef.shape[1] != classes:
             raise InvalidInput(f"coef must be finite and (K, {classes}), not {coef.shape}")
-        const = np.broadcast_to(numbers_of(self.const, "const"), len(coef))
-        clause = np.arange(len(coef))
-        if self.clause is not None:
-            clause = numbers_of(self.clause, "clause").astype(np.int64)
-        steps = np.diff(clause, prepend=clause[:1])
-        if clause.shape != (len(coef),) or clause[0] != 0 or not np.isin(steps, (0, 1)).all():
-            raise InvalidInput("clause has every literal's clause: 0, 0, 1, ... in rising order")
         return LinearProperty(
             torch.from_numpy(coef).expand(count, -1, -1),
             torch.from_numpy(const.copy()).expand(count, -1),
             torch.from_numpy(clause),
         )
 
+    def _literals(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """Coefficients, constants and clauses of the literals, for the proof and for its words."""
+        coef = np.atleast_2d(numbers_of(self.coef, "coef"))
+        if coef.ndim != 2 or not coef.size or not np.isfinite(coef).all():
+            raise InvalidInput(f"coef must be finite and (K, outputs), not {coef.shape}")
+        const = np.broadcast_to(numbers_below(self.const, "const"), len(coef))
+        given = np.arange(len(coef)) if self.clause is None else self.clause
+        clause = numbers_of(given, "clause")
+        steps = np.diff(clause, prepend=clause[:1])
+        if clause.shape != (len(coef),) or clause[0] != 0 or not np.isin(steps, (0, 1)).all():
+            raise InvalidInput("clause has every literal's clause: 0, 0, 1, ... in rising order")
+        return coef, const, clause.astype(np.int64)
+
     @property
     def words(self) -> str:
-        coef = np.atleast_2d(np.asarray(self.coef, np.float64))
-        const = np.broadcast_to(np.asarray(self.const, np.float64), len(coef))
-        clause = np.arange(len(coef)) if self.clause is None else np.asarray(self.clause)
+        coef, const, clause = self._literals()
         digest = f"(sha256 {literals_digest(coef, const, clause)[:12]})"
         if self.said:
             return f"{self.said} {digest}"

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box, rows_of
+from frown.graph.intervals import Intervals, rows_of
 
 
 def norms(rows: Tensor, p: float) -> Tensor:
@@ -197,7 +197,7 @@ class Region:
         centre = change(self.centre)
         return Region(centre, radius, self.p, scale, lower, upper, self.split)
 
-    def box(self) -> Box:
+    def box(self) -> Intervals:
         """The smallest box around the region: |x_i - c_i| <= radius scale_i for every p."""
         reach = self._over(self.radius)
         if self.scale is not None:
@@ -205,7 +205,7 @@ class Region:
         low, high = self.centre - reach, self.centre + reach
         if self.lower is not None and self.upper is not None:
             low, high = low.maximum(self.lower), high.minimum(self.upper)
-        return Box(low, high)
+        return Intervals(low, high)
 
     def minimise(self, coef: Tensor) -> Minimum:
         """min coef . x over the region, row by row; coef is (rows, *shape).
@@ -215,10 +215,12 @@ class Region:
         multiplier.
         """
         if self.p == inf:
-            return self._minimise_box(coef)
+            point = self._corner(coef)
+            return Minimum(_dot(coef, point), point)
         if self.clipped:
             return self._minimise_clipped(coef)
-        return self._minimise_ball(coef)
+        norm, step = self._step(coef)
+        return Minimum(_dot(coef, self.centre) - self.radius * norm, self.centre - step)
 
     def lowest(self, coef: Tensor) -> Tensor:
         """(rows, *shape) the point of `minimise` alone."""
@@ -267,18 +269,18 @@ class Region:
         step = -self._whole(step) * self._over(self.radius)
         return step if self.scale is None else step * self.scale
 
-    def extremes(self, coef: Tensor) -> Box:
+    def extremes(self, coef: Tensor) -> Intervals:
         """Least and greatest value of every form (K, *shape) for every sample: (N, K)."""
         if self.p != inf and not self.clipped and (self.scale is None or len(self.scale) == 1):
             middle = self.centre.flatten(1) @ coef.flatten(1).T
             reach = self.radius[:, None] * self.gain(coef)
-            return Box(middle - reach, middle + reach)
+            return Intervals(middle - reach, middle + reach)
         least, most = [], []
         for n in range(len(self.radius)):
             one = self.rows(slice(n, n + 1))
             least.append(one.minimise(coef).value)
             most.append(-one.minimise(-coef).value)
-        return Box(torch.stack(least), torch.stack(most))
+        return Intervals(torch.stack(least), torch.stack(most))
 
     def project(self, x: Tensor) -> Tensor:
         """A point of the region near x, projected to the balls and then to the range.
@@ -320,20 +322,12 @@ class Region:
 
     # -- one case each ------------------------------------------------------------
 
-    def _minimise_box(self, coef: Tensor) -> Minimum:
-        point = self._corner(coef)
-        return Minimum(_dot(coef, point), point)
-
     def _corner(self, coef: Tensor) -> Tensor:
         if self.scale is None and not self.clipped:
             return torch.addcmul(self.centre, coef.sign(), self._over(self.radius), value=-1)
         box = self.box()
         # Exact for weights 0 and 1; torch compares and selects far more slowly.
         return torch.lerp(box.upper, box.lower, coef.sign().relu_())
-
-    def _minimise_ball(self, coef: Tensor) -> Minimum:
-        norm, step = self._step(coef)
-        return Minimum(_dot(coef, self.centre) - self.radius * norm, self.centre - step)
 
     def _step(self, coef: Tensor) -> tuple[Tensor, Tensor]:
         """(rows,) how far coef . x can fall per unit of radius, and minus the step there."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain, islice, product
 from math import inf, isfinite, lcm, nan, prod
 from pathlib import Path
 from typing import TypeGuard
@@ -44,10 +44,19 @@ ROUNDS = 4  # in which constraints on several inputs narrow a box
 _TOKEN = re.compile(
     r"\s+|;[^\n\r]*|(?P<token>[()]|\"(?:[^\"]|\"\")*\"|\|[^|]*\||[^\s();\"|]+|[\"|])"
 )
+_PLACES = r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]"
 _TOKEN_2 = re.compile(
-    r"\s+|;[^\n\r]*|(?P<token>[()]|\"(?:[^\"\\]|\\[\"\\nt])*\"|\[[\s\d,]*\]|[^\s();\"\[\]]+|[\"\[\]])"
+    r"\s+|;[^\n\r]*|(?P<token>[()]|\"(?:[^\"\\]|\\[\"\\nt])*\"|"
+    rf"{_PLACES}|[^\s();\"\[\]]+|[\"\[\]])"
 )
+# Comparisons of two atoms, which make up most of a query, are a token of their own.
+_COMPARED = re.compile(
+    r"(?P<compared>\([<>]=?\s+[^\s();\"|]+\s+[^\s();\"|]+\s*\))\s*|" + _TOKEN.pattern
+)
+_ATOM_2 = r"\s+[^\s();\"\[\]]+(?:\[[\d,]+\])?"
+_COMPARED_2 = re.compile(r"(?P<compared>\([<>]=?" + 2 * _ATOM_2 + r"\s*\))\s*|" + _TOKEN_2.pattern)
 _NUMBER = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(?:[eE](?P<exponent>[+-]?\d+))?")
+_DECIMAL = re.compile(r"[+-]?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?")
 _VARIABLE = re.compile(r"(?P<kind>[XY])_(?P<index>0|[1-9]\d{0,8})")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ELEMENT = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\[(?P<places>[\d,]+)\])?")
@@ -71,6 +80,7 @@ _COMPARE = {
     "<": (((1, True),),),
     ">": (((-1, True),),),
 }
+_SIGNS = {1: Fraction(1), -1: Fraction(-1)}
 _COMPARE_1 = {**_COMPARE, "=": (_SIDES,)}
 _COMPARE_2 = {**_COMPARE, "==": (_SIDES,), "!=": (((1, True),), ((-1, True),))}
 
@@ -600,8 +610,23 @@ class _Reader:
 
     def __init__(self, text: str, second: bool = False) -> None:
         self.text, self.second = text, second
-        # Boxes of many disjuncts repeat most of their comparisons, word by word.
-        self.compared: dict[tuple[str, ...], list[_Case]] = {}
+        # Boxes of many disjuncts repeat most of their comparisons, word by word: their parts, by
+        # their text, the identities of these, and what comparisons of such parts say.
+        self.parts: dict[str, list[_Expression]] = {}
+        self.shared: set[int] = set()
+        self.said: dict[int, list[_Case]] = {}
+
+        self.numbers: dict[str, tuple[Fraction, Fraction] | None] = {}
+
+    def number(self, text: str) -> tuple[Fraction, Fraction] | None:
+        """A short decimal number and its negative; None: another text."""
+        try:
+            return self.numbers[text]
+        except KeyError:
+            decimal = _DECIMAL.fullmatch(text)
+            value = None if decimal is None else Fraction(text)
+            found = self.numbers[text] = None if value is None else (value, -value)
+            return found
 
     def wrong(self, where: _Expression | int | None, what: str) -> InvalidInput:
         if where is None:
@@ -614,7 +639,7 @@ class _Reader:
     def commands(self) -> Iterator[_Expression]:
         """The outermost expressions, one after the other."""
         open_: list[_List] = []
-        for match in (_TOKEN_2 if self.second else _TOKEN).finditer(self.text):
+        for match in self._matches(open_):
             token = match["token"]
             if token is None:
                 continue
@@ -646,6 +671,25 @@ class _Reader:
                 yield done
         if open_:
             raise self.wrong(open_[-1], "this parenthesis is never closed")
+
+    def _matches(self, open_: Sequence[_List]) -> Iterator[re.Match[str]]:
+        """Matches of tokens and blanks. Comparisons of two atoms in an assertion are put into the
+        innermost list that is open."""
+        single = _TOKEN_2 if self.second else _TOKEN
+        for match in (_COMPARED_2 if self.second else _COMPARED).finditer(self.text):
+            if match.lastgroup != "compared":
+                yield match
+                continue
+            text, at = match["compared"], match.start()
+            if not open_ or not open_[0].items or not _named(open_[0].items[0], "assert"):
+                yield from single.finditer(self.text, at, at + len(text))
+                continue
+            parts = self.parts.get(text)
+            if parts is None:
+                words = re.finditer(r"[^\s()]+", text)
+                parts = self.parts[text] = [_Atom(word[0], at + word.start()) for word in words]
+                self.shared.add(id(parts))
+            open_[-1].items.append(_List(parts, at))
 
 
 def _declare(
@@ -688,34 +732,54 @@ _Value = _Term | list[_Case]
 def _cases(reader: _Reader, formula: _Expression, find: _Find) -> _Cases:
     """A formula in disjunctive form. However deep it is nested, no call is."""
     waiting: list[tuple[_List, list[_Value]]] = []
+    said = reader.said
     current: _Expression = formula
     while True:
         if isinstance(current, _List) and (not waiting or waiting[-1][0] is not current):
             if not current.items or isinstance(current.items[0], _List):
                 raise reader.wrong(current, "an operator was expected after the parenthesis")
-            words = tuple(a.text for a in current.items if isinstance(a, _Atom))
-            if len(words) == len(current.items) == 3 and words in reader.compared and waiting:
-                waiting[-1][1].append(reader.compared[words])
-            else:
-                waiting.append((current, []))
+            waiting.append((current, []))
         elif isinstance(current, _Atom):
             value: _Value = _atom(reader, current, find)
             if not waiting:
                 return _formula(reader, current, value)
             waiting[-1][1].append(value)
         above, values = waiting[-1]
+        for item in islice(above.items, 1 + len(values), None):
+            if type(item) is not _List or id(item.items) not in reader.shared:
+                break
+            known = said.get(id(item.items)) or _bound(reader, item.items, find)
+            if known is None:
+                break
+            values.append(known)
         while len(values) == len(above.items) - 1:
             value = _applied(reader, above, values)
-            if len(above.items) == 3 and isinstance(value, list):
-                words = tuple(a.text for a in above.items if isinstance(a, _Atom))
-                if len(words) == 3:
-                    reader.compared[words] = value
+            if isinstance(value, list) and id(above.items) in reader.shared:
+                said[id(above.items)] = value
             waiting.pop()
             if not waiting:
                 return _formula(reader, above, value)
             waiting[-1][1].append(value)
             above, values = waiting[-1]
         current = above.items[1 + len(values)]
+
+
+def _bound(reader: _Reader, parts: list[_Expression], find: _Find) -> _Cases | None:
+    """The one case of a comparison of a variable and a number behind it; None: of something else.
+    It is kept as what those parts say."""
+    name, left, right = parts
+    assert isinstance(name, _Atom) and isinstance(left, _Atom) and isinstance(right, _Atom)
+    bound = reader.number(right.text)
+    variable = None if bound is None else find(left)
+    if bound is None or variable is None:
+        return None
+    (((sign, strict),),) = _COMPARE[name.text]
+    kind, i = variable
+    # s (v - b) <= 0
+    own, const = ((i, _SIGNS[sign]),), bound[sign > 0]
+    one = Constraint(own, (), const, strict) if kind == "X" else Constraint((), own, const, strict)
+    found = reader.said[id(parts)] = [(one,)]
+    return found
 
 
 def _atom(reader: _Reader, atom: _Atom, find: _Find) -> _Value:
@@ -912,7 +976,8 @@ class _Limits(dict[int, Fraction]):
     def of(self, one: Constraint) -> Fraction:
         """The bound -const / c of c x + const <= 0."""
         if id(one) not in self:
-            bound = -one.const / one.inputs[0][1]
+            ((_, c),) = one.inputs
+            bound = one.const if c is _SIGNS[-1] else -one.const / c
             self[id(one)] = self.same.setdefault(bound, bound)
         return self[id(one)]
 

@@ -10,8 +10,16 @@ from math import inf, isfinite, isnan, prod
 import torch
 from torch import Tensor
 
-from frown.graph import Builder, Operand, Unsupported, Value, broadcast, require_entries
-from frown.relax import Abs, Clip, Exp, Joint, LogSumExp, Max, Power, Product, Relu
+from frown.graph import (
+    Builder,
+    Operand,
+    Unsupported,
+    Value,
+    broadcast,
+    lossless,
+    require_entries,
+)
+from frown.relax import Abs, Clip, Exp, Joint, LogSumExp, Max, Moderate, Power, Product, Relu
 
 OfTwo = Callable[[Builder, Operand, Operand], Operand]
 Reduction = Callable[[Builder, Value, Sequence[int], bool], Value]
@@ -27,16 +35,22 @@ def subtract(b: Builder, x: Operand, y: Operand) -> Operand:
 
 def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
     """x y; the square of one tensor as such."""
-    if isinstance(x, Value) and isinstance(y, Value):
-        return b.add(Power(2.0), x) if x == y else b.add(Product(), b.pair(x, y))
-    return b.multiply(x, y)
+    if isinstance(x, Tensor):
+        x, y = y, x
+    if isinstance(x, Tensor):
+        raise Unsupported("a product of constants alone")
+    if isinstance(y, Tensor):
+        return b.scale(x, y)
+    return b.add(Power(2.0), x) if x == y else b.add(Product(), b.pair(x, y))
 
 
 def divide(b: Builder, x: Operand, y: Operand) -> Operand:
     """x / y; for a computed y, x times its reciprocal."""
-    if not isinstance(y, Value):
-        return b.divide(x, y)
-    return multiply(b, x, b.add(Power(-1.0), y))
+    if isinstance(y, Value):
+        return multiply(b, x, b.add(Power(-1.0), y))
+    if bool((y == 0).any()):
+        raise Unsupported("division by a constant 0")
+    return multiply(b, x, lossless(1.0 / y.double()))
 
 
 def power(b: Builder, x: Operand, exponent: Operand) -> Operand:
@@ -74,7 +88,7 @@ def largest(b: Builder, operands: Sequence[Operand]) -> Operand:
 def smallest(b: Builder, operands: Sequence[Operand]) -> Operand:
     """The minimum of several tensors, entry by entry."""
     opposite = [-x if isinstance(x, Tensor) else b.scale(x, -1.0) for x in operands]
-    return b.multiply(largest(b, opposite), torch.tensor(-1.0, dtype=torch.float64))
+    return multiply(b, largest(b, opposite), torch.tensor(-1.0, dtype=torch.float64))
 
 
 def at_least(b: Builder, x: Value, floor: Tensor) -> Value:
@@ -88,13 +102,13 @@ def at_least(b: Builder, x: Value, floor: Tensor) -> Value:
     return b.scale(b.add(Relu(), b.scale(x, 1.0, -floor)), 1.0, floor)
 
 
-def clipped(b: Builder, x: Value, low: float, high: float) -> Value:
-    """min(max(x, low), high)."""
-    if isnan(low) or isnan(high) or low >= high:
+def clipped(b: Builder, x: Value, low: float, high: float, most: float = inf) -> Value:
+    """min(max(x, low), high), where nothing is known of what exceeds `most` without a limit."""
+    if isnan(low) or isnan(high) or low >= min(high, most) or high <= -most:
         raise Unsupported(f"clipping to [{low}, {high}]")
     if (low, high) == (-inf, inf):
-        return x
-    return b.add(Relu() if (low, high) == (0.0, inf) else Clip(low, high), x)
+        return x if most == inf else b.add(Moderate(most), x)
+    return b.add(Relu(most) if (low, high) == (0.0, inf) else Clip(low, high, most), x)
 
 
 def where(b: Builder, mask: Tensor, x: Operand, y: Operand) -> Operand:

@@ -23,19 +23,28 @@ LIMIT = 1 << 20  # products of two computed numbers in one matrix product
 
 def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
     """numpy's x @ y."""
-    if isinstance(x, Value) and isinstance(y, Value):
-        return _computed(b, x, y)
-    matrix = x if isinstance(x, Tensor) else y
-    assert isinstance(matrix, Tensor)
-    if all(n == 1 for n in matrix.shape[:-2]):
-        return b.matmul(x, y)
     if isinstance(x, Value):
+        return _computed(b, x, y) if isinstance(y, Value) else _by_constant(b, x, y)
+    if isinstance(y, Tensor):
+        raise Unsupported("a matrix product of constants alone")
+    # (C y)^T = y^T C^T
+    turned = x if x.dim() == 1 else x.mT
+    if y.rank == 1:
+        return _by_constant(b, y, turned)
+    z = _by_constant(b, _swapped(b, y), turned)
+    return z if x.dim() == 1 else _swapped(b, z)
+
+
+def _by_constant(b: Builder, x: Value, matrix: Tensor) -> Value:
+    """x @ matrix, which may be a vector, or a stack of matrices."""
+    if matrix.dim() == 1:
+        z = b.linear(x, matrix[None, :])
+        return b.reshape(z, z.shape[:-1])
+    if any(n != 1 for n in matrix.shape[:-2]):
         return _stacked(b, x, matrix)
-    assert isinstance(y, Value)
-    # (C X)^T = X^T C^T
-    column = y if y.rank > 1 else b.reshape(y, (y.shape[0], 1))
-    z = _swapped(b, _stacked(b, _swapped(b, column), matrix.mT))
-    return z if y.rank > 1 else b.reshape(z, z.shape[:-1])
+    z = b.linear(x, matrix.reshape(matrix.shape[-2:]).T)
+    added = max(0, matrix.dim() - max(2, x.rank))  # axes of 1 that only the constant has
+    return b.reshape(z, (1,) * added + z.shape)
 
 
 def _swapped(b: Builder, x: Value) -> Value:

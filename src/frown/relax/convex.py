@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import bisect
 
@@ -22,7 +22,7 @@ class Softplus(Elementwise):
     def derivative(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z)
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         tiny = torch.finfo(slope.dtype).tiny
         inside = torch.log(slope.clamp(min=tiny)) - torch.log((1 - slope).clamp(min=tiny))
         return (box.clip(inside),)
@@ -47,19 +47,19 @@ class Elu(Elementwise):
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)
 
-    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def end_slopes(self, box: Intervals) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         straight = torch.full_like(box.lower, self.scale)
         right = torch.where(box.lower >= 0, straight, self.derivative(box.lower))
         return (right,), (self.derivative(box.upper),)
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         if self.alpha == 0:
             return ()  # a ReLU: the kink says it all
         tiny = torch.finfo(slope.dtype).tiny
         inside = torch.log((slope / (self.scale * self.alpha)).clamp(min=tiny)).clamp(max=0)
         return (box.clip(inside),)
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """Bisection on the exponential piece; away from 0 only a concave kink needs it."""
         if self.alpha <= 1:
             return ()
@@ -86,15 +86,15 @@ class HardSwish(Elementwise):
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (-3.0, 3.0)
 
-    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def end_slopes(self, box: Intervals) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         right = torch.where(box.lower == -3, -0.5, self.derivative(box.lower))
         left = torch.where(box.upper == 3, 1.5, self.derivative(box.upper))
         return (right,), (left,)
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         return (box.clip((3 * slope - 1.5).clamp(-3, 3)),)
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """The parabola's tangent at p meets (c, f(c)) if (p - c)^2 = c (c + 3) - 6 f(c)."""
         rest = torch.where(end > 0, end - 3, end + 3)  # c (c + 3) - 6 f(c) = c rest off (-3, 3)
         run = (end * rest).clamp(min=0).sqrt()

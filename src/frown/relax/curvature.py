@@ -8,11 +8,12 @@ over each the least value is that of a parabola.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
 
-from frown.graph.box import Box, rows_of
+from frown.graph.intervals import Intervals, rows_of
 from frown.relax.elementwise import Elementwise, on_device
 from frown.relax.piecewise import Abs, Clip, LeakyRelu, Relu
 from frown.relax.relaxation import Lines, Relaxation, Slopes
@@ -46,15 +47,16 @@ def bends(op: Relaxation) -> bool:
     return isinstance(op, Relu | LeakyRelu | Clip | Abs)
 
 
-def boxes_of(op: Elementwise, box: Box) -> list[Box]:
-    """The pieces of a box between kinks; those that it does not reach are points."""
+def boxes_of(op: Elementwise, box: Intervals) -> list[Intervals]:
+    """The pieces of a box between kinks; those that it does not reach are points. An open end of a
+    `Clip` is no kink."""
     found, low = [], box.lower
-    for kink in op.kinks():
+    for kink in (k for k in op.kinks() if isinstance(k, Tensor) or abs(k) < inf):
         point = on_device(kink, low)
         first = low.minimum(point)
-        found.append(Box(first, box.upper.minimum(point).maximum(first)))
+        found.append(Intervals(first, box.upper.minimum(point).maximum(first)))
         low = low.maximum(point)
-    return [*found, Box(low, box.upper.maximum(low))]
+    return [*found, Intervals(low, box.upper.maximum(low))]
 
 
 def steps_of(op: Elementwise) -> tuple[float, ...]:
@@ -62,11 +64,11 @@ def steps_of(op: Elementwise) -> tuple[float, ...]:
     if isinstance(op, LeakyRelu):
         return (op.slope, 1.0)
     if isinstance(op, Clip):
-        return (0.0, 1.0, 0.0)
+        return *(0.0,) * (op.lo > -inf), 1.0, *(0.0,) * (op.hi < inf)
     return (-1.0, 1.0) if isinstance(op, Abs) else (0.0, 1.0)
 
 
-def steepness(op: Elementwise, box: Box) -> Box:
+def steepness(op: Elementwise, box: Intervals) -> Intervals:
     """The least and the greatest slope of the pieces that a box reaches."""
     low, high = (torch.full_like(box.lower, e) for e in (torch.inf, -torch.inf))
     alone = op.derivative(box.middle)
@@ -74,10 +76,10 @@ def steepness(op: Elementwise, box: Box) -> Box:
         inside = (part.lower < part.upper) | ((part.lower == box.lower) & (box.upper == box.lower))
         low = torch.where(inside, low.clamp(max=slope), low)
         high = torch.where(inside, high.clamp(min=slope), high)
-    return Box(torch.where(low > high, alone, low), torch.where(low > high, alone, high))
+    return Intervals(torch.where(low > high, alone, low), torch.where(low > high, alone, high))
 
 
-def pieces(op: Elementwise, box: Box) -> tuple[LinedPart, ...]:
+def pieces(op: Elementwise, box: Intervals) -> tuple[LinedPart, ...]:
     """The pieces of a box with their lines, as floats have them."""
     if isinstance(op, Relu):
         zero = box.lower.new_zeros([1] * box.lower.dim())
@@ -124,12 +126,12 @@ def least(
     return best
 
 
-def secants(op: Elementwise, box: Box, centre: Tensor) -> Box:
+def secants(op: Elementwise, box: Intervals, centre: Tensor) -> Intervals:
     """The least and the greatest slope of lines from (z^, f(z^)) to points over a box around z^."""
     if isinstance(op, Relu):
         left, right = centre - box.lower, box.upper - centre
         unstable, up = (box.lower < 0) & (box.upper > 0), (centre > 0).to(centre)
         low = torch.where(unstable, up * centre.clamp(min=0) / left, (box.lower >= 0).to(centre))
         high = torch.where(unstable, up + (1 - up) * box.upper / right, low)
-        return Box(low.nan_to_num(nan=0.0).clamp(0, 1), high.nan_to_num(nan=1.0).clamp(0, 1))
+        return Intervals(low.nan_to_num(nan=0.0).clamp(0, 1), high.nan_to_num(nan=1.0).clamp(0, 1))
     return steepness(op, box)

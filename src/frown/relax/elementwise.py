@@ -11,8 +11,17 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph import Box, Shape, Window
-from frown.relax.relaxation import Anchors, Family, Line, Relaxation, Relaxed, SlopeRange, Slopes
+from frown.graph import Intervals, Shape, Window
+from frown.relax.relaxation import (
+    Anchors,
+    Family,
+    Line,
+    LinesWithin,
+    Relaxation,
+    Relaxed,
+    SlopeRange,
+    Slopes,
+)
 
 
 class Elementwise(Relaxation):
@@ -34,7 +43,7 @@ class Elementwise(Relaxation):
     def derivative(self, z: Tensor) -> Tensor:
         """f'(z); at a kink either one-sided value."""
 
-    def defined(self, box: Box) -> Tensor | None:
+    def defined(self, box: Intervals) -> Tensor | None:
         """Mask of the boxes on all of which f is continuous; None if f is everywhere.
 
         Elsewhere every intercept is NaN, which spreads to all that depends on f.
@@ -45,7 +54,7 @@ class Elementwise(Relaxation):
         """Points at which f' jumps."""
         return ()
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """Points in the box where f' = slope.
 
         Validity rests on this: it must contain every point inside the box, kinks apart, where f(z)
@@ -57,15 +66,15 @@ class Elementwise(Relaxation):
         """The size of the smallest error that f's values may have, where f itself is tiny."""
         return 0.0
 
-    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def end_slopes(self, box: Intervals) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """f' at the lower end seen from its right, at the upper end seen from its left."""
         return (self.derivative(box.lower),), (self.derivative(box.upper),)
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """Points of the box whose tangent passes through (end, f(end))."""
         return ()
 
-    def supports(self, box: Box) -> tuple[Tensor, ...]:
+    def supports(self, box: Intervals) -> tuple[Tensor, ...]:
         """Candidate slopes of the envelopes at the middle of the box.
 
         They need to include that slope only where it is not one of a tangent through an end.
@@ -80,7 +89,7 @@ class Elementwise(Relaxation):
     def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
         return None if self.tensors() else (window, self)
 
-    def anchors(self, box: Box) -> Anchors:
+    def anchors(self, box: Intervals) -> Anchors:
         points = [box.lower, box.upper, *self._kinks_within(box)]
         anchors = Anchors.of(box, tuple((z, self.apply(z)) for z in points))
         defined = self.defined(box)
@@ -108,7 +117,7 @@ class Elementwise(Relaxation):
         floor = self.floor(slope.dtype)
         return Line(outwards(intercept, slope, below, anchors, floor), touch)
 
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """Slopes of the convex and concave envelopes of f at the two ends.
 
         Below: from inf (f(p) - f(l)) / (p - l) to sup (f(u) - f(p)) / (u - p) over p in
@@ -121,12 +130,14 @@ class Elementwise(Relaxation):
         at_l, at_u = self.end_slopes(box)
         from_l = torch.stack([chord, *at_l, *first])
         to_u = torch.stack([chord, *at_u, *last])
-        return SlopeRange(Box(from_l.amin(0), to_u.amax(0)), Box(to_u.amin(0), from_l.amax(0)))
+        return SlopeRange(
+            Intervals(from_l.amin(0), to_u.amax(0)), Intervals(to_u.amin(0), from_l.amax(0))
+        )
 
-    def crown(self, box: Box) -> Slopes:
+    def crown(self, box: Intervals) -> Slopes:
         return self.least_area(box, self.tightest(box))
 
-    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
+    def least_area(self, box: Intervals, spread: SlopeRange) -> Slopes:
         """The envelopes' supporting lines at the middle: the least area on each side."""
         anchors = self.anchors(box)
         middle = box.middle
@@ -148,7 +159,7 @@ class Elementwise(Relaxation):
             chosen.append(best)
         return Slopes(*chosen)
 
-    def parallel(self, box: Box) -> Slopes:
+    def parallel(self, box: Intervals) -> Slopes:
         chord = self.chord(box)
         return Slopes(chord, chord)
 
@@ -165,10 +176,16 @@ class Elementwise(Relaxation):
             sides.append((side.lower, side.upper, *tangents))
         return Family(*sides)
 
-    def stable(self, box: Box) -> Tensor:
+    def uphill(
+        self, coef: Tensor, lines: LinesWithin, z: Tensor, out: Tensor | None = None
+    ) -> Tensor:
+        """The derivative of a bound by the alpha of `within`, written to `out` if there is one."""
+        return torch.mul(coef, lines.width, out=out).mul_(z - lines.touch)
+
+    def stable(self, box: Intervals) -> Tensor:
         return box.lower == box.upper
 
-    def chord(self, box: Box) -> Tensor:
+    def chord(self, box: Intervals) -> Tensor:
         """(f(u) - f(l)) / (u - l), or f' where the box is too thin to divide."""
         width = box.upper - box.lower
         scale = box.lower.abs().maximum(box.upper.abs())
@@ -187,7 +204,7 @@ class Elementwise(Relaxation):
             slopes.append(torch.where(apart, (self.apply(p) - start) / run, chord))
         return slopes
 
-    def _kinks_within(self, box: Box) -> Iterable[Tensor]:
+    def _kinks_within(self, box: Intervals) -> Iterable[Tensor]:
         for kink in self.kinks():
             if isinstance(kink, Tensor) or isfinite(kink):
                 yield box.clip(on_device(kink, box.lower).expand_as(box.lower))

@@ -14,7 +14,7 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import bisect
 
@@ -64,7 +64,7 @@ class Hump(Elementwise):
     def floor(self, dtype: torch.dtype) -> float:
         return 1.0 if dtype == torch.float64 else 0.0  # with no precision to spare
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         # In double precision: f' is so flat in the tails that single precision cannot
         # tell the points there apart.
         tables, dtype, slope = _tables_on(self, slope.device), slope.dtype, slope.double()
@@ -74,7 +74,7 @@ class Hump(Elementwise):
         second = torch.where(below, middle, right).to(dtype)
         return (box.clip(first), box.clip(second))
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         tables = _tables_on(self, end.device)
         grid = tables.ends.to(end.dtype)
         step = 2 * _NEAR / (len(grid) - 1)

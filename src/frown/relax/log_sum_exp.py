@@ -19,7 +19,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -56,7 +56,7 @@ class LogSumExp(Joint):
         intercept = torch.where(below, under.intercept - slack, over.intercept + slack)
         return Line(intercept, torch.where(below[..., None], under.touch, over.touch))
 
-    def weights(self, slope: Tensor, box: Box) -> tuple[Tensor, Tensor]:
+    def weights(self, slope: Tensor, box: Intervals) -> tuple[Tensor, Tensor]:
         """Weights near the greatest H(p) + min (p - s) . x over the box: the slopes' own, and
         those with p_j = s_j, or e^(l_j - zeta) or e^(u_j - zeta) where s_j is beyond, at the
         level of sum 1."""
@@ -72,7 +72,7 @@ class LogSumExp(Joint):
         near, _ = _normalised(self.weigh(slope.clamp(min=0)), inside)
         return near, inside
 
-    def _below(self, slope: Tensor, box: Box) -> Line:
+    def _below(self, slope: Tensor, box: Intervals) -> Line:
         near, inside = self.weights(slope, box)
         first, second = (self._tangent(p, slope, box) for p in (near, inside))
         better = second > first
@@ -81,11 +81,11 @@ class LogSumExp(Joint):
         touch = torch.where(p > slope, box.lower, torch.where(p < slope, box.upper, free))
         return Line(torch.where(better, second, first), touch)
 
-    def _tangent(self, p: Tensor, slope: Tensor, box: Box) -> Tensor:
+    def _tangent(self, p: Tensor, slope: Tensor, box: Intervals) -> Tensor:
         least = torch.minimum((p - slope) * box.lower, (p - slope) * box.upper)
         return entropy(p) + least.sum(-1)
 
-    def level(self, slope: Tensor, box: Box) -> Tensor:
+    def level(self, slope: Tensor, box: Intervals) -> Tensor:
         """zeta near the least zeta - 1 + sum_j max(e^(x_j - zeta) - s_j x_j) over both ends of
         each interval, which is convex in zeta."""
         levels = _Levels.of(self, box)
@@ -98,10 +98,10 @@ class LogSumExp(Joint):
 
         return bisect(levels.low, levels.high, rising, _HALVINGS)[1]
 
-    def _above(self, slope: Tensor, box: Box) -> _Over:
+    def _above(self, slope: Tensor, box: Intervals) -> _Over:
         return self._lifted(slope, self.level(slope, box), _Levels.of(self, box), box)
 
-    def _lifted(self, slope: Tensor, zeta: Tensor, levels: _Levels, box: Box) -> _Over:
+    def _lifted(self, slope: Tensor, zeta: Tensor, levels: _Levels, box: Intervals) -> _Over:
         low, high = (self._present(x - zeta[..., None]).exp() for x in (box.lower, box.upper))
         ends = torch.maximum(low - slope * box.lower, high - slope * box.upper)
         intercept = zeta - 1 + ends.sum(-1)
@@ -125,7 +125,7 @@ class LogSumExp(Joint):
 
     # -- the search -----------------------------------------------------------------------
 
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """Below: what each entry's share of the sum can be. Above: the chords' slopes between
         the least and the greatest level."""
         levels = _Levels.of(self, box)
@@ -136,7 +136,7 @@ class LogSumExp(Joint):
         least = own / (own + (1 - (high - top).exp()).clamp(min=0)).clamp(min=_SMALL)
         most = 1 / (1 + (1 - (low - bottom).exp()).clamp(min=0) * (bottom - high).exp())
         flat, steep = (self._slopes_at(levels, z) for z in (levels.high, levels.low))
-        return SlopeRange(Box(least, most.maximum(least)), Box(flat, steep))
+        return SlopeRange(Intervals(least, most.maximum(least)), Intervals(flat, steep))
 
     def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """Below, shares scaled to sum 1; above, all alpha stand for one level."""
@@ -168,7 +168,7 @@ class LogSumExp(Joint):
 
     # -- rules ------------------------------------------------------------------------------
 
-    def crown(self, box: Box) -> Slopes:
+    def crown(self, box: Intervals) -> Slopes:
         """The planes that are tightest at the middle of the box: the tangent there, and the
         chords at the level of their sum there."""
         levels = _Levels.of(self, box)
@@ -184,7 +184,7 @@ class LogSumExp(Joint):
             return slope
         return torch.where(single.any(-1, keepdim=True), single.to(slope), slope)
 
-    def parallel(self, box: Box) -> Slopes:
+    def parallel(self, box: Intervals) -> Slopes:
         middle = self._shares(box.middle)
         return Slopes(middle, middle)
 
@@ -198,13 +198,13 @@ class LogSumExp(Joint):
             (rule.upper, *(torch.lerp(above.lower, above.upper, k) for k in places)),
         )
 
-    def image(self, box: Box) -> Box:
+    def image(self, box: Intervals) -> Intervals:
         low, high = self.apply(box.lower), self.apply(box.upper)
         ulps = 8 * box.lower.shape[-1] * torch.finfo(low.dtype).eps
         reach = low.abs().maximum(high.abs()) + 1
-        return Box(low - ulps * reach, high + ulps * reach)
+        return Intervals(low - ulps * reach, high + ulps * reach)
 
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         """Fixed entries, entries that are not there, and a single one, which is the sum."""
         still = box.lower == box.upper
         alone = self._count(box.lower) == 1
@@ -255,7 +255,7 @@ class _Levels:
     chords: Tensor  # slopes of the chords of e^(x - high)
 
     @classmethod
-    def of(cls, op: LogSumExp, box: Box) -> _Levels:
+    def of(cls, op: LogSumExp, box: Intervals) -> _Levels:
         bottom, high = op.apply(box.lower), op.apply(box.upper)
         width = box.upper - box.lower
         mean = torch.where(width > 0, -torch.expm1(-width) / width, 1.0)  # of e^-t on [0, width]
@@ -288,7 +288,7 @@ def _normalised(weights: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(ordinary, weights / total, otherwise), total
 
 
-def _width(box: Box) -> Tensor:
+def _width(box: Intervals) -> Tensor:
     return box.upper - box.lower
 
 

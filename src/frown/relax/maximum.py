@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph import Box, Shape, Window
+from frown.graph import Intervals, Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -46,7 +46,7 @@ class Max(Joint):
         touch = torch.where(below[..., None], under.touch, over.touch)
         return Line(intercept, touch)
 
-    def _below(self, slope: Tensor, box: Box) -> Line:
+    def _below(self, slope: Tensor, box: Intervals) -> Line:
         """Entries of slope <= 0 are low at the minimum; the others are min(u_j, t) for some
         level t, and what is left, piecewise linear in t, is least at L = max l or at a u_j."""
         level = box.lower.amax(-1, keepdim=True)
@@ -66,7 +66,7 @@ class Max(Joint):
         touch = torch.where(slope < 0, box.lower, box.upper.minimum(t))
         return Line(best.squeeze(-1) - (drop * box.lower).sum(-1), touch)
 
-    def _above(self, slope: Tensor, box: Box) -> Line:
+    def _above(self, slope: Tensor, box: Intervals) -> Line:
         """The maximum is at a corner: one entry j is the largest, with gain (1 - s_j) x_j,
         every other contributes -s_k x_k."""
         others_high = slope < 0
@@ -84,7 +84,7 @@ class Max(Joint):
 
     # -- the search ---------------------------------------------------------------
 
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """Below: weights in [0, 1], whose sum is at most 1 in a search. Above: the
         planes that no other one beats all over the box are those of a level g,
 
@@ -94,7 +94,7 @@ class Max(Joint):
         zero, one = torch.zeros_like(box.lower), torch.ones_like(box.lower)
         bottom = box.lower.amax(-1, keepdim=True)
         flat, steep = _slopes_at(_second(box.upper).maximum(bottom), box), _slopes_at(bottom, box)
-        return SlopeRange(Box(zero, one), Box(flat, steep))
+        return SlopeRange(Intervals(zero, one), Intervals(flat, steep))
 
     def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
         """Below, alpha are weights; above, all alpha of a window stand for its level."""
@@ -128,7 +128,7 @@ class Max(Joint):
 
     # -- rules ----------------------------------------------------------------------
 
-    def crown(self, box: Box) -> Slopes:
+    def crown(self, box: Intervals) -> Slopes:
         """Below: the entry with the highest middle. Above: the level at which slopes sum
         to 1; its plane goes through the corners where single entries are high."""
         lower = _one_hot(box.middle)
@@ -137,7 +137,7 @@ class Max(Joint):
         winner = _one_hot(box.lower)
         return Slopes(lower, torch.where(self.stable(box), winner, _slopes_at(high, box)))
 
-    def parallel(self, box: Box) -> Slopes:
+    def parallel(self, box: Intervals) -> Slopes:
         """One plane's slopes on both sides, as Fast-Lin's parallel lines."""
         upper = self.crown(box).upper
         return Slopes(upper, upper)
@@ -148,10 +148,10 @@ class Max(Joint):
         entries = torch.eye(rule.lower.shape[-1], dtype=rule.lower.dtype, device=rule.lower.device)
         return Family(tuple(e.expand_as(rule.lower) for e in entries), (rule.upper,))
 
-    def image(self, box: Box) -> Box:
-        return Box(box.lower.amax(-1), box.upper.amax(-1))
+    def image(self, box: Intervals) -> Intervals:
+        return Intervals(box.lower.amax(-1), box.upper.amax(-1))
 
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         """Mask of windows in which one entry is the largest wherever the input moves."""
         winner = _one_hot(box.lower) > 0
         rival = torch.where(winner, -torch.inf, box.upper).amax(-1, keepdim=True)
@@ -167,7 +167,7 @@ def _second(score: Tensor) -> Tensor:
     return score.topk(min(2, score.shape[-1]), -1).values[..., -1:]
 
 
-def _slopes_at(level: Tensor, box: Box) -> Tensor:
+def _slopes_at(level: Tensor, box: Intervals) -> Tensor:
     """The slopes above at a level >= max l."""
     return ((box.upper - level) / _positive(box.upper - box.lower)).clamp(0, 1)
 

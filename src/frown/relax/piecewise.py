@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from frown.graph import Box, Shape, Window, sliced
+from frown.graph import Intervals, Shape, Window, sliced
 from frown.relax.elementwise import Elementwise, outwards, rounding
 from frown.relax.relaxation import (
     Anchors,
@@ -30,11 +31,11 @@ class PiecewiseLinear(Elementwise):
 
     __slots__ = ()
 
-    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def end_slopes(self, box: Intervals) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """No slopes: chords to the kinks suffice, and need no care at a kink itself."""
         return (), ()
 
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         calm = torch.ones_like(box.lower, dtype=torch.bool)
         for kink in self.kinks():
             calm &= (box.upper <= kink) | (box.lower >= kink)
@@ -43,7 +44,9 @@ class PiecewiseLinear(Elementwise):
 
 @dataclass(frozen=True, slots=True)
 class Relu(PiecewiseLinear):
-    """max(z, 0)."""
+    """max(z, 0), about which nothing is proved where z may exceed `most`."""
+
+    most: float = inf
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].clamp(min=0)
@@ -54,25 +57,25 @@ class Relu(PiecewiseLinear):
     def kinks(self) -> tuple[float | Tensor, ...]:
         return (0.0,)
 
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         return (box.upper <= 0) | (box.lower >= 0)
 
-    def image(self, box: Box) -> Box:
-        return Box(box.lower.clamp(min=0), box.upper.clamp(min=0))
+    def image(self, box: Intervals) -> Intervals:
+        return Intervals(box.lower.clamp(min=0), box.upper.clamp(min=0))
 
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """Below: [0, 1] across the kink, 0 or 1 beside it. Above: the chord."""
         first = (box.lower >= 0).to(box.lower)
         last = (box.upper > 0).to(box.lower).maximum(first)
         chord = self._upper(box, first)
-        return SlopeRange(Box(first, last), Box(chord, chord))
+        return SlopeRange(Intervals(first, last), Intervals(chord, chord))
 
-    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
+    def least_area(self, box: Intervals, spread: SlopeRange) -> Slopes:
         """Below: z where it is nearer in the mean, u >= -l, else 0. Above: the chord."""
         nearer = box.upper.clamp(min=0) >= -box.lower.clamp(max=0)
         return Slopes(nearer.to(box.lower), spread.upper.upper)
 
-    def lines(self, slopes: Slopes, box: Box) -> Lines:
+    def lines(self, slopes: Slopes, box: Intervals) -> Lines:
         """Below through the origin, above through the ends."""
         under, slope = slopes.lower.clamp(0, 1), slopes.upper
         left = torch.addcmul(box.lower.clamp(min=0), slope, box.lower, value=-1)
@@ -84,7 +87,9 @@ class Relu(PiecewiseLinear):
 
     def slopes_at(self, lower: Tensor, upper: Tensor, relaxed: Relaxed) -> Slopes:
         """Slopes at these alpha; above there is no choice."""
-        under = torch.addcmul(relaxed.range.lower.lower, lower, relaxed.range.widths[0])
+        under = lower
+        if not relaxed.unit:
+            under = torch.addcmul(relaxed.range.lower.lower, lower, relaxed.range.widths[0])
         return Slopes(under, relaxed.lines.slopes.upper)
 
     def tight_lines(self, slope: Tensor, sides: RowSides, relaxed: Relaxed) -> LinesWithin:
@@ -93,15 +98,22 @@ class Relu(PiecewiseLinear):
         A line of slope in [0, 1] through the origin is below max(z, 0) everywhere, and the line
         above is CROWN's.
         """
-        intercept = sides.of(relaxed.lines.lower, relaxed.lines.upper)
-        return LinesWithin(slope, intercept, 0.0, relaxed.range.widths[0])
+        # The intercept below is 0.
+        intercept = sides.above * relaxed.lines.upper
+        width = 1.0 if relaxed.unit else relaxed.range.widths[0]
+        return LinesWithin(slope, intercept, 0.0, width)
 
-    def uphill(self, coef: Tensor, lines: LinesWithin, z: Tensor) -> Tensor:
+    def uphill(
+        self, coef: Tensor, lines: LinesWithin, z: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         """Only a line below has a choice, and it touches at 0."""
-        return coef.clamp(min=0).mul_(lines.width).mul_(z)
+        found = torch.clamp(coef, min=0, out=out)
+        if isinstance(lines.width, Tensor):
+            found.mul_(lines.width)
+        return found.mul_(z)
 
     @staticmethod
-    def _upper(box: Box, active: Tensor) -> Tensor:
+    def _upper(box: Intervals, active: Tensor) -> Tensor:
         high, low = box.upper.clamp(min=0), box.lower.clamp(max=0)
         gap = high - low
         return torch.where(gap > 0, high / gap, active)
@@ -156,10 +168,12 @@ class PRelu(PiecewiseLinear):
 
 @dataclass(frozen=True, slots=True)
 class Clip(PiecewiseLinear):
-    """min(max(z, lo), hi): hard tanh, ReLU6; an infinite end is open."""
+    """min(max(z, lo), hi): hard tanh, ReLU6; an infinite end is open, and nothing is proved where z
+    may exceed `most` in size on that side."""
 
     lo: float
     hi: float
+    most: float = inf
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].clamp(self.lo, self.hi)
@@ -200,5 +214,5 @@ class Moderate(PiecewiseLinear):
     def derivative(self, z: Tensor) -> Tensor:
         return torch.ones_like(z)
 
-    def defined(self, box: Box) -> Tensor | None:
+    def defined(self, box: Intervals) -> Tensor | None:
         return (box.lower >= -self.limit) & (box.upper <= self.limit)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.elementwise import Elementwise
 
 
@@ -22,7 +22,7 @@ class Exp(Elementwise):
     def derivative(self, z: Tensor) -> Tensor:
         return z.exp()
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         return (box.clip(slope.clamp(min=0).log()),)
 
 
@@ -36,10 +36,10 @@ class Log(Elementwise):
     def derivative(self, z: Tensor) -> Tensor:
         return 1 / z
 
-    def defined(self, box: Box) -> Tensor | None:
+    def defined(self, box: Intervals) -> Tensor | None:
         return box.lower > 0
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         return (box.clip(1 / slope.clamp(min=0)),)
 
 
@@ -70,7 +70,7 @@ class Power(Elementwise):
             z = torch.where(z == 0, torch.finfo(z.dtype).tiny, z)
         return self.exponent * z.pow(self.exponent - 1)
 
-    def defined(self, box: Box) -> Tensor | None:
+    def defined(self, box: Intervals) -> Tensor | None:
         if self.whole:
             return None if self.exponent > 0 else (box.lower > 0) | (box.upper < 0)
         return box.lower >= 0 if self.exponent > 0 else box.lower > 0
@@ -82,13 +82,13 @@ class Power(Elementwise):
         numbers = torch.finfo(dtype)
         return float(numbers.tiny**self.exponent / numbers.eps)
 
-    def end_slopes(self, box: Box) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def end_slopes(self, box: Intervals) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         first = box.lower
         if 0 < self.exponent < 1:  # steeper lines help little, and a search would be lost there
             first = torch.where(first == 0, 1e-6 * box.upper, first)
         return (self.derivative(first),), (self.derivative(box.upper),)
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """p z^(p-1) = s: one point on each side of 0 at the most, mirrored by parity."""
         rising = slope if self.exponent > 0 else -slope  # of the sign of z^(p-1)
         if self.whole and not self.odd:
@@ -114,7 +114,7 @@ class Power(Elementwise):
         steep = slope.double().clamp(min=0).abs()  # (-0)^(-1/2) would be -inf
         return (steep.pow(degree) * factor).to(slope.dtype)
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         if self.odd and self.exponent > 0:
             return (box.clip(-end * _tangent_ratio(self.exponent)),)
         return ()

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph import Box, Shape, Window
+from frown.graph import Intervals, Shape, Window
 from frown.relax.relaxation import (
     Anchors,
     Family,
@@ -61,9 +61,9 @@ class Product(Joint):
         slack = 8 * info.eps * size + info.tiny  # tiny: products may underflow
         return Line(torch.where(below, best - slack, best + slack), torch.stack([x0, y0], -1))
 
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """Each factor's slope lies in the other one's interval."""
-        other = Box(box.lower.flip(-1), box.upper.flip(-1))
+        other = Intervals(box.lower.flip(-1), box.upper.flip(-1))
         return SlopeRange(other, other)
 
     def within(self, alpha: Tensor, below: Tensor, relaxed: Relaxed) -> LinesWithin:
@@ -96,14 +96,14 @@ class Product(Joint):
         x, y = along[..., :1], along[..., 1:]
         return torch.cat([half * x + size * y, size * x + half * y], -1)
 
-    def crown(self, box: Box) -> Slopes:
+    def crown(self, box: Intervals) -> Slopes:
         """The start of each segment. All have the same volume, but where factors are gates
         (positive, as in recurrent networks) this end leans on the bound that matters."""
         low, high = box.lower.flip(-1), box.upper.flip(-1)
         first = (torch.arange(2, device=low.device) == 0).expand_as(low)
         return Slopes(low, torch.where(first, high, low))
 
-    def parallel(self, box: Box) -> Slopes:
+    def parallel(self, box: Intervals) -> Slopes:
         """The middle of both segments is one slope."""
         middle = box.middle.flip(-1)
         return Slopes(middle, middle)
@@ -115,7 +115,7 @@ class Product(Joint):
         falling = (torch.where(first, high, low), torch.where(first, low, high))
         return Family((low, high), falling)
 
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         """Mask of products with one factor fixed, which are lines of the other."""
         fixed = (box.lower == box.upper).any(-1, keepdim=True)
         return fixed.expand_as(box.lower)

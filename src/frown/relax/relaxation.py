@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph import Box, Nonlinear, Shape, rows_of
+from frown.graph import Intervals, Nonlinear, Shape, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Slopes:
 class SlopeRange:
     """Slopes of the tightest lines (Table 2): [low, high] below and above."""
 
-    lower: Box
-    upper: Box
+    lower: Intervals
+    upper: Intervals
 
     @cached_property
     def widths(self) -> tuple[Tensor, Tensor]:
@@ -62,12 +62,12 @@ class Line:
 class Anchors:
     """Points of the box that can be extremes of f(z) - s z whatever s is, with f there."""
 
-    box: Box
+    box: Intervals
     points: tuple[tuple[Tensor, Tensor], ...]
     reach: Tensor  # max(|l|, |u|)
 
     @classmethod
-    def of(cls, box: Box, points: tuple[tuple[Tensor, Tensor], ...] = ()) -> Self:
+    def of(cls, box: Intervals, points: tuple[tuple[Tensor, Tensor], ...] = ()) -> Self:
         return cls(box, points, box.lower.abs().maximum(box.upper.abs()))
 
     def rows(self, index: Tensor | slice) -> Anchors:
@@ -105,7 +105,7 @@ class Relaxed:
     """
 
     op: Relaxation
-    box: Box
+    box: Intervals
     lines: Lines
     range: SlopeRange
     excess: Tensor | None = None  # how far beyond the range a wide search may go
@@ -118,6 +118,12 @@ class Relaxed:
             return self.op.anchors(self.box)
         relaxed, index = self.origin
         return relaxed.anchors.rows(index)
+
+    @cached_property
+    def unit(self) -> bool:
+        """True if slopes below run from 0 to 1 at every entry, the same for all rows."""
+        low, high = self.range.lower.lower, self.range.lower.upper
+        return len(low) == 1 and bool((low == 0).all() & (high == 1).all())
 
     @cached_property
     def inactive(self) -> Tensor:
@@ -171,8 +177,8 @@ class RowSides:
 
 
 def above_of(coef: Tensor) -> Tensor:
-    """1 where coefficients are < 0, else 0; torch compares far more slowly."""
-    return coef.sign().neg_().relu_()
+    """1 where coefficients are < 0, else 0; as numbers, since masks are far slower."""
+    return torch.lt(coef, 0, out=torch.empty_like(coef))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,7 @@ class LinesWithin:
     slope: Tensor
     intercept: Tensor
     touch: Tensor | float
-    width: Tensor
+    width: Tensor | float
 
 
 class Relaxation(Nonlinear):
@@ -198,7 +204,7 @@ class Relaxation(Nonlinear):
     __slots__ = ()
 
     @abstractmethod
-    def anchors(self, box: Box) -> Anchors:
+    def anchors(self, box: Intervals) -> Anchors:
         """Points of the box that `line` needs, computed once for many slopes."""
 
     @abstractmethod
@@ -214,19 +220,19 @@ class Relaxation(Nonlinear):
         """
 
     @abstractmethod
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """The range of slopes of the tightest lines; it guides a search, validity needs none."""
 
     @abstractmethod
-    def crown(self, box: Box) -> Slopes:
+    def crown(self, box: Intervals) -> Slopes:
         """CROWN's rule: slopes of the lines that are tightest at the middle of the box."""
 
-    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
+    def least_area(self, box: Intervals, spread: SlopeRange) -> Slopes:
         """CROWN's rule for callers who have the range of the tightest slopes, `spread`."""
         return self.crown(box)
 
     @abstractmethod
-    def parallel(self, box: Box) -> Slopes:
+    def parallel(self, box: Intervals) -> Slopes:
         """Fast-Lin's rule: the chord's slope on both sides."""
 
     def family(self, relaxed: Relaxed, count: int) -> Family:
@@ -241,20 +247,20 @@ class Relaxation(Nonlinear):
     def several(self, relaxed: Relaxed, count: int) -> Family:
         """The slopes of `family` for a `count` of 2 or more."""
 
-    def image(self, box: Box) -> Box:
+    def image(self, box: Intervals) -> Intervals:
         """A box around all values of f over the box: lines of slope 0 touch its extremes."""
         zero = torch.zeros_like(box.lower)
-        return Box(*self._intercepts(Slopes(zero, zero), box))
+        return Intervals(*self._intercepts(Slopes(zero, zero), box))
 
     @abstractmethod
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         """Mask of inputs for which tighter bounds could not tighten any line."""
 
-    def lines(self, slopes: Slopes, box: Box) -> Lines:
+    def lines(self, slopes: Slopes, box: Intervals) -> Lines:
         """The tightest lines of these slopes, one per side."""
         return Lines(slopes, *self._intercepts(slopes, box))
 
-    def _intercepts(self, slopes: Slopes, box: Box) -> tuple[Tensor, Tensor]:
+    def _intercepts(self, slopes: Slopes, box: Intervals) -> tuple[Tensor, Tensor]:
         """The intercepts of the lines of these slopes below and above."""
         anchors = self.anchors(box)
         output = (box.lower.shape[0], *self.shape(tuple(box.lower.shape[1:])))
@@ -293,7 +299,7 @@ class Relaxation(Nonlinear):
         """
         return coef * lines.width * (z - lines.touch)
 
-    def paper(self, box: Box) -> Slopes:
+    def paper(self, box: Intervals) -> Slopes:
         """CROWN's rule as the paper states it (appendix A.4)."""
         return self.crown(box)
 
@@ -318,7 +324,7 @@ class Joint(Relaxation):
     def shape(self, *inputs: Shape) -> Shape:
         return inputs[0][:-1]
 
-    def anchors(self, box: Box) -> Anchors:
+    def anchors(self, box: Intervals) -> Anchors:
         """The box itself: planes need no points computed before."""
         return Anchors.of(box)
 
@@ -350,7 +356,7 @@ class Rule(ABC):
     """A choice of slopes that needs nothing but the box of a neuron's input."""
 
     @abstractmethod
-    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+    def slopes(self, op: Relaxation, box: Intervals, spread: SlopeRange) -> Slopes:
         """The slopes below and above of a nonlinearity whose tightest ones are `spread`."""
 
 
@@ -358,7 +364,7 @@ class Rule(ABC):
 class Parallel(Rule):
     """Fast-Lin: one slope for both sides."""
 
-    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+    def slopes(self, op: Relaxation, box: Intervals, spread: SlopeRange) -> Slopes:
         return op.parallel(box)
 
 
@@ -366,7 +372,7 @@ class Parallel(Rule):
 class Paper(Rule):
     """CROWN as the paper has it (appendix A.4)."""
 
-    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+    def slopes(self, op: Relaxation, box: Intervals, spread: SlopeRange) -> Slopes:
         return op.paper(box)
 
 
@@ -374,11 +380,11 @@ class Paper(Rule):
 class LeastArea(Rule):
     """CROWN with the lines that enclose the least area."""
 
-    def slopes(self, op: Relaxation, box: Box, spread: SlopeRange) -> Slopes:
+    def slopes(self, op: Relaxation, box: Intervals, spread: SlopeRange) -> Slopes:
         return op.least_area(box, spread)
 
 
-def relax(op: Relaxation, box: Box, rule: Rule, wide: bool = False) -> Relaxed:
+def relax(op: Relaxation, box: Intervals, rule: Rule, wide: bool = False) -> Relaxed:
     """A node's lines by the rule, and the space in which slopes are searched."""
     spread = op.tightest(box)
     slopes = rule.slopes(op, box, spread)

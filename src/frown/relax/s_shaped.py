@@ -10,7 +10,7 @@ from math import log, pi, sqrt
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.elementwise import Elementwise, rounding
 from frown.relax.relaxation import LinesWithin, Relaxed, RowSides, SlopeRange, Slopes, bisect
 
@@ -26,11 +26,11 @@ class SShaped(Elementwise):
     def touching(self, slope: Tensor) -> Tensor:
         """The z >= 0 with f'(z) = slope, for 0 < slope <= f'(0); clamps other slopes."""
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         z = self.touching(slope)
         return (box.clip(torch.where(below, -z, z)),)
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """l_d and u_d of Table 2, from a table: a chord's slope is stationary there,
         so the slope's error is the square of the point's."""
         table = _tangent_table_on(self, end.dtype, end.device)
@@ -42,7 +42,7 @@ class SShaped(Elementwise):
         ratio = torch.lerp(table[index], table[index + 1], reach - place)
         return (box.clip(-end * ratio),)
 
-    def least_area(self, box: Box, spread: SlopeRange) -> Slopes:
+    def least_area(self, box: Intervals, spread: SlopeRange) -> Slopes:
         """Below, f itself is the envelope up to where the tangent through the upper end
         touches, left of 0; there f' has grown to that tangent's slope. Above, mirrored."""
         middle, low, high = box.middle, spread.lower, spread.upper
@@ -64,14 +64,14 @@ class SShaped(Elementwise):
         width = sides.of(*relaxed.range.widths)
         return LinesWithin(slope, torch.addcmul(best, sides.sign, slack), touch, width)
 
-    def image(self, box: Box) -> Box:
+    def image(self, box: Intervals) -> Intervals:
         """f rises: its values at the ends, moved outwards like any line."""
         low, high = self.apply(box.lower), self.apply(box.upper)
         ulps = 6 * torch.finfo(low.dtype).eps
         floor = self.floor(low.dtype)
-        return Box(low - ulps * (low.abs() + floor), high + ulps * (high.abs() + floor))
+        return Intervals(low - ulps * (low.abs() + floor), high + ulps * (high.abs() + floor))
 
-    def paper(self, box: Box) -> Slopes:
+    def paper(self, box: Intervals) -> Slopes:
         """Appendix A.4: on boxes across 0 the tangent through the far end, else the
         tangent at the middle."""
         spread, middle = self.tightest(box), self.derivative(box.middle)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Anchors, SlopeRange, Slopes
 
@@ -29,7 +29,7 @@ class Steps(Elementwise):
     __slots__ = ()
 
     @abstractmethod
-    def jumps(self, box: Box) -> tuple[Tensor, ...]:
+    def jumps(self, box: Intervals) -> tuple[Tensor, ...]:
         """The first and the last place inside a box at which f jumps, and ends at which it does;
         where there are none, places beyond it."""
 
@@ -40,7 +40,7 @@ class Steps(Elementwise):
     def derivative(self, z: Tensor) -> Tensor:
         return torch.zeros_like(z)
 
-    def anchors(self, box: Box) -> Anchors:
+    def anchors(self, box: Intervals) -> Anchors:
         points = [(z, self.apply(z)) for z in (box.lower, box.upper)]
         for place in self.jumps(box):
             inside = (place >= box.lower) & (place <= box.upper)
@@ -53,14 +53,16 @@ class Steps(Elementwise):
             ]
         return Anchors.of(box, tuple(points))
 
-    def tightest(self, box: Box) -> SlopeRange:
+    def tightest(self, box: Intervals) -> SlopeRange:
         """Slopes from the ends to the jumps."""
         (low, at_low), (high, at_high), *others = self.anchors(box).points
         chord = self.chord(box).clamp(-STEEP, STEEP)
         from_l = [chord, *self._slopes(low, at_low, others, chord)]
         to_u = [chord, *self._slopes(high, at_high, others, chord)]
         first, last = torch.stack(from_l), torch.stack(to_u)
-        return SlopeRange(Box(first.amin(0), last.amax(0)), Box(last.amin(0), first.amax(0)))
+        return SlopeRange(
+            Intervals(first.amin(0), last.amax(0)), Intervals(last.amin(0), first.amax(0))
+        )
 
     @staticmethod
     def _slopes(
@@ -72,11 +74,11 @@ class Steps(Elementwise):
             steep = (f - value) / torch.where(apart, run, 1.0)
             yield torch.where(apart, steep.clamp(-STEEP, STEEP), chord)
 
-    def parallel(self, box: Box) -> Slopes:
+    def parallel(self, box: Intervals) -> Slopes:
         chord = self.chord(box).clamp(-STEEP, STEEP)
         return Slopes(chord, chord)
 
-    def stable(self, box: Box) -> Tensor:
+    def stable(self, box: Intervals) -> Tensor:
         return self.apply(box.lower) == self.apply(box.upper)
 
 
@@ -94,7 +96,7 @@ class WholeSteps(Steps):
     def start(self) -> tuple[float, float, float]:
         """A jump, and the values to its left and right."""
 
-    def jumps(self, box: Box) -> tuple[Tensor, ...]:
+    def jumps(self, box: Intervals) -> tuple[Tensor, ...]:
         start = self.start[0]
         low, high = box.lower - start, box.upper - start
         places = (low.ceil(), low.floor() + 1, high.ceil() - 1, high.floor())
@@ -166,7 +168,7 @@ class Sign(Steps):
         signs: Tensor = _Signs.apply(xs[0])  # type: ignore[no-untyped-call]
         return signs
 
-    def jumps(self, box: Box) -> tuple[Tensor, ...]:
+    def jumps(self, box: Intervals) -> tuple[Tensor, ...]:
         return (torch.zeros_like(box.lower),)
 
     def beside(self, place: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Anchors, Line, bisect
 
@@ -29,7 +29,7 @@ class Wave(Elementwise):
     def crest(self) -> float:
         """A place where f is 1."""
 
-    def critical(self, slope: Tensor, below: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         # In double precision, that places are as good as the box's own rounding.
         lean = slope.double().clamp(-1, 1).arcsin()
         first = self.crest + torch.where(below, pi + lean, -lean)
@@ -48,15 +48,15 @@ class Wave(Elementwise):
         slack = miss.minimum(width).square().clamp(max=2)
         return Line(line.intercept + torch.where(below, -slack, slack), line.touch)
 
-    def image(self, box: Box) -> Box:
+    def image(self, box: Intervals) -> Intervals:
         found = super().image(box)
-        return Box(found.lower.clamp(min=-1), found.upper.clamp(max=1))
+        return Intervals(found.lower.clamp(min=-1), found.upper.clamp(max=1))
 
-    def supports(self, box: Box) -> tuple[Tensor, ...]:
+    def supports(self, box: Intervals) -> tuple[Tensor, ...]:
         """Between two troughs (crests) the envelope is level."""
         return (self.derivative(box.middle), torch.zeros_like(box.lower))
 
-    def tangents(self, end: Tensor, box: Box) -> tuple[Tensor, ...]:
+    def tangents(self, end: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         """The steepest chords from an end lead to points less than a period away. f bends one
         way between two zeros, and touches a line through the end once at the most there."""
         way = torch.where(end == box.lower, 1.0, -1.0).to(end)

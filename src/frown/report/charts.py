@@ -148,7 +148,7 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
     along = ticks(plane.right, 8 if width > 600 else 4)
     up = [0, 0.25, 0.5, 0.75, 1.0]
     main = comparison.main
-    main_steps = _steps(_proved(comparison, main), len(comparison.entries), plane)
+    main_steps = _steps(comparison.reaches(main), len(comparison.entries), plane)
     parts = [
         f'<path class="area {method_class(comparison, main)}" '
         f'd="{main_steps} V{plane.y(0):.1f} H{plane.x(0):.1f} Z"/>',
@@ -162,15 +162,15 @@ def accuracy_chart(comparison: Comparison, size: tuple[int, int]) -> str:
             "<title>Attack: share of the inputs not broken</title></path>"
         )
     for method in comparison.methods:
-        path = _steps(_proved(comparison, method), len(comparison.entries), plane)
+        path = _steps(comparison.reaches(method), len(comparison.entries), plane)
         parts.append(
             f'<path class="line {method_class(comparison, method)}" d="{path}">'
             f"<title>{markup(comparison.called(method))}: share of the inputs "
             f"{proved_word(comparison.results[method].rows)}</title></path>"
         )
     for i in range(_SLICES):
-        here = plane.right * (i + 0.5) / _SLICES
-        lines = [f"radius {number(here, -1)}"]  # what is proved at `here` holds at less
+        shown = number(plane.right * (i + 0.5) / _SLICES)
+        here, lines = float(shown), [f"radius {shown}"]  # shares are those at it
         if comparison.attacked:
             lines.append(f"not broken: {percent(comparison.unbroken(here), 1)} %")
         lines += [
@@ -199,11 +199,11 @@ def radius_chart(comparison: Comparison, size: tuple[int, int]) -> str:
         plane.horizontal(up, tick_labels(up), comparison.statement.radius_title()),
         plane.vertical(
             [0.5, count - 0.5] if count > 1 else [0.5],
-            ["least robust", "most robust"] if count > 1 else [f"input {entries[0].index}"],
+            ["smallest radius", "largest radius"] if count > 1 else [f"input {entries[0].index}"],
             f"{shown}inputs, sorted by {comparison.called(comparison.main)}’s radius",
         )
-        .replace('text-anchor="middle">least', 'text-anchor="start">least')
-        .replace('text-anchor="middle">most', 'text-anchor="end">most'),
+        .replace('text-anchor="middle">smallest', 'text-anchor="start">smallest')
+        .replace('text-anchor="middle">largest', 'text-anchor="end">largest'),
     ]
 
     def points(values: Iterable[float | None], shift: float, mark: str) -> str:
@@ -298,7 +298,7 @@ def legend(comparison: Comparison, attack: str) -> str:
 
 
 def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
-    label = "" if entry.main.label is None else f", label {entry.main.label}"
+    label = "" if entry.main.label is None else f", label {comparison.named(entry.main.label)}"
     lines = [f"input {entry.index}{label}: {entry.main.status}"]
     if entry.correct and entry.broken is not None:
         lines.append(f"broken at {number(entry.broken, 1)}")
@@ -307,12 +307,6 @@ def _entry_lines(comparison: Comparison, entry: Entry) -> list[str]:
         for m in reversed(comparison.methods)
     ]
     return lines
-
-
-def _proved(comparison: Comparison, method: str) -> list[float]:
-    """Radii up to which inputs are proved; infinite for those that are everywhere."""
-    rows = (e.rows.get(method) for e in comparison.entries)
-    return [row.reach for row in rows if row is not None and row.proves(0.0)]
 
 
 def _steps(radii: Iterable[float], count: int, plane: Plane) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
 from typing import NoReturn
 
-from frown.certification.results import Certification, Row, Sensitivity
+from frown.certification.results import Certification, Row, Sensitivity, class_text
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.methods import TITLES
@@ -101,6 +101,10 @@ class Comparison:
         """A method's name for people, with how many of its radii are estimates, if any are."""
         return display_name(method) + estimates(self.results[method].rows)
 
+    def named(self, number: int | None) -> str:
+        """A class by its name, where the data name classes."""
+        return class_text(number, self.results[self.main].class_names)
+
     @property
     def methods(self) -> tuple[str, ...]:
         return tuple(self.results)
@@ -173,6 +177,11 @@ class Comparison:
         rows = (e.rows.get(method) for e in self.entries)
         good = (row is not None and row.proves(radius) for row in rows)
         return sum(good) / len(self.entries)
+
+    def reaches(self, method: str) -> list[float]:
+        """Radii up to which `method` proves inputs; infinite for those that are everywhere."""
+        rows = (e.rows.get(method) for e in self.entries)
+        return [row.reach for row in rows if row is not None and row.proves(0.0)]
 
     def unbroken(self, radius: float) -> float:
         """Share of the inputs classified right with no counterexample within `radius`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
@@ -11,23 +11,25 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from frown.certification.folder import write_whole
+from frown.certification.folder import reported, write_whole
 from frown.certification.results import Certification
 from frown.certification.statement import norm_name, proved_word
-from frown.errors import InvalidInput, OutputError
+from frown.errors import InvalidInput
 from frown.methods import TITLES
 from frown.report.comparison import Comparison, estimates
-from frown.report.read import read_results
+from frown.report.read import by_method, read_notices, read_results
 
 try:
     from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 except ImportError:
     raise InvalidInput("figures need matplotlib: pip install matplotlib") from None
 
 KINDS = ("accuracy", "brackets", "radii")
 FORMATS = ("pdf", "svg", "png")
+_LABELS = 1.8  # of the axis of radii, for each inch of a panel: more would touch
 STYLE: Any = {
     "pdf.fonttype": 42,  # TrueType, embedded: journals refuse type 3
     "svg.fonttype": "path",
@@ -71,10 +73,10 @@ def figure(
     with rc_context(STYLE):
         drawn = Picture(figsize=(width, high), layout="constrained")
         places = drawn.subplots(1, len(panels), squeeze=False, sharey=kind == "accuracy")[0]
-        for place, comparison in zip(places, panels, strict=True):
+        for place, comparison, title in zip(places, panels, _titles(panels), strict=True):
             _DRAW[kind](place, comparison)
             if len(panels) > 1:
-                place.set_title(_title(comparison, panels), fontsize=8)
+                place.set_title(title, fontsize=8)
     return drawn
 
 
@@ -85,8 +87,11 @@ def figure_from_files(
     out: Path | None,
     width: float,
     height: float | None,
+    tell: Callable[[str], None] = lambda notice: None,
 ) -> Path:
     """Draw the results of earlier runs into a file and return it.
+
+    What a reader of the figure should know, such as that a run was interrupted, goes to `tell`.
 
     Raises InvalidInput for folders without results, OutputError where nothing can be written.
     """
@@ -94,24 +99,20 @@ def figure_from_files(
     if ending not in FORMATS:
         raise InvalidInput(f"unknown format {ending!r}; choose from {', '.join(FORMATS)}")
     read = [(directory, read_results(directory)) for directory in directories]
-    methods = [found.rows[0].method if found.rows else "" for _, found in read]
-    results: dict[str, Certification] = {}
-    for method, (directory, found) in zip(methods, read, strict=True):
-        alone = methods.count(method) == 1
-        results[method if alone else f"{method} ({directory.name or directory})"] = found
-    if len(results) < len(read):
-        raise InvalidInput("folders of one name hold runs of one method: name them differently")
+    results = by_method(read)
+    for directory, found in read:
+        for notice in read_notices(directory, found):
+            tell(f"{directory}: {notice}")
+    for panel in _panels(results):
+        if left_out := panel.left_out():
+            tell(left_out)
     drawn = figure(results, kind, width, height)
     target = out or Path(f"{kind}.{ending}")
     content = BytesIO()
     drawn.savefig(content, format=ending)
-    try:
+    with reported("write", target, "choose another --out"):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content.getvalue())
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the figure to {target}: {error.strerror or error}; choose another --out"
-        ) from error
     return target
 
 
@@ -131,13 +132,20 @@ def _panels(results: Mapping[str, Certification]) -> list[Comparison]:
     return [Comparison.of(group) for group in groups]
 
 
+def _titles(panels: Sequence[Comparison]) -> list[str]:
+    """The norm, the model or, where these are the same, the runs' names: whatever tells panels
+    from one another."""
+    titles = [_title(panel, panels) for panel in panels]
+    runs = [", ".join(map(panel.called, panel.methods)) for panel in panels]
+    return titles if len(set(titles)) == len(titles) else runs
+
+
 def _title(comparison: Comparison, panels: Sequence[Comparison]) -> str:
-    """The norm, the model or the runs' names: whatever tells a panel from the others."""
     norms = {panel.norm for panel in panels}
     models = {panel.results[panel.main].model for panel in panels}
     parts = [Path(comparison.results[comparison.main].model).name] if len(models) > 1 else []
     parts += [f"{norm_name(comparison.norm)} norm"] if len(norms) > 1 else []
-    return ", ".join(parts) or ", ".join(map(comparison.called, comparison.methods))
+    return ", ".join(parts)
 
 
 def _colour(comparison: Comparison, method: str) -> str:
@@ -165,9 +173,7 @@ def _accuracy(place: Axes, comparison: Comparison) -> None:
         limits = [e.limit for e in comparison.entries if e.correct]
         _steps(place, limits, count, right, "not broken", color="black", ls="--", lw=0.8)
     for method in comparison.methods:
-        rows = (e.rows.get(method) for e in comparison.entries)
-        radii = [row.reach for row in rows if row is not None and row.proves(0.0)]
-        colour = _colour(comparison, method)
+        colour, radii = _colour(comparison, method), comparison.reaches(method)
         _steps(place, radii, count, right, comparison.called(method), color=colour, lw=1.3)
     place.set(xlim=(0, right), ylim=(0, 1.0), xlabel=comparison.statement.radius_title())
     said = comparison.statement
@@ -175,6 +181,15 @@ def _accuracy(place: Axes, comparison: Comparison) -> None:
     some = "" if len(comparison.methods) == 1 or not marked else " in part"
     place.set_ylabel(f"{said.share_title().lower()}{said.against()}{''.join(marked)}{some}")
     place.legend(fontsize=7)
+    place.xaxis.set_major_locator(MaxNLocator(max(2, int(_LABELS * _inches(place)))))
+
+
+def _inches(place: Axes) -> float:
+    """The width of a panel."""
+    drawn = place.get_figure()
+    assert drawn is not None
+    panels = len(drawn.axes)
+    return float(drawn.get_figure(root=True).get_figwidth()) / max(1, panels)
 
 
 def _steps(

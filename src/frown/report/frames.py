@@ -6,14 +6,22 @@ A strip is a table whose cells are coloured, with the frame's own content above 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan, log
+from math import isnan, log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.results import Certification, Row, Sensitivity, markup, percent
+from frown.certification.results import (
+    Certification,
+    Row,
+    Sensitivity,
+    class_text,
+    markup,
+    mean_ends,
+    percent,
+)
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.jobs.table import lowest
@@ -92,7 +100,13 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
     for place, i in enumerate(shown):
         content = None if pictures is None else pictures[place]
         lines.append(_line(found, i, held, shades, content))
-    ghosts = ", grey for counterexamples" if np.isfinite(found.broken).any() else ""
+    over = means(found)
+    ghosts = ", grey where each of them has a counterexample" if any(b for _, b in over) else ""
+    bars = (
+        f"The bars are means over the inputs {said.held()} whose radius has an end{ghosts}."
+        if over
+        else ""
+    )
     kept = f" The first {MOST} of {len(index)} inputs." if len(index) > MOST else ""
     above = " Above each number stands what the frame holds." if pictures is not None else ""
     attack = (
@@ -114,8 +128,7 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
         "</table></div>"
-        f'<p class="note">The bars are means over the inputs {said.held()}{ghosts}.'
-        f"{_meanings(found)}</p></section>"
+        f'<p class="note">{bars}{_meanings(found)}</p></section>'
     )
 
 
@@ -133,7 +146,7 @@ def frames_page(
     tiles.append(tile("Time", duration(seconds), ""))
     sections = [
         banner([*notices, *caution(frames)]),
-        _opening(title, main),
+        _opening(title, main, frames),
         f'<section class="tiles">{"".join(tiles)}</section>',
         *strips,
         reproduce(main, frames, command or ""),
@@ -141,7 +154,7 @@ def frames_page(
     return document(sections, title)
 
 
-def _opening(title: str, found: Sensitivity) -> str:
+def _opening(title: str, found: Sensitivity, frames: Mapping[str, Sensitivity]) -> str:
     said = Statement.of(found)
     lead = (
         f"For every {said.part} of every input below, frown computed a"
@@ -150,7 +163,7 @@ def _opening(title: str, found: Sensitivity) -> str:
         f" {said.part.capitalize()}s with a small radius may be those that the answer depends on;"
         " a large radius rules out all changes of that size."
     )
-    return opening(title, lead, said, found.rows)
+    return opening(title, lead, said, frames)
 
 
 def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
@@ -179,14 +192,11 @@ def _tiles(method: str, found: Sensitivity) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def means(found: Sensitivity, end: Callable[[Row], float | None]) -> list[float | None]:
-    """The mean of `end` for every frame, over the inputs classified right that have one."""
-    radii: dict[int, list[float]] = {f: [] for f in found.frames}
-    for row in found.rows:
-        value = end(row) if row.limited else None
-        if value is not None and isfinite(value):
-            radii[int(row.frames)].append(value)
-    return [sum(r) / len(r) if r else None for r in radii.values()]
+def means(found: Sensitivity) -> list[tuple[float | None, float | None]]:
+    """`mean_ends` of every frame; none where all radii are the one asked about, or 0."""
+    if Statement.of(found).eps is not None:
+        return []
+    return [mean_ends([r for r in found.rows if r.frames == str(f)]) for f in found.frames]
 
 
 def _line(
@@ -211,9 +221,10 @@ def _line(
             f'<td{kind} style="--d:{depth:.0f}%" title="{tip}">{image}<span>{said}</span>'
             f"{_broken(row)}</td>"
         )
-    about = "" if first.label is None else f"label {first.label}"
+    label, read = (class_text(k, found.class_names) for k in (first.label, first.prediction))
+    about = "" if first.label is None else f"label {markup(label)}"
     if first.status == "misclassified" and about:
-        about += f", read as {first.prediction}"
+        about += f", read as {markup(read)}"
     head = f'<th scope="row"><b>#{index}</b><small>{about}</small></th>'
     return f"<tr>{head}{''.join(cells)}</tr>"
 
@@ -251,13 +262,15 @@ def _heads(found: Sensitivity) -> str:
 
 def _profile(found: Sensitivity) -> str:
     """Mean radius of every frame as a bar, before that of the counterexamples."""
-    proved, broken = means(found, lambda r: r.radius), means(found, lambda r: r.broken)
-    top = max((v for v in (*proved, *broken) if v is not None), default=0.0) or 1.0
+    over = means(found)
+    if not over:
+        return ""
+    top = max((v for ends in over for v in ends if v is not None), default=0.0) or 1.0
     bars = "".join(
         f'<td><div><i class="ghost" style="height:{_TALL * (b or 0) / top:.1f}px"></i>'
         f'<i style="height:{_TALL * (p or 0) / top:.1f}px"></i></div><span>{number(p, -1)}</span>'
         f"{'' if b is None else f'<small>{number(b, 1)}</small>'}</td>"
-        for p, b in zip(proved, broken, strict=True)
+        for p, b in over
     )
     return f'<tr class="profile"><th scope="row">mean</th>{bars}</tr>'
 
@@ -273,7 +286,7 @@ def _meanings(found: Sensitivity) -> str:
     seen = {row.status for row in found.rows}
     words = [(text, meaning) for status, (text, _, meaning) in _WORDS.items() if status in seen]
     if any(row.early for row in found.rows):
-        words.append(("*", "ended early, a larger radius may be provable"))
+        words.append(("*", "ended early, more may be provable"))
     return "".join(f" <em>{text}</em>: {meaning}." for text, meaning in words)
 
 

@@ -109,7 +109,9 @@ def _card(
     before = _figure(
         pictures.uri(entry.index),
         f"input {entry.index}",
-        "" if row.prediction is None else f"read as <b>{row.prediction}</b>",
+        ""
+        if row.prediction is None
+        else f"read as <b>{markup(comparison.named(row.prediction))}</b>",
         "" if entry.correct else " wrong",
     )
     found = counterexample(comparison, entry) if entry.correct else None
@@ -117,17 +119,22 @@ def _card(
     if uri is not None:
         # Against a target, only that one is known to have overtaken the label.
         answer = answers.get(entry.index, broken_as(entry))
-        said = f"read as <b>{answer}</b>" if answer is not None else f"{row.label} no longer ahead"
+        own = markup(comparison.named(row.label))
+        said = f"{own} no longer ahead"
+        if answer is not None:
+            said = f"read as <b>{markup(comparison.named(answer))}</b>"
         if row.target is not None:
-            said = f"{row.label} not above <b>{row.target}</b>"
+            said = f"{own} not above <b>{markup(comparison.named(row.target))}</b>"
         elif comparison.statement.condition:
             said = "without the property"
         after = _figure(uri, f"counterexample to input {entry.index}", said, " wrong")
     else:
-        said = "none found" if entry.correct else "wrong before any change"
+        said = "wrong before any change"
+        if entry.correct:
+            said = "none found" if entry.limit == inf else "found, and not kept"
         after = f'<p class="verdict">{said}</p>'
     arrow = "to none" if uri is None else "to"
-    label = "" if row.label is None else f"label <b>{row.label}</b>"
+    label = "" if row.label is None else f"label <b>{markup(comparison.named(row.label))}</b>"
     return (
         f'<article class="card"><header><span>{label}</span>'
         f"<small>#{entry.index}</small></header>"

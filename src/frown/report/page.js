@@ -25,12 +25,19 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const fields = [...form.querySelectorAll("input, select")];
   const column = (name) => heads.findIndex((head) => head.textContent.trim() === name);
   const every = table.tBodies[0].rows.length;
+  const said = (text) => text.replace(/\s+/g, " ").trim();
+  // An input is found by its number and by its own name, which stands behind it.
+  const found = (cell, text) => {
+    const shown = said(cell.textContent), number = cell.dataset.value ?? "";
+    return [shown, shown.replace(/\*$/, ""), number].includes(text)
+      || (number !== "" && shown === `${number} ${text}`);
+  };
   const narrow = () => {
     const asked = fields.filter((field) => field.value.trim() !== "");
     let left = 0;
     for (const row of table.tBodies[0].rows) {
       const shown = asked.every((field) =>
-        row.cells[column(field.name)].textContent.replace("*", "") === field.value.trim());
+        found(row.cells[column(field.name)], said(field.value)));
       row.hidden = !shown;
       left += shown;
     }

@@ -7,23 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frown.certification.folder import write_whole
+from frown.certification.folder import reported, write_whole
 from frown.certification.results import (
     STATUSES,
     Certification,
     Sensitivity,
-    class_text,
     cut,
     markup,
     percent,
 )
-from frown.certification.statement import Statement
-from frown.errors import InvalidInput, OutputError
+from frown.certification.statement import Statement, proved_word
 from frown.jobs.table import doubtful
 from frown.report.charts import (
     NARROW,
@@ -40,8 +38,9 @@ from frown.report.charts import (
 from frown.report.comparison import Comparison, Entry, caution
 from frown.report.frames import frames_page, frames_sections
 from frown.report.gallery import MOST, Pictures, broken_as, gallery
-from frown.report.parts import banner, document, duration, opening, reproduce, tile
+from frown.report.parts import banner, document, duration, opening, reproduce, table, tile
 from frown.report.read import (
+    by_method,
     read_any,
     read_command,
     read_facts,
@@ -49,8 +48,6 @@ from frown.report.read import (
     read_notices,
     read_sequences,
 )
-
-Result = TypeVar("Result", Certification, Sensitivity)
 
 _STATUSES = {
     "certified": "proved at the radius shown",
@@ -98,13 +95,9 @@ def write_report(
         command = command or _command(comparison)
         told = [*notices, *caution({**(frames or {}), **comparison.results})]
         page = _page(comparison, pictures, answers or {}, strips, title, command, told, facts)
-    try:
+    with reported("write", out, "choose another file"):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, page.encode("utf-8"))
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the report to {out}: {error.strerror or error}; choose another file"
-        ) from error
     return out
 
 
@@ -117,13 +110,12 @@ def report_from_files(
     well. Where two directories hold the same method, both appear under their directories' names.
     Inputs that are images are shown if their data file is still there and unchanged.
     """
-    _require_distinct(directories)
     read = [(directory, read_any(directory)) for directory in directories]
     whole = [(d, r) for d, r in read if isinstance(r, Certification)]
     alone = [(d, r) for d, r in read if isinstance(r, Sensitivity)]
     names = sorted({result.model for _, result in read if result.model})
     about = " and ".join(Path(name).name for name in names) or "a network"
-    results = _by_method(whole)
+    results = by_method(whole)
     notices = [f"{d}: {notice}" for d, result in read for notice in read_notices(d, result)]
     indices = [e.index for e in Comparison.of(results).entries] if whole else []
     for notice in notices:
@@ -139,28 +131,11 @@ def report_from_files(
         out,
         title,
         command="\n".join(commands) or None,
-        frames=_by_method(alone),
+        frames=by_method(alone),
         sequences=read_sequences(alone[0][0], alone[0][1].index) if alone else None,
         notices=notices,
         facts=read_facts(directories[0]),
     )
-
-
-def _require_distinct(directories: Sequence[Path]) -> None:
-    places = [directory.resolve() for directory in directories]
-    for directory, place in zip(directories, places, strict=True):
-        if places.count(place) > 1:
-            raise InvalidInput(f"{directory} is named twice; name every folder of results once")
-
-
-def _by_method(read: Sequence[tuple[Path, Result]]) -> dict[str, Result]:
-    methods = [result.rows[0].method if result.rows else "" for _, result in read]
-    places = [directory.resolve().name for directory, _ in read]
-    named: dict[str, Result] = {}
-    for method, place, (directory, result) in zip(methods, places, read, strict=True):
-        apart = place if places.count(place) == 1 else str(directory)
-        named[method if methods.count(method) == 1 else f"{method} ({apart})"] = result
-    return named
 
 
 def _page(
@@ -208,7 +183,7 @@ def _opening(comparison: Comparison, title: str) -> str:
         " the changes somebody tried, but all of them, as long as"
         f" {markup(said.allowed())}.{attack}"
     )
-    return opening(title, lead, said, comparison.results[comparison.main].rows)
+    return opening(title, lead, said, comparison.results)
 
 
 def _mismatches(comparison: Comparison) -> str:
@@ -340,12 +315,14 @@ def _brackets(comparison: Comparison) -> str:
     leaves = sum(e.main.leaves for e in entries)
     closed = sum(e.limit <= 1.011 * e.proved for e in entries)
     kind = method_class(comparison, comparison.main)
+    rows = comparison.results[comparison.main].rows
+    trees = "Their proofs distinguish" if proved_word(rows) == "proved" else "Their trees have"
     return (
         "<section><h2>Brackets before and after branching</h2><p>For every input, on the left the"
         " bracket from which branching went on, from proved to broken, and on the right the one"
         f" that it left: {closed:,} of {len(entries):,} are closed to 1.1 per cent. A dashed stroke"
-        " has no upper end, since no counterexample is known. Their proofs"
-        f" distinguish {leaves:,} cases, called leaves.</p>"
+        " has no upper end, since no counterexample is known."
+        f" {trees} {leaves:,} cases, called leaves.</p>"
         '<div class="panel dots"><ul class="legend"><li><i class="key stem"></i>before branching'
         f'</li><li><i class="key {kind}"></i>after</li></ul>'
         f"{bracket_chart(comparison, WIDE)}{bracket_chart(comparison, NARROW)}</div></section>"
@@ -368,7 +345,8 @@ def _by_class(comparison: Comparison) -> str:
         worst = min((e for e in entries if e.correct), key=lambda e: e.proved, default=None)
         least = "–" if worst is None else f"{number(worst.proved, -1)} (#{worst.index})"
         lines.append(
-            f"<tr><td>{label}</td><td>{len(entries):,}</td><td>{right:,}</td>"
+            f'<tr><td class="name">{markup(comparison.named(label))}</td>'
+            f"<td>{len(entries):,}</td><td>{right:,}</td>"
             f"<td>{number(mean, -1)}</td><td>{least}</td></tr>"
         )
     held_so = comparison.statement.held()
@@ -376,7 +354,7 @@ def _by_class(comparison: Comparison) -> str:
     head = "".join(f'<th scope="col" class="plain">{name}</th>' for name in heads)
     return (
         f"<section><h2>Radii by class{markup(comparison.statement.against())}</h2>"
-        f"<p>As {markup(comparison.called(comparison.main))} proves them; means are over inputs"
+        f"<p>By {markup(comparison.called(comparison.main))}; means are over inputs"
         f" that {comparison.statement.being()}.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></section>"
@@ -396,7 +374,10 @@ def _filter(comparison: Comparison) -> str:
     rows = [e.main for e in comparison.entries]
     labels = sorted({row.label for row in rows if row.label is not None})
     answers = sorted({row.prediction for row in rows if row.prediction is not None})
-    classes = choice("label", labels) + choice("answer", answers) if labels else ""
+    classes = ""
+    if labels:
+        classes = choice("label", [comparison.named(k) for k in labels])
+        classes += choice("answer", [comparison.named(k) for k in answers])
     return (
         '<div class="filter"><label>input <input type="search" name="input" inputmode="numeric"'
         f' size="7"></label>{classes}'
@@ -422,9 +403,9 @@ def _gallery(comparison: Comparison, pictures: Pictures, answers: Mapping[int, i
     )
     said = comparison.statement
     keys = (
-        '<p class="note"><i class="key bar k-proved"></i>proved: no change within this radius'
-        f' {markup(said.altering())} <i class="key bar k-open"></i>not known'
-        ' <i class="key bar"></i>broken</p>'
+        '<p class="note keys"><span><i class="key bar k-proved"></i>proved: no change within this'
+        f' radius {markup(said.altering())}</span><span><i class="key bar k-open"></i>not known'
+        '</span><span><i class="key bar"></i>broken</span></p>'
     )
     return (
         f"<section><h2>The images</h2><p>{shown}{beside}. Within a radius r,"
@@ -437,32 +418,28 @@ def _table(comparison: Comparison) -> str:
     targeted = any(e.main.target is not None for e in comparison.entries)
     span = comparison.span
     classed = any(e.main.label is not None for e in comparison.entries)
-    heads = [("input", ""), *([("label", ""), ("answer", "")] if classed else [])]
-    heads += [("target", "")] if targeted else []
+    own = "name" if comparison.results[comparison.main].class_names else ""
+    heads = [("input", ""), *([("label", own), ("answer", own)] if classed else [])]
+    heads += [("target", own)] if targeted else []
     heads += [("status", "text"), *((comparison.called(m), "") for m in comparison.methods)]
     taken = any(broken_as(e) is not None for e in comparison.entries)
-    heads += [("broken", ""), *([("rival there", "")] if taken else [])]
+    heads += [("broken", ""), *([("rival there", own)] if taken else [])]
     heads += [("leaves", "")] if branched(comparison) else []
     heads += [("seconds", "")]
-    head = "".join(
-        f'<th class="{kind}" scope="col"><button type="button">{markup(name)}</button></th>'
-        for name, kind in heads
-    )
-    shown = _Shown(classed, targeted, taken, bool(branched(comparison)))
-    body = "".join(_table_row(comparison, e, shown, span) for e in comparison.entries)
+    named = f' class="{own}"' if own else ""
+    shown = _Shown(classed, targeted, taken, bool(branched(comparison)), named)
+    rows = (_cells(comparison, e, shown, span) for e in comparison.entries)
     early = any(e.main.early for e in comparison.entries)
     seen = {e.main.status for e in comparison.entries}
     known = _STATUSES | {s: text for s, text in STATUSES.items() if s not in _STATUSES}
     meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in known.items() if s in seen)
     said = comparison.statement
-    star = "; <em>*</em>: ended early, a larger radius may be provable" if early else ""
+    star = "; <em>*</em>: ended early, more may be provable" if early else ""
     return (
         f"<section><h2>All results{markup(said.against())}</h2><p>The radius proved by each method,"
         f" the radius broken, and {markup(comparison.called(comparison.main))}’s time. Within a"
         f" radius r, {markup(said.allowed('r'))}. Click a column to sort by it.</p>"
-        f"{_filter(comparison)}"
-        f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
-        f'<tbody>{body}</tbody></table></div><p class="note">{meanings}{star}.</p></section>'
+        f'{_filter(comparison)}{table(heads, rows)}<p class="note">{meanings}{star}.</p></section>'
     )
 
 
@@ -474,18 +451,21 @@ class _Shown:
     target: bool
     taken: bool  # the classes that overtake the label at counterexamples
     leaves: bool
+    named: str  # an attribute of cells that hold names of classes
 
 
-def _table_row(comparison: Comparison, entry: Entry, shown: _Shown, span: float) -> str:
+def _cells(comparison: Comparison, entry: Entry, shown: _Shown, span: float) -> list[str]:
     row = entry.main
     star = "*" if row.early else ""
     cells = [f"<td>{entry.index}</td>"]
     if row.id:
         cells = [f'<td data-value="{entry.index}">{entry.index} {markup(row.id)}</td>']
     if shown.classes:
-        cells += [f"<td>{class_text(row.label)}</td><td>{class_text(row.prediction)}</td>"]
+        both = (row.label, row.prediction)
+        cells += [f"<td{shown.named}>{markup(comparison.named(k))}</td>" for k in both]
     if shown.target:
-        cells.append(f"<td>{'' if row.target is None else row.target}</td>")
+        target = "" if row.target is None else markup(comparison.named(row.target))
+        cells.append(f"<td{shown.named}>{target}</td>")
     cells.append(f'<td class="text {markup(row.status)}">{markup(row.status)}{star}</td>')
     cells += [
         f'<td class="{method_class(comparison, m)}"{_sort_value(entry.radius(m))}>'
@@ -496,11 +476,11 @@ def _table_row(comparison: Comparison, entry: Entry, shown: _Shown, span: float)
     cells.append(f"<td{_sort_value(broken)}>{aligned(broken, span, 1)}</td>")
     if shown.taken:
         answer = broken_as(entry)
-        cells.append(f"<td>{'' if answer is None else answer}</td>")
+        rival = "" if answer is None else markup(comparison.named(answer))
+        cells.append(f"<td{shown.named}>{rival}</td>")
     if shown.leaves:
         cells.append(f"<td>{row.leaves or ''}</td>")
-    cells.append(f"<td>{row.seconds:.3f}</td>")
-    return f"<tr>{''.join(cells)}</tr>"
+    return [*cells, f"<td>{row.seconds:.3f}</td>"]
 
 
 def _sort_value(value: float | None) -> str:

@@ -1,16 +1,16 @@
-"""Parts that every page has: the document around it, tiles, and how to repeat the run."""
+"""Parts that every page has: the document around it, tiles, tables, and how to repeat the run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from frown.certification.results import LEVELS, Certification, Row, Sensitivity, markup
-from frown.certification.statement import KEY, SAID, Statement, levels_text
+from frown.certification.results import LEVELS, Certification, Sensitivity, markup
+from frown.certification.statement import KEY, SAID, Statement, levels_text, uncertified
 from frown.report.comparison import display_name
 
 # Settings that the statement tells in words, or that stand elsewhere.
@@ -35,6 +35,22 @@ def tile(name: str, value: str, below: str, *, accent: bool = False) -> str:
     return (
         f'<div class="{kind}"><h3>{markup(name)}</h3><strong>{markup(value)}</strong>'
         f"<small>{below}</small></div>"
+    )
+
+
+def table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
+    """A table that a click on a column's head sorts by it.
+
+    Heads are texts with style-sheet classes, rows are of cells in HTML (<td>...</td>).
+    """
+    head = "".join(
+        f'<th class="{kind}" scope="col"><button type="button">{markup(name)}</button></th>'
+        for name, kind in heads
+    )
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return (
+        f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -82,9 +98,15 @@ def banner(notices: Sequence[str]) -> str:
     return f'<div class="banner" role="alert">{lines}</div>' if notices else ""
 
 
-def opening(title: str, lead: str, said: Statement, rows: Sequence[Row]) -> str:
-    """The page's title, what it is about (`lead`, in HTML), and what its radii mean."""
-    more = " ".join(text for text in (said.caveat(), said.asked(), _proved_how(rows)) if text)
+def opening(
+    title: str,
+    lead: str,
+    said: Statement,
+    results: Mapping[str, Certification | Sensitivity],
+) -> str:
+    """The page's title, what it is about (`lead`, in HTML), and what the radii of all its runs
+    mean."""
+    more = " ".join(text for text in (said.caveat(), said.asked(), _proved_how(results)) if text)
     return (
         f'<p class="eyebrow">frown robustness report</p>\n<h1>{markup(title)}</h1>\n'
         f'<p class="lead">{lead}</p>'
@@ -92,20 +114,26 @@ def opening(title: str, lead: str, said: Statement, rows: Sequence[Row]) -> str:
     )
 
 
-def _proved_how(rows: Sequence[Row]) -> str:
-    """A sentence on the level of the radii, and one on execution where it is covered."""
-    proved = [row for row in rows if row.proved]
+def _proved_how(results: Mapping[str, Certification | Sensitivity]) -> str:
+    """A sentence on the levels of the radii, by run where they differ, and one on execution where
+    it is covered."""
+    runs = {name: [row for row in found.rows if row.proved] for name, found in results.items()}
+    levels = {name: levels_text(rows) for name, rows in runs.items() if rows}
+    proved = [row for rows in runs.values() for row in rows]
     if not proved:
         return ""
-    levels = {row.level for row in proved}
-    text = f"Level of the proofs: {levels_text(proved)}."
-    if "estimate" in levels:
+    if len(set(levels.values())) == 1:
+        text = f"Level of the proofs: {levels_text(proved)}."
+    else:
+        each = "; ".join(f"{display_name(name)}: {told}" for name, told in levels.items())
+        text = f"Levels of the proofs: {each}."
+    if any(row.level == "estimate" for row in proved):
         text += " An estimate is no proof: rounding may have gone the wrong way."
     covered = sum(bool(row.deployed) for row in proved)
     if covered:
         which = sorted({row.deployed for row in proved if row.deployed})[0]
-        of = "" if covered == len(proved) else f" for {covered:,} of {len(proved):,} inputs"
-        text += f" Execution in {which} is covered{of}."
+        of = "" if covered == len(proved) else f" for {covered:,} of {len(proved):,} radii"
+        text += f" Execution in {which} is covered{of}{uncertified(proved)}."
     return text
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from frown.certification.results import markup
 from frown.certification.verdict import ANSWERS
 from frown.report.charts import NARROW, WIDE, Plane, drawing
-from frown.report.parts import document, duration, tile
+from frown.report.parts import document, duration, table, tile
 
 ERROR = "error"
 LINES = {"unsat": "m-crown", "sat": "m-frown"}  # the colours of verdicts
@@ -138,10 +138,10 @@ def _families(answers: Sequence[Answered]) -> str:
         count = Counter(one.verdict for one in own)
         cells = [f'<td class="text">{markup(family or "–")}</td>', f"<td>{len(own)}</td>"]
         cells += [f"<td>{count[w] or '–'}</td>" for w in words]
-        cells += [f"<td>{f'{median(times):.2f}' if times else '–'}</td>"]
-        rows.append(f"<tr>{''.join(cells)}</tr>")
+        rows.append([*cells, f"<td>{f'{median(times):.2f}' if times else '–'}</td>"])
     heads = ["queries", *words, "median seconds, decided"]
-    return _tabled("By family", "", ["family"], heads, rows)
+    every = [("family", "text"), *((head, "") for head in heads)]
+    return f"<section><h2>By family</h2>{table(every, rows)}</section>"
 
 
 def _witnesses(answers: Sequence[Answered]) -> str:
@@ -164,32 +164,14 @@ def _witnesses(answers: Sequence[Answered]) -> str:
 
 
 def _table(answers: Sequence[Answered]) -> str:
-    remarks = any(one.remark for one in answers)
-    rows = [
-        "<tr>"
-        + "".join(f'<td class="text">{markup(t)}</td>' for t in _named(one, remarks))
-        + f"<td>{one.seconds:.2f}</td><td>{one.timeout:g}</td></tr>"
+    words = ["family", "network", "query", "verdict", *["remark"] * any(a.remark for a in answers)]
+    heads = [*((word, "text") for word in words), ("seconds", ""), ("limit", "")]
+    rows = (
+        [
+            *(f'<td class="text">{markup(getattr(one, word))}</td>' for word in words),
+            f"<td>{one.seconds:.2f}</td><td>{one.timeout:g}</td>",
+        ]
         for one in answers
-    ]
-    heads = ["family", "network", "query", "verdict", *["remark"] * remarks]
-    told = "Click a column to sort by it."
-    return _tabled("All queries", told, heads, ["seconds", "limit"], rows)
-
-
-def _named(one: Answered, remarks: bool) -> list[str]:
-    return [one.family, one.network, one.query, one.verdict, *[one.remark] * remarks]
-
-
-def _tabled(
-    title: str, told: str, words: Sequence[str], numbers: Sequence[str], rows: Sequence[str]
-) -> str:
-    heads = [*((w, "text") for w in words), *((n, "") for n in numbers)]
-    head = "".join(
-        f'<th class="{kind}" scope="col"><button type="button">{markup(name)}</button></th>'
-        for name, kind in heads
     )
-    return (
-        f"<section><h2>{title}</h2><p>{told}</p>"
-        f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
-    )
+    told = "<p>Click a column to sort by it.</p>"
+    return f"<section><h2>All queries</h2>{told}{table(heads, rows)}</section>"

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,11 @@ from frown.certification.folder import RESULTS_LOCK, holder
 from frown.certification.results import Certification, Row, Sensitivity, fields_of
 from frown.certification.statement import Statement, levels_text
 from frown.errors import InvalidInput
-from frown.jobs.files import COUNTEREXAMPLES, ROWS_JSON, RUN
+from frown.jobs.files import COUNTEREXAMPLES, ROWS_JSON, RUN, read_examples
 from frown.problem.data import Columns, digest, read_data
 from frown.problem.options import options_of
+
+Result = TypeVar("Result", Certification, Sensitivity)
 
 # Flat inputs that are images everywhere they are met: digits, MNIST and CIFAR.
 FLAT = {(64,): (8, 8), (784,): (28, 28), (3072,): (3, 32, 32)}
@@ -71,12 +72,28 @@ def _result(
         "digest": str(first.get("model", "")),
         "settings": dict(first.get("settings") or about.get("settings") or {}),
         "version": str(first.get("version", "")),
+        "class_names": tuple(map(str, _data(about).get("classes") or ())),
     }
-    found = _counterexamples(directory / COUNTEREXAMPLES)
+    found = read_examples(directory / COUNTEREXAMPLES)
     if origin["settings"].get("sensitivity"):
         frames = sorted({int(row.frames) for row in rows})
         return Sensitivity(rows, tuple(frames), found, **origin)
     return Certification(rows, {i: x for (i, _), x in found.items()}, **origin)
+
+
+def by_method(read: Sequence[tuple[Path, Result]]) -> dict[str, Result]:
+    """The results of folders by method, and by the folder's name where several hold one method;
+    InvalidInput where a folder is named twice."""
+    places = [directory.resolve() for directory, _ in read]
+    methods = [result.rows[0].method if result.rows else "" for _, result in read]
+    names = [place.name for place in places]
+    named: dict[str, Result] = {}
+    for method, place, (directory, result) in zip(methods, places, read, strict=True):
+        if places.count(place) > 1:
+            raise InvalidInput(f"{directory} is named twice; name every folder of results once")
+        apart = place.name if names.count(place.name) == 1 else str(directory)
+        named[method if methods.count(method) == 1 else f"{method} ({apart})"] = result
+    return named
 
 
 def read_notices(directory: Path, found: Certification | Sensitivity) -> list[str]:
@@ -115,10 +132,15 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], bool]:
         ) from None
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
-    try:
-        records = [json.loads(line) for line in lines if line.strip()]
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError):
+            raise InvalidInput(
+                f"{path}, line {number}: not a row; delete the line, or write the results again "
+                "with frown certify --resume"
+            ) from None
     if not last.strip():
         return records, False
     try:
@@ -165,10 +187,15 @@ def read_command(directory: Path) -> str | None:
 def read_facts(directory: Path) -> list[tuple[str, str]]:
     """Name and text of what run.json tells of the run: its data, their SHA-256, and its date."""
     about = _about(directory / RUN)
-    data = about.get("data")
-    data = data if isinstance(data, dict) else {}
+    data = _data(about)
     found = {"data": data.get("file"), "SHA-256 of the data": data.get("sha256")}
     return [(k, str(v)) for k, v in {**found, "date": about.get("date")}.items() if v]
+
+
+def _data(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of run.json about the data; empty where it is not there."""
+    data = about.get("data")
+    return data if isinstance(data, dict) else {}
 
 
 def read_images(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | None:
@@ -191,7 +218,7 @@ def read_sequences(directory: Path, indices: Sequence[int]) -> NDArray[np.floati
 
 def _inputs(directory: Path, indices: Sequence[int]) -> NDArray[np.floating] | None:
     about = _about(directory / RUN)
-    data = about.get("data") or {}
+    data = _data(about)
     path = Path(data.get("file", ""))
     if not path.is_file() or digest(path) != data.get("sha256"):
         return None
@@ -220,16 +247,3 @@ def as_images(x: NDArray[np.floating]) -> NDArray[np.floating] | None:
         case (int(h), int(w), 1 | 3) if min(h, w) >= _LEAST_SIDE:
             return x
     return None
-
-
-def _counterexamples(path: Path) -> dict[tuple[int, int], Any]:
-    """Counterexamples by input and frame; the frame is -1 where no frame moved alone."""
-    if not path.exists():
-        return {}
-    try:
-        with np.load(path) as held:
-            index = held["index"].tolist()
-            frame = held["frame"].tolist() if "frame" in held else [-1] * len(index)
-            return dict(zip(zip(index, frame, strict=True), held["x"], strict=True))
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from error

@@ -125,10 +125,15 @@ def _with_axes(call: Call) -> View:
 # -- limits ---------------------------------------------------------------------------------------
 
 
+MOST = float(np.finfo(np.float32).max)
+
+
 @operator("Clip", attributes="min max")
 def clip(call: Call) -> Value:
+    """A limit that is left out is the last number of the tensor's type, float32 or a wider one: no
+    further is the site followed."""
     low, high = _limit(call, 1, "min", -inf), _limit(call, 2, "max", inf)
-    return clipped(call, call.view(), low, high)
+    return clipped(call, call.view(), low, high, MOST)
 
 
 def _limit(call: Call, i: int, name: str, absent: float) -> float:
@@ -137,14 +142,13 @@ def _limit(call: Call, i: int, name: str, absent: float) -> float:
     return found
 
 
-def clipped(call: Call, x: View, low: float, high: float) -> View:
+def clipped(call: Call, x: View, low: float, high: float, most: float = inf) -> View:
     """Limits as large as float32 has numbers mean none to exporters: the site is then called
     what it is without them, but they are kept."""
-    most = float(np.finfo(np.float32).max)
-    if not low < high or (low <= -most and high >= most):
+    if not (low < min(high, most) and -most < high) or (low <= -MOST and high >= MOST):
         raise call.refuse(f"clipping to [{low}, {high}]")
-    kind = "Relu" if low == 0 and high >= most else "Clip"
-    return call.apply(x, functions.clip(kind, low, high))
+    kind = "Relu" if low == 0 and high >= MOST else "Clip"
+    return call.apply(x, functions.clip(kind, low, high, most))
 
 
 @operator("Max")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from math import prod
 
 import numpy as np
 from flint import arb
@@ -54,7 +55,8 @@ def whole(
     """Arithmetic on constants: of integers of one type alone, and where none leaves its range."""
     if x.dtype.kind not in "iu" or x.dtype != y.dtype:
         raise call.refuse("arithmetic on constants that are not integers")
-    call.refuse_if(max(x.size, y.size) > MOST_NUMBERS, f"arithmetic on {x.size} constants")
+    size = prod(np.broadcast_shapes(x.shape, y.shape))
+    call.refuse_if(size > MOST_NUMBERS, f"arithmetic on {size} constants")
     exact = np.asarray(compute(x.astype(object), y.astype(object)), dtype=object)
     limits = np.iinfo(x.dtype)
     if any(not limits.min <= int(n) <= limits.max for n in exact.ravel()):
@@ -84,7 +86,7 @@ def running_sum(call: Call) -> Value:
     x = call.view()
     (axis,) = call.integers(1)
     n = x.shape[call.axis(axis, len(x.shape))]
-    matrix = np.tril(np.ones((n, n)), -1 if call.attribute("exclusive", 0) else 0)
+    matrix = np.tril(np.ones(together((n, 1), (1, n))), -1 if call.attribute("exclusive", 0) else 0)
     matrix = matrix if call.attribute("reverse", 0) else matrix.T  # y = x matrix
     last = np.moveaxis(x.index, axis, -1)
     y = call.linear(View(x.node, last.reshape(1, -1, n)), Ball(matrix[None]))

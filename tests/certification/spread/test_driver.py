@@ -26,19 +26,14 @@ from frown.certification.spread.messages import (
     Workers,
 )
 from frown.errors import InvalidInput, WorkersLost
-from onnx_models import model, node, saved, weights
+from onnx_models import saved, small
 
 COUNT = 10
 
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> frown.Model:
-    proto = model(
-        [node("Gemm", "x w0", "h", transB=1), node("Relu", "h", "a"), node("Gemm", "a w1", "y")],
-        ["N", 4],
-        {"w0": weights(6, 4, seed=1), "w1": weights(6, 3, seed=3)},
-    )
-    return frown.load(saved(proto, tmp_path_factory.mktemp("net")))
+    return frown.load(saved(small(), tmp_path_factory.mktemp("net")))
 
 
 X = np.random.default_rng(5).uniform(0.1, 0.9, (COUNT, 4))
@@ -98,8 +93,8 @@ def spread(net: frown.Model, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
 
         monkeypatch.setattr(driver, "Processes", start)
         machine = Machine(workers=2, batch=given.pop("batch", 3))
-        ball = Ball(X, ids=given.pop("ids", None))
-        result = frown.certify(net, ball, method="crown", machine=machine, **given)
+        where = given.pop("where", None) or Ball(X, ids=given.pop("ids", None))
+        result = frown.certify(net, where, method="crown", machine=machine, **given)
         return result, made[0]
 
     return run
@@ -223,11 +218,15 @@ def changed(messages: Messages, change: Callable[[Outcome], Outcome]) -> Message
     return [replace(m, outcome=change(m.outcome)) if isinstance(m, Handed) else m for m in messages]
 
 
+@pytest.mark.parametrize("provisional", [False, True])
 def test_an_answer_about_another_input_is_found_out(
-    spread: Callable[..., Any], alone: list[Row]
+    spread: Callable[..., Any], alone: list[Row], provisional: bool
 ) -> None:
     def swapping(order: Order, messages: Messages) -> Messages:
-        return changed(messages, lambda o: replace(o, rows=o.rows[::-1]))
+        def swap(o: Outcome) -> Outcome:
+            return replace(o, rows=o.rows[::-1], provisional=provisional)
+
+        return changed(messages, swap)
 
     result, _ = spread(swapping)
     for n, row in enumerate(result.rows):
@@ -314,6 +313,44 @@ def test_no_row_says_more_than_its_certificate(
             assert (row.status, row.level) == ("certified", "checked") and row.radius > 0
 
 
+def test_a_box_has_no_larger_radius_than_its_own(
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InProcess, "trusted", False)
+    box = frown.Box(X - 1e-3, X + 1e-3)
+    honest = spread(as_it_is, where=box, proof="checked")[0].rows
+    assert {row.level for row in honest} == {"checked"} and all(row.proved for row in honest)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        def change(outcome: Outcome) -> Outcome:
+            return replace(outcome, rows=tuple(replace(r, radius=5.0) for r in outcome.rows))
+
+        return changed(messages, change)
+
+    for row in spread(lying, where=box, proof="checked")[0].rows:
+        assert (row.status, row.radius, row.level) == ("unknown", 0.0, "estimate")
+
+
+@pytest.mark.parametrize("said", ["falsified", "robust ", "unknown"])
+def test_a_row_without_a_proof_says_nothing_that_would_be_one(
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """No counterexample lies within the radius that is asked about."""
+    monkeypatch.setattr(InProcess, "trusted", False)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        def change(outcome: Outcome) -> Outcome:
+            told = {"status": said, "level": "checked ", "margins": {0: 9.0}, "leaves": 7}
+            rows = tuple(replace(row, radius=0.0, **told) for row in outcome.rows)
+            return replace(outcome, rows=rows, certificates={})
+
+        return changed(messages, change)
+
+    result, _ = spread(lying, proof="checked", search=frown.At(1e-3), attack=None)
+    for row in result.rows:
+        assert (row.status, row.level, row.margins, row.leaves) == ("unknown", "estimate", {}, 0)
+
+
 @pytest.mark.parametrize("trusted", [True, False])
 def test_what_a_row_says_beside_its_radius_is_the_driver_s_own(
     spread: Callable[..., Any],
@@ -360,15 +397,21 @@ def test_what_a_row_says_beside_its_radius_is_the_driver_s_own(
         assert row.remark == f"its worker says: {lies['remark']}"
 
 
+@pytest.mark.parametrize("provisional", [False, True])
 def test_nothing_is_checked_that_was_not_asked_for(
-    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, provisional: bool
 ) -> None:
+    """Nor where a worker says that it was cut short."""
     monkeypatch.setattr(InProcess, "trusted", False)
 
     def lying(order: Order, messages: Messages) -> Messages:
         return changed(
             messages,
-            lambda o: replace(o, rows=tuple(replace(r, level="checked") for r in o.rows)),
+            lambda o: replace(
+                o,
+                rows=tuple(replace(r, level="checked") for r in o.rows),
+                provisional=provisional,
+            ),
         )
 
     result, _ = spread(lying)

@@ -26,19 +26,14 @@ from frown.certification.prove import Rigorous
 from frown.certification.spread import forks
 from frown.certification.spread.driver import _paying
 from frown.certification.spread.forks import FORKS
-from onnx_models import model, node, saved, weights
+from onnx_models import saved, small
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    proto = model(
-        [node("Gemm", "x w0", "h", transB=1), node("Relu", "h", "a"), node("Gemm", "a w1", "y")],
-        ["N", 4],
-        {"w0": weights(6, 4, seed=1), "w1": weights(6, 3, seed=3)},
-    )
-    return saved(proto, tmp_path_factory.mktemp("net"))
+    return saved(small(), tmp_path_factory.mktemp("net"))
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from frown.bounds.rows import (
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
 from frown.graph.affine import Combine, Concat, Permute, Reshape, Slice
-from frown.graph.box import Box, rows_of
+from frown.graph.intervals import Intervals, rows_of
 from frown.graph.op import Affine, Selection
 from frown.problem.region import Region
 from frown.relax.proven.curves import NoProof
@@ -42,6 +42,8 @@ from frown.relax.proven.rounding import LOOSE, TINY, UNIT, above, below, gamma
 from frown.relax.proven.taylor import Enclosure, one_by_one
 from frown.relax.relaxation import Lines, Relaxation, Relaxed, Rule, relax
 
+FEW = 16  # a node has as many times as many entries as features vary where points tell its box
+POINT = 512  # bytes that an entry takes at each of these points
 _EXACT = frozenset({Reshape, Permute, Slice, Concat})  # they move entries and compute nothing
 
 
@@ -282,7 +284,7 @@ class Charged(Arithmetic):
         off = self.affine_error(node, op, boxes)
         if isinstance(op, Selection | Concat):
             low, high = (op.apply(*side) for side in zip(*((b.lower, b.upper) for b in boxes)))
-            self._set(node, Box(low, high))
+            self._set(node, Intervals(low, high))
             return
         fan = sum(self.plan.graph.nodes[j].size for j in here.inputs)
         error = self.weights.terms[node] * (4 * gamma(fan + 8)) + 4 * fan * TINY
@@ -290,9 +292,9 @@ class Charged(Arithmetic):
         middle = op.apply(*(b.middle for b in boxes))
         # TINY before the weights: halving the smallest numbers rounds, and weights may be huge.
         radius = op.spread(*(b.radius + TINY for b in boxes)) * LOOSE
-        self._set(node, Box(below(middle - radius, error), above(middle + radius, error)))
+        self._set(node, Intervals(below(middle - radius, error), above(middle + radius, error)))
 
-    def nonlinear(self, node: int, box: Box) -> None:
+    def nonlinear(self, node: int, box: Intervals) -> None:
         op = self.plan.relaxation(node)
         proven = prove(op, box)
         if proven is None:
@@ -312,7 +314,7 @@ class Charged(Arithmetic):
         self.fixed[node] = FixedLines.of(op, lines, self.weights.value[source])
         self._set(node, proven.image())
 
-    def narrow(self, source: int, box: Box, reader: int) -> None:
+    def narrow(self, source: int, box: Intervals, reader: int) -> None:
         self._set(source, box)
         # The nodes between a source and its reader only move entries.
         chain = []
@@ -323,8 +325,12 @@ class Charged(Arithmetic):
         for j in reversed(chain):
             self.affine(j)
 
-    def affine_box(self, source: int, work: Work) -> Box:
-        """A node that is affine in the input; its rows serve all samples."""
+    def affine_box(self, source: int, work: Work, by_rows: bool = False) -> Intervals:
+        """A node that is affine in the input: by its values at a few points where few inputs vary,
+        else, or if it is to be `by_rows`, by its rows, which serve all samples."""
+        found = None if by_rows else self._box_by_points(source, work)
+        if found is not None:
+            return self.values[source].meet(found)
         node, box = self.plan.graph.nodes[source], self.values[source]
         neuron = torch.arange(node.size, device=box.lower.device)
         one, most = torch.ones_like(box.lower[0]).flatten(), self.weights.largest()
@@ -341,7 +347,55 @@ class Charged(Arithmetic):
             low, high = found.lower + form.const, found.upper + form.const
             sides.append((below(low, error), above(high, error)))
         low, high = (torch.cat(side, 1).view(-1, *node.shape) for side in zip(*sides, strict=True))
-        return Box(torch.fmax(box.lower, low), torch.fmin(box.upper, high))
+        return Intervals(torch.fmax(box.lower, low), torch.fmin(box.upper, high))
+
+    def _box_by_points(self, source: int, work: Work) -> Intervals | None:
+        """The box of a node T that is affine in the input, over boxes of it in which few features
+        vary; None for other nodes and regions.
+
+        T(x) - T(c) is the sum of (x_j - c_j) (T(p + s_j e_j) - T(p)) / s_j, for any p and any steps
+        s_j other than 0. All values of T are enclosed, so no row is pulled back.
+        """
+        if self.region.p != inf or self.errors is not None:
+            return None
+        node, box = self.plan.graph.nodes[source], self.values[0]
+        low, high = box.lower.flatten(1), box.upper.flatten(1)
+        varies = (high > low).any(0).nonzero().flatten()
+        count = len(varies)
+        entries = sum(self.plan.graph.nodes[i].size for i in self.plan.ancestors(source))
+        much = POINT * entries * (1 + count + len(low)) > work.memory
+        if much or FEW * (count + 1) > node.size:
+            return None
+        work.clock.check()
+        middle = box.middle.flatten(1).clamp(low, high)
+        reach = above((high - middle).maximum(middle - low))[:, varies]  # (N, features)
+        at = middle[:1]
+        moved = at.repeat(count, 1)
+        every = torch.arange(count, device=at.device)
+        moved[every, varies] = at[0, varies] + 2 * reach.amax(0)
+        step = below(moved[every, varies] - at[0, varies])
+        values = self._values(torch.cat([at, moved, middle]).view(-1, *box.lower.shape[1:]), source)
+        lower, upper = values.lower.flatten(1), values.upper.flatten(1)
+        rise = above((upper[1 : count + 1] - lower[:1]).maximum(upper[:1] - lower[1 : count + 1]))
+        gain = above(rise / step[:, None])  # (features, size) at least |T's slopes|
+        spread = (reach @ gain) * LOOSE + (count + 1) * TINY
+        found = Intervals(
+            below(lower[count + 1 :] - spread).view(-1, *node.shape),
+            above(upper[count + 1 :] + spread).view(-1, *node.shape),
+        )
+        whole = bool((step > 0).all()) and bool((found.lower <= found.upper).all())
+        return found if whole and bool(found.upper.isfinite().all()) else None
+
+    def _values(self, points: Tensor, target: int) -> Intervals:
+        """Enclosures of the values that a node, which is affine in the input, has at points."""
+        region = Region(points, points.new_zeros(len(points)), inf)
+        own = Charged(self.plan, region, self.rule, False)
+        for i in self.plan.ancestors(target):
+            if isinstance(self.plan.graph.nodes[i].op, Affine):
+                own.affine(i)
+            else:
+                own._set(i, Intervals(points, points))
+        return own.values[target]
 
     def fixed_stack(self, stack: Stack) -> FixedLines:
         """The rule's lines of all nodes of a stack side by side."""
@@ -358,14 +412,14 @@ class Charged(Arithmetic):
             boxes = [self.relaxed[i].box for i in stack.nodes]
             low = torch.cat([box.lower.flatten(1) for box in boxes], 1)
             high = torch.cat([box.upper.flatten(1) for box in boxes], 1)
-            proven = prove(stack.op, Box(low, high))
+            proven = prove(stack.op, Intervals(low, high))
             assert proven is not None  # each node has its own
             reads = (self.plan.graph.nodes[i].inputs[0] for i in stack.nodes)
             size = torch.cat([self.weights.value[j].flatten(1) for j in reads], 1)
             self._proven_stacks[stack.nodes] = proven, size
         return self._proven_stacks[stack.nodes]
 
-    def affine_error(self, node: int, op: Affine, boxes: list[Box]) -> Tensor | None:
+    def affine_error(self, node: int, op: Affine, boxes: list[Intervals]) -> Tensor | None:
         """(N, *shape) by how much an affine operator as executed may be off."""
         return None
 
@@ -373,7 +427,7 @@ class Charged(Arithmetic):
         """(N, rows) by how much neurons that are affine in the input, as coef says, may be off."""
         return None
 
-    def _set(self, node: int, box: Box) -> None:
+    def _set(self, node: int, box: Intervals) -> None:
         self.values[node] = box
         size = box.lower.abs().maximum(box.upper.abs())
         self.weights.value[node] = size
@@ -390,7 +444,7 @@ def no_lines(node: int, coef: Tensor) -> tuple[None, Tensor]:
 SMALL = 2.0**-400  # squares of numbers between it and its inverse stay far within range
 
 
-def enclosing(region: Region) -> Box:
+def enclosing(region: Region) -> Intervals:
     """A box around the region."""
     reach = _over(region.radius, region.centre)
     if region.scale is not None:
@@ -402,7 +456,7 @@ def enclosing(region: Region) -> Box:
         low, high = torch.where(fixed, region.centre, low), torch.where(fixed, region.centre, high)
     if region.lower is not None and region.upper is not None:
         low, high = low.maximum(region.lower), high.minimum(region.upper)
-    return Box(low, high)
+    return Intervals(low, high)
 
 
 def least(region: Region, coef: Tensor, which: SampleIndex | None = None) -> Tensor:
@@ -446,7 +500,7 @@ def _gain(region: Region, coef: Tensor) -> Tensor:
     return above(region.balls((coef * region.scale).abs()))
 
 
-def extremes(region: Region, coef: Tensor) -> Box:
+def extremes(region: Region, coef: Tensor) -> Intervals:
     """(N, K) around all values of each form (K, *shape) over each sample's region."""
     one_scale = region.scale is None or len(region.scale) == 1
     if region.p == inf or region.clipped or not one_scale:
@@ -454,7 +508,7 @@ def extremes(region: Region, coef: Tensor) -> Box:
         for n in range(len(region.radius)):
             ball = region.rows(slice(n, n + 1))
             least_most.append((least(ball, coef), -least(ball, -coef)))
-        return Box(*(torch.stack(side) for side in zip(*least_most, strict=True)))
+        return Intervals(*(torch.stack(side) for side in zip(*least_most, strict=True)))
     gain = _gain(region, coef)
     size = gain.shape[1]
     reach = above(ball_gain(gain, region.p).sum(1) * (1 + gamma(size)))
@@ -464,7 +518,7 @@ def extremes(region: Region, coef: Tensor) -> Box:
     width = flat.shape[1]
     error = centre.abs() @ flat.abs().T * (gamma(width) * LOOSE) + width * TINY
     error = error + 4 * UNIT * reach
-    return Box(below(middle - reach, error), above(middle + reach, error))
+    return Intervals(below(middle - reach, error), above(middle + reach, error))
 
 
 def farthest(region: Region) -> Tensor:

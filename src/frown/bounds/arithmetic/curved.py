@@ -20,7 +20,7 @@ from frown.bounds.ellipsoid import joined, leading
 from frown.bounds.rows import charged_pieces, inner, one_hot
 from frown.bounds.walk import walk
 from frown.bounds.work import Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.relax.curvature import boxes_of, steepness, steps_of
 from frown.relax.elementwise import Elementwise
 from frown.relax.piecewise import Relu
@@ -62,15 +62,17 @@ class Deviation:
 
     def _most(self, weight: Tensor) -> float:
         norms = self._norms
-        trace = float((weight * norms).sum()) * LOOSE + TINY
         rows, columns = self.factor.shape
+        # Products of small numbers underflow before weights multiply them, however large.
+        lost = (float(weight.sum()) * LOOSE + 1) * (rows * columns + 8) * TINY
+        trace = float((weight * norms).sum()) * LOOSE + lost
         if rows <= columns:
             root = weight.sqrt()
             matrix = (self._gram * root) * root[:, None]
         else:
             matrix = (self.factor.T * weight) @ self.factor
-        spread = float((weight * self.slack.square()).sum()) * LOOSE + TINY
-        size = greatest(matrix, trace, gamma(max(rows, columns) + 64) * trace)
+        spread = float((weight * self.slack.square()).sum()) * LOOSE + lost
+        size = greatest(matrix, trace, gamma(max(rows, columns) + 64) * trace + lost)
         length: float = sqrt(size * UP) * UP + sqrt(spread * UP) * UP
         return length * length * UP
 
@@ -118,7 +120,7 @@ def _remainder(matrix: Tensor, lower: Tensor) -> float:
         # Everything left of the diagonal blocks stands for what is above them, too.
         total += 2 * float(left[:, :first].square().sum())
         total += float(left[:, first:].square().sum())
-    return sqrt(total * LOOSE) * LOOSE
+    return sqrt(total * LOOSE + n * n * TINY) * LOOSE  # squares underflow
 
 
 @dataclass
@@ -187,7 +189,7 @@ class Deviations:
                 flat = here.flatten(1)[:, known.index]
                 if "rest" not in known.known:
                     known.known["rest"] = float(known.most(known.half[None, known.index])[0])
-                weight = (known.half[known.index] * known.known["rest"]).sqrt() * UP
+                weight = (known.half[known.index] * known.known["rest"] + TINY).sqrt() * UP
                 parts[i] = flat * weight
                 below = here * known.middle
                 (read,) = plan.graph.nodes[i].inputs
@@ -195,12 +197,10 @@ class Deviations:
                 return None, below
 
             form = charged_form(charges, source, coef, through)
-            region = nodes.region
-            scale = region.scale
-            input = form.coef
+            scale, reach = nodes.region.scale, nodes.region.radius[sample]
             if scale is not None:
-                input = input * scale[sample if len(scale) > 1 else 0]
-            input = input.flatten(1) * (float(region.radius[sample]) * UP)
+                reach = reach * scale[sample if len(scale) > 1 else 0]
+            input = (form.coef * (reach * UP + TINY)).flatten(1)
             zero = [coef.new_zeros(len(coef), len(self.found[i, sample].index)) for i in inside]
             found.append([input, *(parts.get(i, z) for i, z in zip(inside, zero, strict=True))])
             charges_of.append(form.charge)
@@ -210,7 +210,7 @@ class Deviations:
         return [torch.cat(same) for same in zip(*found, strict=True)], torch.cat(charges_of)
 
 
-def proven_secants(op: Elementwise, box: Box, point: Box) -> Box:
+def proven_secants(op: Elementwise, box: Intervals, point: Intervals) -> Intervals:
     """Slopes of all lines from (z^, f(z^)), z^ in `point`, to points over the box, enclosed."""
     low, high = box.lower.minimum(point.lower), box.upper.maximum(point.upper)
     if isinstance(op, Relu):
@@ -220,12 +220,12 @@ def proven_secants(op: Elementwise, box: Box, point: Box) -> Box:
         on, off = low >= 0, high <= 0
         least = torch.where(on, steep, torch.where(off, flat, least.nan_to_num(nan=0.0)))
         most = torch.where(off, flat, torch.where(on, steep, most.nan_to_num(nan=1.0)))
-        return Box(least.clamp(0, 1), most.clamp(0, 1))
-    return steepness(op, Box(low, high))
+        return Intervals(least.clamp(0, 1), most.clamp(0, 1))
+    return steepness(op, Intervals(low, high))
 
 
 def bent_below(
-    op: Elementwise, box: Box, coef: Tensor, back: Tensor, curvature: Tensor, centre: Tensor
+    op: Elementwise, box: Intervals, coef: Tensor, back: Tensor, curvature: Tensor, centre: Tensor
 ) -> Tensor:
     """A lower bound of c f(z) - g z + lambda/2 (z - z^)^2 over the box, `back` the g; lambda > 0.
 

@@ -35,7 +35,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot, pieces
 from frown.bounds.work import Work
 from frown.graph.affine import Concat
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.graph.op import Affine, Selection
 from frown.problem.region import Region
 from frown.relax.product import Product
@@ -62,7 +62,7 @@ class _Chain:
     mixed: bool  # whether entries have been added up already
 
     @classmethod
-    def begin(cls, box: Box) -> _Chain:
+    def begin(cls, box: Intervals) -> _Chain:
         size = box.lower.abs().maximum(box.upper.abs())
         up, down = box.upper.clamp(min=0), (-box.lower).clamp(min=0)
         zero = torch.zeros_like(size)
@@ -99,10 +99,10 @@ class Execution:
         """The input of this size at the most, rounded to single precision."""
         self.error[node] = error = _finite(size, (size * UNIT32 + TINY32) * LOOSE)
         centre = self.region.centre
-        self._centres[node] = _Chain.begin(Box(below(centre, error), above(centre, error)))
+        self._centres[node] = _Chain.begin(Intervals(below(centre, error), above(centre, error)))
         return error
 
-    def nonlinear(self, node: int, op: Relaxation, argument: Box, value: Tensor) -> Tensor:
+    def nonlinear(self, node: int, op: Relaxation, argument: Intervals, value: Tensor) -> Tensor:
         """A nonlinear operator with its argument in a box and a value of this size."""
         error = own_error(op, argument, value)
         size = argument.lower.abs().maximum(argument.upper.abs())
@@ -125,7 +125,9 @@ class Execution:
         lost = _finite(most * gain, torch.full_like(most, 8 * TINY32) * gain)
         return torch.zeros_like(value) + lost.view(-1, *([1] * (value.dim() - 1)))
 
-    def affine(self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Box]) -> Tensor:
+    def affine(
+        self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Intervals]
+    ) -> Tensor:
         """An affine operator that reads values in these boxes."""
         run = _after(
             op, [self._runs.get(j) or _Chain.begin(b) for j, b in zip(inputs, boxes, strict=True)]
@@ -187,16 +189,16 @@ class Executed(Charged):
         super().input(node)
         self._widen(node, self.execution.input(node, self.weights.value[node]))
 
-    def nonlinear(self, node: int, box: Box) -> None:
+    def nonlinear(self, node: int, box: Intervals) -> None:
         super().nonlinear(node, box)
         op, value = self.plan.relaxation(node), self.weights.value[node]
         self._widen(node, self.execution.nonlinear(node, op, box, value))
 
-    def affine_box(self, source: int, work: Work) -> Box:
+    def affine_box(self, source: int, work: Work, by_rows: bool = False) -> Intervals:
         self.execution.narrow(source)
-        return super().affine_box(source, work)
+        return super().affine_box(source, work, by_rows)
 
-    def affine_error(self, node: int, op: Affine, boxes: list[Box]) -> Tensor:
+    def affine_error(self, node: int, op: Affine, boxes: list[Intervals]) -> Tensor:
         return self.execution.affine(node, op, self.plan.graph.nodes[node].inputs, boxes)
 
     def affine_row_error(self, node: int, coef: Tensor, neuron: Tensor) -> Tensor:
@@ -205,7 +207,7 @@ class Executed(Charged):
 
     def _widen(self, node: int, error: Tensor) -> None:
         box = self.values[node]
-        self._set(node, Box(below(box.lower, error), above(box.upper, error)))
+        self._set(node, Intervals(below(box.lower, error), above(box.upper, error)))
 
 
 def _after(op: Affine, runs: list[_Chain]) -> _Chain:

@@ -14,7 +14,7 @@ from frown.bounds.plan import Plan, spread_box
 from frown.bounds.rows import one_hot, pieces
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.graph.op import Affine
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed, Rule, relax
@@ -41,20 +41,22 @@ class Float(Arithmetic):
         assert isinstance(here.op, Affine)
         self.values[node] = spread_box(here.op, *(self.values[j] for j in here.inputs))
 
-    def nonlinear(self, node: int, box: Box) -> None:
+    def nonlinear(self, node: int, box: Intervals) -> None:
         op = self.plan.relaxation(node)
         if self.rule is not None:
             self.relaxed[node] = relax(op, box, self.rule, self.wide)
         self.values[node] = op.image(box)
 
-    def crossed(self, box: Box, other: Box) -> Tensor:
+    def crossed(self, box: Intervals, other: Intervals) -> Tensor:
         """Tell boxes apart only where rounding is not a likely reason."""
         eps = ROUNDING * torch.finfo(box.lower.dtype).eps
         low, high = box.lower.maximum(other.lower), box.upper.minimum(other.upper)
         return (low - high > eps * (low.abs() + high.abs())).flatten(1).any(1)
 
 
-def without_rows(plan: Plan, region: Region, source: int, box: Box, work: Work) -> Box | None:
+def without_rows(
+    plan: Plan, region: Region, source: int, box: Intervals, work: Work
+) -> Intervals | None:
     """A source's box where no row can tell more of it; None elsewhere."""
     if region.p == torch.inf and plan.interval_exact(source):
         return box
@@ -62,8 +64,8 @@ def without_rows(plan: Plan, region: Region, source: int, box: Box, work: Work) 
 
 
 def halved_box(
-    plan: Plan, region: Region, half: Halfspace, source: int, box: Box, work: Work
-) -> Box:
+    plan: Plan, region: Region, half: Halfspace, source: int, box: Intervals, work: Work
+) -> Intervals:
     """The box of an affine function of the input over what a halfspace leaves of the region; the
     one that is known where its rows are many. May be crossed: nothing is left then."""
     if of_convolution(plan, source):
@@ -81,10 +83,10 @@ def halved_box(
             factor, coef = best_factor(sides * form.coef[neuron], plane, own.lowest)
             end[piece] = sides * (own.least(coef) + factor * plane.const) + form.const[neuron]
     shape = (-1, *node.shape)
-    return Box(low.view(shape), high.view(shape))
+    return Intervals(low.view(shape), high.view(shape))
 
 
-def affine_box(plan: Plan, region: Region, source: int, work: Work) -> Box:
+def affine_box(plan: Plan, region: Region, source: int, work: Work) -> Intervals:
     """Exact bounds of an affine function of the input; its rows serve all samples."""
     node, device = plan.graph.nodes[source], plan.graph.device
     samples = len(region.radius)
@@ -104,4 +106,4 @@ def affine_box(plan: Plan, region: Region, source: int, work: Work) -> Box:
             at = part.neurons[:, piece].flatten()
             lower[:, at] = (box.lower + form.const).view(samples, -1)
             upper[:, at] = (box.upper + form.const).view(samples, -1)
-    return Box(lower.view(-1, *node.shape), upper.view(-1, *node.shape))
+    return Intervals(lower.view(-1, *node.shape), upper.view(-1, *node.shape))

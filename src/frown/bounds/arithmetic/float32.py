@@ -17,8 +17,8 @@ from torch import Tensor
 
 from frown.errors import UnsupportedModel
 from frown.graph.affine import Combine, Concat, Conv, ConvTranspose, Flat, Linear, Pad, Scale, Sum
-from frown.graph.box import Box
 from frown.graph.graph import Graph, Input
+from frown.graph.intervals import Intervals
 from frown.graph.op import Affine, Op, Selection
 from frown.relax.convex import Elu, HardSwish, Softplus
 from frown.relax.hump import Gelu, GeluTanh, Silu
@@ -147,7 +147,7 @@ def _steepest(op: Relaxation, z: Tensor) -> Tensor | float:
     return 2.0
 
 
-def own_error(op: Relaxation, argument: Box, y: Tensor) -> Tensor:
+def own_error(op: Relaxation, argument: Intervals, y: Tensor) -> Tensor:
     """The distance of a nonlinearity as executed from its value at the argument given, in this
     box and with |value| <= y; infinite where execution may overflow.
 

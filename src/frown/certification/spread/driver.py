@@ -378,12 +378,13 @@ class SharedRun:
 
     def _vetted(self, outcome: Outcome) -> Outcome:
         """An outcome as the driver keeps it; meanwhile workers get their orders."""
-        if outcome.provisional and not self.vetting.wary:  # cut short, or the driver's own
-            return replace(outcome, certificates={})
         regions, rows, points = self.problem.regions, [], dict(outcome.counterexamples)
+        # Cut short, or the driver's own: there is no time for certificates that need not be.
+        leave = outcome.provisional and not self.vetting.wary
+        certificates = {} if leave else outcome.certificates
         for n, row in zip(outcome.places, outcome.rows, strict=True):
             key = regions.key(n)
-            rows.append(self.vetting.row(n, row, outcome.certificates.get(n), points.get(key)))
+            rows.append(self.vetting.row(n, row, certificates.get(n), points.get(key)))
             if rows[-1].broken is None:
                 points.pop(key, None)
             self._listen(0.0)

@@ -21,7 +21,7 @@ from frown.certification.attack import overtaken
 from frown.certification.certificates import LATE, OTHER, SUFFIX, Certificates, sha256_of
 from frown.certification.procedure import Procedure
 from frown.certification.results import Row
-from frown.certification.run import broken_as, classes_of, rivals, status_of
+from frown.certification.run import broken_as, classes_of, rivals, status_of, unanswered
 from frown.certification.statement import input_digest
 from frown.problem.problem import Problem
 
@@ -73,34 +73,15 @@ class Vetting:
                 (self.certificates.folder / f"{regions.name(n)}{SUFFIX}").unlink(missing_ok=True)
             if self.wary and row.proved:
                 return self._withdrawn(n, row, "its worker sent no certificate")
-            return row
+            return self._unproved(n, row) if self.wary else row
         return self._confirmed(n, row, certificate, self.certificates)
 
     def nothing(self, n: int, why: str) -> Row:
         """The row of an input without an answer."""
-        regions, wanted = self.problem.regions, self.problem.property
-        prediction = int(wanted.predicted(self.procedure.model.run(regions.x[n][None]))[0])
-        label, answer, target = classes_of(wanted, n, prediction)
-        return Row(
-            index=int(regions.index[n]),
-            label=label,
-            prediction=answer,
-            target=target,
-            norm=regions.p,
-            method=self.procedure.method.name,
-            status="unknown",
-            radius=0.0,
-            failed=None,
-            broken=None,
-            margins={},
-            seconds=0.0,
-            complete=False,
-            remark=UNPROVED + why,
-            frames=regions.moving(n),
-            input=input_digest(regions.x[n]),
-            id=regions.ids[n] if regions.ids else "",
-            holds=wanted.digest(n),
-        )
+        x = self.problem.regions.x[n][None]
+        prediction = int(self.problem.property.predicted(self.procedure.model.run(x))[0])
+        row = unanswered(self.problem, n, self.procedure.method.name, prediction)
+        return replace(row, complete=False, remark=UNPROVED + why)
 
     def _confirmed(self, n: int, row: Row, content: bytes, kept: Certificates) -> Row:
         """The row with its certificate written and, if asked to, checked."""
@@ -134,13 +115,25 @@ class Vetting:
             leaves=verdict.leaves,
         )
 
+    def _unproved(self, n: int, row: Row) -> Row:
+        """The row of which nothing is proved without what would say so in other words."""
+        row = replace(row, margins={}, leaves=0)
+        if row.level not in ("estimate", "rigorous"):
+            row = replace(row, level="estimate")
+        if row.status in ("misclassified", "mismatch"):
+            return row
+        return replace(row, status="falsified" if self._falsified(n, row) else "unknown")
+
+    def _falsified(self, n: int, row: Row) -> bool:
+        """True if the counterexample lies within the radius that was asked about."""
+        radius = self.problem.regions.radius
+        return radius is not None and row.broken is not None and row.broken <= float(radius[n])
+
     def _withdrawn(self, n: int, row: Row, why: str) -> Row:
         """The row without what it claims to have proved."""
-        radius = self.problem.regions.radius
-        found = radius is not None and row.broken is not None and row.broken <= float(radius[n])
         return replace(
             row,
-            status="falsified" if found else "unknown",
+            status="falsified" if self._falsified(n, row) else "unknown",
             radius=0.0,
             failed=None,
             margins={},

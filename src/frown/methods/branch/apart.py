@@ -42,6 +42,7 @@ class ApartSearch:
     limits: Limits
     work: Work
     ascent: LeafAscent
+    known: Known | None = None  # of the only input, where it is bounded already
 
     def __post_init__(self) -> None:
         count = self.property.shape[0]
@@ -91,9 +92,12 @@ class ApartSearch:
         one = slice(n, n + 1)
         region, wanted = self.region.rows(one), self.property.rows(one)
         region = region.with_radius(self.ends.limit[one].to(region.radius))
-        state = self.inner.start(1)
-        known = self.inner.bound(self.plan, region, wanted, state, None, self.work)
-        lower, upper = flat(self.plan, known)
+        known = self.known
+        if known is None or len(self.inputs) > 1:
+            state = self.inner.start(1)
+            found = self.inner.bound(self.plan, region, wanted, state, None, self.work)
+            known = Known(found, state)
+        lower, upper = flat(self.plan, known.bounds)
         room = self.work.memory // MATRICES
         own = unstable(self.plan, lower[:, 0], upper[:, 0], room) or self.passes
         mine = self.ends
@@ -114,7 +118,7 @@ class ApartSearch:
             self.limits,
             replace(self.work, memory=self.work.memory // len(self.inputs)),  # of its tables
             self.ascent,
-            Known(known, state),
+            known,
             BATCH,
         )
 

@@ -22,6 +22,11 @@ from torch import Tensor
 
 from frown.methods.branch.passes import LeafLines, Passes, Where
 
+SCORES = ("intercept", "learnt", "babsr", "kfsb")
+CANDIDATES = 3  # of each of two scores, whose children kfsb bounds
+PRIOR = 4.0  # cuts that every neuron is supposed to have had, with the gain of all
+BETTER = 0.2  # of the better child counts, beside the rest of the worse one
+CLEAR, MOST = 1e-9, 10.0  # intercepts of which gains are learnt, and the largest ratio
 HUGE = 1e30
 GRID = 1.5 * 2.0**16  # added and taken away again, it leaves a multiple of 2^-7
 SPLIT = 2.0**13 + 1  # likewise eleven binary digits of a number, as half precision has
@@ -38,6 +43,7 @@ class LeafAscent:
     momentum: float = 0.5
     memory: float = 0.85
     hope: float = 3.0  # times its last gain is what a leaf may still gain with every step
+    score: str = "intercept"  # by which neurons are chosen that are cut
 
 
 @dataclass
@@ -106,8 +112,11 @@ class Leaves:
         head: Tensor,  # (heads, B)
         const: Tensor,  # (B,)
         where: Where,
+        weight: Tensor | None = None,  # (slots, inputs) of intercepts, where it is learnt ...
+        sample: Tensor | None = None,  # ... and (B,) which input a leaf is of; None: there is one
     ) -> None:
         self.passes, self.const, self.where, self.head = passes, const, where, head
+        self.weight, self.sample = weight, sample
         self.cut = cut.T.to(theta.dtype, memory_format=torch.contiguous_format).contiguous()
         free = torch.addcmul(torch.ones((), dtype=theta.dtype), self.cut, self.cut, value=-1)
         on = self.cut.relu()
@@ -130,6 +139,8 @@ class Leaves:
         for name in self._COLUMNS:
             setattr(self, name, getattr(self, name).index_select(1, keep))
         self.const, self.where = self.const[keep], self.where.take(keep)
+        if self.sample is not None:
+            self.sample = self.sample[keep]
         self.end = None
 
     def move(self, step: Tensor, rate: float) -> None:
@@ -186,6 +197,7 @@ class Risen:
     worth: Tensor  # (B,) the score of that cut; 0: nothing is left to cut
     broken: list[tuple[int, Tensor]]  # leaves with inputs (*shape) that violate the property
     rows: int  # bounds computed, over all leaves and steps
+    candidates: Tensor | None = None  # (B, candidates) slots to choose among by their children
 
 
 Score = Callable[[Leaves], Tensor]
@@ -204,7 +216,69 @@ def gaps(leaves: Leaves) -> Tensor:
     return coef.relu().mul_(below.abs()).mul_(leaves.open).add_(leaves.open, alpha=1e-12)
 
 
-def ascend(leaves: Leaves, ascent: LeafAscent, score: Score = intercepts) -> Risen:
+def learnt(leaves: Leaves) -> Tensor:
+    """(slots, B) intercepts, times what cuts of a neuron have gained of them so far."""
+    found, weight = intercepts(leaves), leaves.weight
+    if weight is None:
+        return found
+    if leaves.sample is not None and weight.shape[1] > 1:
+        weight = weight.index_select(1, leaves.sample)
+    return found.mul_(weight)
+
+
+def babsr(leaves: Leaves) -> Tensor:
+    """(slots, B) the score of Bunel et al. (2020): by how much bounds should change if a neuron
+    were stable, of its layer's bias and of the intercept of its line above."""
+    high, bias = leaves.high, leaves.passes.bias * leaves.coef
+    least = torch.maximum(bias * (high - 1), bias * high)
+    return leaves.coef.clamp(max=0).mul_(leaves.rise).add_(least).abs_().mul_(leaves.open)
+
+
+def best_of_both(leaves: Leaves) -> Tensor:
+    """(candidates, B) the best slots by BaBSR's score and by intercepts; where a score is 0, the
+    first of them."""
+    found = []
+    for score in (babsr, intercepts):
+        value, slot = score(leaves).topk(min(CANDIDATES, leaves.theta.shape[0]), 0)
+        found.append(torch.where(value > 0, slot, slot[:1]))
+    return torch.cat(found)
+
+
+NAMED: dict[str, Score] = {
+    "learnt": learnt,
+    "intercept": intercepts,
+    "babsr": babsr,
+    "kfsb": intercepts,
+}
+
+
+class PseudoCosts:
+    """The gains of cuts so far: what a child's bound rises, as a part of the intercept that its
+    parent had at the neuron."""
+
+    def __init__(self, slots: int, inputs: int) -> None:
+        self.gain = torch.zeros(2, slots, inputs)
+        self.count = torch.zeros(2, slots, inputs)
+
+    def tell(self, sample: Tensor, cut: Tensor, gain: Tensor, unit: Tensor) -> None:
+        """Learn from children whose last `cut` is (B,) slot + 1, negative on the side z <= 0."""
+        good = (cut != 0) & (unit > CLEAR) & gain.isfinite()
+        sample, cut, gain, unit = (t[good] for t in (sample, cut, gain, unit))
+        at = ((cut > 0).long(), cut.abs() - 1, sample)
+        ratio = (gain / unit).clamp(0, MOST).to(self.gain)
+        self.gain.index_put_(at, ratio, accumulate=True)
+        self.count.index_put_(at, torch.ones_like(ratio), accumulate=True)
+
+    def weight(self) -> Tensor:
+        """(slots, inputs) for intercepts: what both children should gain."""
+        count = self.count.sum(1, keepdim=True)
+        usual = torch.where(count > 0, self.gain.sum(1, keepdim=True) / count.clamp(min=1), 1.0)
+        below, above = (self.gain + PRIOR * usual) / (self.count + PRIOR)
+        worse, better = torch.minimum(below, above), torch.maximum(below, above)
+        return (1 - BETTER) * worse + BETTER * better
+
+
+def ascend(leaves: Leaves, ascent: LeafAscent) -> Risen:
     """Raise the bounds of leaves until they are positive, or hopeless, or steps are used up.
 
     A leaf that does not get near 0 is to be cut further: more steps for it would be lost.
@@ -214,6 +288,9 @@ def ascend(leaves: Leaves, ascent: LeafAscent, score: Score = intercepts) -> Ris
     best = torch.full_like(leaves.const, -torch.inf)
     left, slot = torch.arange(count), torch.zeros(count, dtype=torch.long)
     found = Risen(best, theta, slot, torch.zeros_like(best), [], 0)
+    if ascent.score == "kfsb":
+        many = 2 * min(CANDIDATES, leaves.theta.shape[0])
+        found.candidates = torch.zeros(count, many, dtype=torch.long)
     before = best
     first = second = units = torch.zeros(())
     tiny = 16 * torch.finfo(best.dtype).tiny
@@ -223,12 +300,16 @@ def ascend(leaves: Leaves, ascent: LeafAscent, score: Score = intercepts) -> Ris
         theta.index_copy_(1, left[own], leaves.theta.index_select(1, own))
         if not len(unproved):
             return
-        value, where = score(leaves).max(0)
+        value, where = NAMED[ascent.score](leaves).max(0)
         value, where = value[unproved], where[unproved]
+        if found.candidates is not None:
+            found.candidates[left[unproved]] = best_of_both(leaves)[:, unproved].T
         if bool((value <= 0).any()):
             other, place = gaps(leaves)[:, unproved].max(0)
             last = value <= 0
             value, where = torch.where(last, other, value), torch.where(last, place, where)
+            if found.candidates is not None:
+                found.candidates[left[unproved[last]]] = where[last][:, None]
         found.slot[left[unproved]], found.worth[left[unproved]] = where, value
         wrong = unproved[leaves.truth(unproved) <= 0]
         if len(wrong):

@@ -23,11 +23,11 @@ from frown.bounds.walk import Given
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.methods.branch.apart import ApartSearch
-from frown.methods.branch.ascent import LeafAscent
+from frown.methods.branch.ascent import SCORES, LeafAscent
 from frown.methods.branch.inputs import InputSearch, fits
 from frown.methods.branch.passes import passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import ReluSearch
+from frown.methods.branch.relu import Known, ReluSearch
 from frown.methods.branch.samples import SampleSearch
 from frown.methods.frown.network import Frown
 from frown.methods.lp.solvers import require
@@ -57,6 +57,9 @@ class Branch(Closing):
         float, Option("CPU seconds of branching and of its replay, for each input", above=0)
     ] = 10.0
     gap: Annotated[float, Option("broken / proved - 1 that is enough", above=0, below=1)] = 0.001
+    score: Annotated[
+        str, Option("how neurons of ReLU networks are chosen that are cut", SCORES)
+    ] = "intercept"
     ascent: LeafAscent = field(default_factory=LeafAscent)
 
     def __post_init__(self) -> None:
@@ -102,7 +105,8 @@ class Branch(Closing):
             hopeless = inputs.forecast > HOPELESS * most or inputs.stuck or inputs.seconds >= most
             began = time.process_time()
             seconds = rest if hopeless else min(rest, turn)
-            for update in self._neurons(plan, region, property, ends, work, left, seconds):
+            neurons = self._neurons(plan, region, property, ends, work, left, seconds, inputs.known)
+            for update in neurons:
                 n = update.sample
                 if update.proof is not None or inputs.broken(n, update.point):
                     inputs.decided(n)
@@ -125,13 +129,18 @@ class Branch(Closing):
         work: Work,
         which: Tensor,
         seconds: float,
+        known: Known | None,
     ) -> Iterator[Update]:
-        """Cut neurons for some of the samples, for so many CPU seconds."""
+        """Cut neurons for some of the samples, for so many CPU seconds; what is `known` of all of
+        them serves a single one."""
         part = Ends(
             ends.proved[which], ends.limit[which], ends.broken[which], ends.point[which], True
         )
         own = replace(self, seconds=seconds / len(which))
-        search = own._search(plan, region.rows(which), property.rows(which), part, work)
+        alone = known if len(region.radius) == 1 else None
+        search = own._search(
+            plan, region.rows(which), property.rows(which), part, work, known=alone
+        )
         assert search is not None
         for update in search.run(part.point):
             yield replace(update, sample=int(which[update.sample]))
@@ -179,6 +188,7 @@ class Branch(Closing):
         ends: Ends,
         work: Work,
         assume: bool = True,
+        known: Known | None = None,
     ) -> ReluSearch | ApartSearch | SampleSearch | None:
         """A search over all samples; None where there is nothing to cut. Literals of their own are
         bounded by contradiction only if they may `assume` that theirs is the one that fails."""
@@ -191,4 +201,5 @@ class Branch(Closing):
                 plan, region, property, ends, self.inner, limits, work, assume=assume
             )
         kind = ApartSearch if ends.single and own.slots >= LARGE else ReluSearch
-        return kind(plan, own, region, property, ends, self.inner, limits, work, self.ascent)
+        ascent = replace(self.ascent, score=self.score)
+        return kind(plan, own, region, property, ends, self.inner, limits, work, ascent, known)

@@ -15,7 +15,7 @@ from torch import Tensor
 from frown.bounds.spill import SpillingTable
 
 Numbers = NDArray[np.int32]
-COLUMNS = ("slot", "below", "above", "problem", "literal", "row", "depth")
+COLUMNS = ("slot", "below", "above", "problem", "literal", "row", "depth", "last")
 MOVED = 1 << 14  # rows that are moved at once
 
 
@@ -62,7 +62,9 @@ class Nodes:
     """Numbers of nodes, in order of birth; those of one problem are a tree.
 
     `slot` is where a node is cut, -1 for a leaf; `below` its child where z <= point, `above` the
-    other; `literal` whose row proves a leaf; `depth` its cuts since a stage began.
+    other; `literal` whose row proves a leaf; `depth` its cuts since a stage began; `last` the cut
+    that a leaf comes from, 0 once it has been bounded: slot + 1, negative on the side below. Until
+    then its bound is its parent's.
     """
 
     def __init__(self, slots: int, like: Tensor, most: int = 1 << 30) -> None:
@@ -70,6 +72,7 @@ class Nodes:
         self.slots, self.count, self.rows, self.dtype = slots, 0, 0, like.dtype
         self._numbers = SpillingTable((len(COLUMNS),), torch.int32, most)
         self._bound = SpillingTable((), like.dtype, most)  # the last bound of a leaf
+        self._worth = SpillingTable((), like.dtype, most)  # of the cut that it comes from
         # Slopes and multipliers are short, as proofs have them; some multipliers may be too large.
         short = torch.float16 if like.dtype == torch.float32 else like.dtype
         self._theta, self._cut = (
@@ -78,9 +81,13 @@ class Nodes:
         )
 
     @property
+    def _tables(self) -> tuple[SpillingTable, ...]:
+        return self._numbers, self._bound, self._worth, self._theta, self._cut
+
+    @property
     def memory(self) -> int:
         """The bytes that are not in files."""
-        return sum(t.memory for t in (self._numbers, self._bound, self._theta, self._cut))
+        return sum(t.memory for t in self._tables)
 
     def _of(self, name: str, nodes: Tensor) -> Tensor:
         return self._numbers.data[nodes, COLUMNS.index(name)].long()
@@ -100,6 +107,14 @@ class Nodes:
     def bound(self, nodes: Tensor) -> Tensor:
         return self._bound.data[nodes]
 
+    def last(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """The cuts that leaves come from, and what these were worth."""
+        return self._of("last", leaves), self._worth.data[leaves]
+
+    def forget(self, leaves: Tensor) -> None:
+        """Learn nothing from the next bounds of leaves, which are about another radius."""
+        self._numbers.data[leaves, COLUMNS.index("last")] = 0
+
     def theta(self, leaves: Tensor) -> Tensor:
         """(n, slots) slopes and multipliers of leaves."""
         return self._theta.data[self._of("row", leaves)].to(self.dtype)
@@ -113,6 +128,7 @@ class Nodes:
         self.set_theta(leaves, theta)
         self._bound.data[leaves] = bound
         self._numbers.data[leaves, COLUMNS.index("literal")] = literal.int()
+        self.forget(leaves)
 
     def set_theta(self, leaves: Tensor, theta: Tensor) -> None:
         own = self._theta
@@ -135,8 +151,9 @@ class Nodes:
         self.set_theta(torch.tensor([number]), theta[None])
         return number
 
-    def split(self, nodes: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut leaves at slots; returns the numbers of the children below and above."""
+    def split(self, nodes: Tensor, slot: Tensor, worth: Tensor) -> tuple[Tensor, Tensor]:
+        """Cut leaves at slots, which is worth so much; returns the numbers of the children below
+        and above."""
         count = len(nodes)
         self._grow(2 * count, count)
         low = torch.arange(self.count, self.count + count)
@@ -154,6 +171,10 @@ class Nodes:
         numbers[low] = own
         own[:, COLUMNS.index("row")] = more.int()
         numbers[high] = own
+        for child, side in ((low, -1), (high, 1)):
+            numbers[child, COLUMNS.index("last")] = (side * (slot + 1)).int()
+            self._bound.data[child] = self._bound.data[nodes]
+            self._worth.data[child] = worth
         for name, value in (("slot", slot), ("below", low), ("above", high)):
             numbers[nodes, COLUMNS.index(name)] = value.int()
         return low, high
@@ -208,6 +229,7 @@ class Nodes:
         for table, old in (
             (numbers, nodes),
             (self._bound.data, nodes),
+            (self._worth.data, nodes),
             (self._theta.data, rows),
             (self._cut.data, rows),
         ):
@@ -218,7 +240,7 @@ class Nodes:
         return new
 
     def _grow(self, nodes: int, rows: int) -> None:
-        for table in (self._numbers, self._bound):
+        for table in (self._numbers, self._bound, self._worth):
             table.grow(self.count + nodes)
         for table in (self._theta, self._cut):
             table.grow(self.rows + rows)

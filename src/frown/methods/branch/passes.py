@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, prod
 
 import torch
@@ -61,6 +62,19 @@ class Passes(ABC):
     def forth(self, first: Tensor, slope: Tensor, rise: Tensor, arrived: Tensor) -> Tensor:
         """Fill in what arrives at all neurons (slots, leaves) along lines, from what `Where.lowest`
         gives; returns (heads, leaves) what rows start from."""
+
+    @abstractmethod
+    def origin(self) -> Tensor:
+        """The result of `Where.lowest` where the input is 0, for one leaf."""
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """(slots, 1) what arrives at neurons where the input and all neurons before them are 0."""
+        first = self.origin()
+        zero = first.new_zeros(self.slots, 1)
+        arrived = torch.empty_like(zero)
+        self.forth(first, zero, zero, arrived)
+        return arrived
 
     @abstractmethod
     def exact(self, first: Tensor) -> Tensor:
@@ -131,7 +145,7 @@ class Dense(Passes):
         self.plan = plan
         self.weight = [layer.weight.contiguous() for layer in layers]
         self.turned = [w.T.contiguous() for w in self.weight]
-        self.bias = [layer.bias[:, None].contiguous() for layer in layers]
+        self.biases = [layer.bias[:, None].contiguous() for layer in layers]
         self.depth = len(layers) - 1
         self.parts = []
         start = 0
@@ -141,7 +155,7 @@ class Dense(Passes):
         self.slots, self.heads = start, len(self.weight[-2])
 
     def head(self, coef: Tensor) -> tuple[Tensor, Tensor]:
-        return (coef @ self.weight[-1]).T.contiguous(), coef @ self.bias[-1][:, 0]
+        return (coef @ self.weight[-1]).T.contiguous(), coef @ self.biases[-1][:, 0]
 
     def places(self, region: Region) -> Places:
         return DensePlaces(self, region)
@@ -167,14 +181,17 @@ class Dense(Passes):
             value = torch.addcmul(rise[part], slope[part], arrived[part])
             if k < last:
                 torch.addmm(
-                    self.bias[k + 1], self.weight[k + 1], value, out=arrived[self.parts[k + 1]]
+                    self.biases[k + 1], self.weight[k + 1], value, out=arrived[self.parts[k + 1]]
                 )
         return value
+
+    def origin(self) -> Tensor:
+        return self.biases[0]
 
     def exact(self, first: Tensor) -> Tensor:
         value = first.relu()
         for k in range(1, self.depth):
-            value = torch.addmm(self.bias[k], self.weight[k], value).relu_()
+            value = torch.addmm(self.biases[k], self.weight[k], value).relu_()
         return value
 
 
@@ -201,7 +218,7 @@ class DensePlaces(Places):
             self.basis = basis.to(weight)
             self.weight = upper.T.contiguous().to(weight)
             self.turned = self.weight.T.contiguous()
-        self.middle = own.weight[0] @ centre.T + own.bias[0]  # (first layer, N)
+        self.middle = own.weight[0] @ centre.T + own.biases[0]  # (first layer, N)
 
     def of(self, sample: Tensor, radius: Tensor) -> Where:
         return DenseWhere(self, sample, radius)
@@ -259,7 +276,7 @@ class DenseWhere(Where):
 
     def _first(self, points: Tensor) -> Tensor:
         own = self.places.own
-        return torch.addmm(own.bias[0], own.weight[0], points.flatten(1).T)
+        return torch.addmm(own.biases[0], own.weight[0], points.flatten(1).T)
 
 
 class General(Passes):
@@ -322,6 +339,10 @@ class General(Passes):
 
         values = push_forward(self.plan, self.output, first, lines, see)
         return self._heads(values)
+
+    def origin(self) -> Tensor:
+        graph = self.plan.graph
+        return torch.zeros(1, *graph.input_shape, dtype=graph.dtype)
 
     def exact(self, first: Tensor) -> Tensor:
         values = {0: first}

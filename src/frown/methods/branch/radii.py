@@ -22,6 +22,7 @@ LATE = (
 )
 NEARER = 0.3  # of the way from what is proved is the least that a retreat leaves
 FIT = 0.8  # of the leaves that there is time for is what a radius is to take
+BEYOND, STEPS = 1e-3, 4  # how far beyond a radius that no program decides, and how often
 WORTH = 1.03  # times as many leaves as before are the least that a larger radius is worth
 
 
@@ -44,6 +45,8 @@ class Stage:
     limit: float
     radius: float = 0.0  # being tried
     failed: float = inf  # the least radius that no program could decide
+    undecided: float = -1.0  # the last such radius
+    stepped: int = 0  # times that a radius beyond one was tried
     seen: list[tuple[float, int]] = field(default_factory=list)  # radii proved, leaves they took
     bounded: int = 0  # leaves, at this radius
     visits: int = 0  # leaves, at all radii
@@ -54,6 +57,16 @@ class Stage:
     spent: bool = False  # has taken all that an input may
     waiting: bool = True  # for its boxes
     done: bool = False
+
+    def step_over(self, gap: float) -> bool:
+        """Try a little beyond a radius at which a piece, all but empty, is decided by no program;
+        returns whether. There, it has points or is none of those that matter."""
+        beyond = self.radius * (1 + BEYOND * 2**self.stepped)
+        if self.stepped >= STEPS or beyond > min(self.limit, self.high / (1 + 0.5 * gap)):
+            return False
+        self.stepped += 1
+        self.radius, self.waiting, self.bounded = beyond, True, 0
+        return True
 
     def top(self, gap: float) -> float:
         """The largest radius worth trying."""

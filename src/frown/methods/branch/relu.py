@@ -22,7 +22,7 @@ from frown.bounds.proof import Proof, State
 from frown.bounds.spill import NoRoom, room
 from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
-from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, Risen, ascend
+from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, PseudoCosts, Risen, ascend
 from frown.methods.branch.nodes import MOVED, Nodes, NodeStack, Numbers
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
@@ -120,6 +120,7 @@ class ReluSearch:
             for n in range(self.count)
         ]
         self.ascents = SharedAscent(Context(passes, self.places, ascent), work.pool)
+        self.learnt = PseudoCosts(passes.slots, self.count) if ascent.score == "learnt" else None
         self.batch = batch * work.pool.count
         self.total, self.spent = 0, 0.0  # leaves bounded, and seconds that took
         self.idle, self.pause = 0.0, 0.0  # seconds since boxes were last made, and to wait for next
@@ -332,6 +333,7 @@ class ReluSearch:
             own.begun, own.rest = sum(len(p.open) for p in own.problems.values()), 1.0
             for problem in own.problems.values():
                 self.nodes.set_depth(problem.open.numbers, 0)
+                self.nodes.forget(problem.open.numbers)
             yield from self._settle(own)
 
     def _start(self, found: Bounds, index: Tensor) -> Tensor:
@@ -369,6 +371,7 @@ class ReluSearch:
         radii = torch.tensor([own.radius for own in self.inputs], dtype=self.region.radius.dtype)
         radius = radii[sample]
         key = sample * self.literals + literal
+        weight = None if self.learnt is None else self.learnt.weight()
         found = self.ascents.risen(
             Asked(
                 self.bases,
@@ -379,22 +382,29 @@ class ReluSearch:
                 nodes.theta(own_leaf),
                 self.head.index_select(1, key),
                 self.const[key],
+                weight,
             )
         )
         broken = self._nearest(found, sample)
         best = torch.arange(len(ids))
         if len(column) > len(ids):
             best = _best(found.bound, column, len(ids))
+        worth = found.worth[best]
+        if self.learnt is not None:
+            cut, unit = nodes.last(ids)
+            self.learnt.tell(sample[best], cut, found.bound[best] - nodes.bound(ids), unit)
         nodes.tell(ids, found.theta[best], found.bound[best], literal[best])
         proved = found.bound[best] > 0
-        worth = found.worth[best]
         cuts = (~proved & (worth > 0)).nonzero().flatten()
         stuck = (~proved & ~(worth > 0)).nonzero().flatten()
         part = torch.pow(0.5, nodes.depth(ids).double()).numpy()
         good, numbers = proved.numpy(), ids.numpy().astype(np.int32)
         children = np.empty((0, 2), np.int32)
         if len(cuts):
-            pair = nodes.split(ids[cuts], found.slot[best][cuts])
+            slot, unit = found.slot[best][cuts], worth[cuts]
+            if weight is not None:
+                unit = unit / weight[slot, sample[best][cuts]]
+            pair = nodes.split(ids[cuts], slot, unit)
             children = torch.stack(pair, 1).numpy().astype(np.int32)
         parents = problem[cuts.numpy()]
         touched = set()
@@ -442,24 +452,29 @@ class ReluSearch:
             if self.limits.single:
                 own.done = True
             else:
-                self._next(own)
+                yield from self._go_on(own)
             return
-        if own.failed <= own.radius:
+        if own.undecided == own.radius:
             if self.limits.single:
                 own.done = True
                 yield Update(own.number, own.low, remark="rounding leaves a piece undecided")
+            elif own.step_over(self.limits.gap):
+                self._keep_leaves(own)
             else:
-                self._next(own)
+                yield from self._go_on(own)
             return
         if any(len(p.open) for p in own.problems.values()):
             return
         own.low = max(own.low, own.radius)
+        own.stepped = 0
+        if own.low >= own.failed:
+            own.failed = inf
         own.seen.append((own.radius, max(1, own.leaves())))
         yield Update(own.number, own.radius, self._proof(own))
         if self.limits.single:
             own.done = True
         else:
-            self._next(own)
+            yield from self._go_on(own)
 
     # -- radii --------------------------------------------------------------------
 
@@ -487,6 +502,13 @@ class ReluSearch:
         """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
         self._keep_leaves(own)
         own.advance(self.limits, self._leaves_left(self._sharing()))
+
+    def _go_on(self, own: ReluInput) -> Iterator[Update]:
+        """Set the radius to try next; say so where a piece that no program could decide ends it."""
+        self._next(own)
+        if own.done and own.failed < min(own.high, own.limit):
+            why = f"rounding leaves a piece undecided at radius {own.failed:.6g}"
+            yield Update(own.number, own.low, complete=False, remark=why)
 
     # -- both ends ----------------------------------------------------------------
 
@@ -608,7 +630,7 @@ class ReluSearch:
         for n, point in self._nearest(found, sample).items():
             yield from self._polished(self.inputs[n], point)
         if own.high > own.radius:
-            own.failed = min(own.failed, own.radius)
+            own.failed, own.undecided = min(own.failed, own.radius), own.radius
         problem.open.push(np.array([node], np.int32))
 
     def margins(self, sample: int) -> dict[int, float]:

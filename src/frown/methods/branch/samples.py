@@ -43,24 +43,34 @@ from frown.bounds.rows import Rows
 from frown.bounds.tree import LEAF, Assumed, Branched, Literals, Multipliers, Tree
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import OutOfTime, Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
+from frown.methods.branch.curves import CurveChain, curve_of_chain
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.frown.ascent import Ascent, RowBatch, replay
-from frown.methods.frown.network import Frown, FrownProof, FrownState, Tables, joined
+from frown.methods.frown.network import (
+    Frown,
+    FrownProof,
+    FrownState,
+    SlopeTable,
+    Tables,
+    joined,
+)
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import Relaxed, Rule
 
 BATCH = 48  # nodes that are bounded together
-STEPS = 3  # of every ascent in a node
+STEPS, CANDIDATES = 8, 10  # steps of every ascent in a node, and cuts tried by each score ...
+SHORT, FEWER = 4.0, (5, 4)  # ... but these where an input has less than so many seconds
 FIRST = 0.02  # of a radius: the first step beyond what is proved
 FEW, GROWTH = 4, 2.0  # leaves that are next to nothing; times as many should be next
 HOPELESS = 4  # times as many nodes as a radius took before, and it is given up for a smaller one
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 PLANES = 8  # of a layer: one of a literal, the others of the last cuts
-REPLAY = 4.5  # times as long as bounding it did, the replay of a node takes, with all around it
+REPLAY = 1.8  # times as long as bounding it did, the replay of a node takes ...
+LEVEL = 7.0  # ... and as many times all that is around those of one level of a tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,8 @@ class SampleTrees(Stage):
     open: list[TreeNode] = field(default_factory=list)
     closed: int = 0  # leaves
     visited: int = 0  # nodes, at the present radius
-    proved: int = 0  # nodes of the last proof
+    proved: int = 0  # nodes of the last proof, and levels of its trees
+    levels: int = 0
 
     def raised(self, limits: Limits) -> None:
         """Set the radius to try next; `done` where there is none. What a radius takes depends on
@@ -171,11 +182,13 @@ class SampleSearch:
         inner: Method,
         limits: Limits,
         work: Work,
-        candidates: int = 3,
+        candidates: int | None = None,
         assume: bool = True,
     ) -> None:
         self.plan, self.region, self.property = plan, region, property
-        self.inner, self.limits, self.work, self.candidates = inner, limits, work, candidates
+        self.inner, self.limits, self.work = inner, limits, work
+        steps, most = FEWER if limits.seconds < SHORT else (STEPS, CANDIDATES)
+        self.candidates = most if candidates is None else candidates
         self.sources = sorted(set(plan.sources.values()))
         sizes = [plan.graph.nodes[i].size for i in self.sources]
         self.count = sum(sizes)
@@ -190,8 +203,12 @@ class SampleSearch:
         self.places = [where[e] for e in self.entry.tolist()]
         self.fine, self.quick = inner, inner
         self.assume = assume and isinstance(inner, Frown) and not inner.wide
+        self.chain: CurveChain | None = None
         if isinstance(inner, Frown):
-            short = replace(inner.ascent, steps=STEPS, more=STEPS)
+            op = curve_of_chain(plan, inner)
+            self.chain = None if op is None else CurveChain(plan, inner, op)
+        if isinstance(inner, Frown):
+            short = replace(inner.ascent, steps=steps, more=steps)
             self.fine = replace(inner, steps=None, ascent=short)
             self.quick = replace(inner, steps=None, ascent=Ascent(steps=0, more=0))
         self.inputs = [
@@ -216,7 +233,7 @@ class SampleSearch:
             shape = self.plan.graph.nodes[source].shape
             part = self.parts[source]
             numbers = torch.arange(part.start, part.stop, dtype=torch.float64).view(1, *shape)
-            found.append(self.plan.carry(i, Box(numbers, numbers)).lower.flatten().long())
+            found.append(self.plan.carry(i, Intervals(numbers, numbers)).lower.flatten().long())
         return torch.cat(found)
 
     # -- the loop -----------------------------------------------------------------
@@ -248,7 +265,9 @@ class SampleSearch:
         if not self.replayed:
             return 0.0
         pace = self.spent / max(1, self.total)
-        return REPLAY * pace * sum(own.proved for own in self.inputs)
+        nodes = sum(own.proved for own in self.inputs)
+        levels = sum(own.levels for own in self.inputs)
+        return (REPLAY * nodes + LEVEL * levels) * pace
 
     def _bytes(self) -> int:
         """Roughly what nodes and their slopes take in memory."""
@@ -365,7 +384,9 @@ class SampleSearch:
             return
         own.low = max(own.low, own.radius)
         own.seen.append((own.radius, max(1, own.closed)))
-        own.proved = sum(len(_preorder(own.trees[c])) for c in own.needed)
+        trees = [own.trees[c] for c in own.needed]
+        own.proved = sum(len(_preorder(tree)) for tree in trees)
+        own.levels = sum(_levels(tree) for tree in trees)
         yield Update(own.number, own.radius, self._proof(own))
         own.done = self.limits.single
         if not own.done:
@@ -446,7 +467,7 @@ class SampleSearch:
         boxes, marks = {}, {}
         for i, part in self.parts.items():
             shape = (-1, *self.plan.graph.nodes[i].shape)
-            boxes[i] = Box(lower[:, part].view(shape), upper[:, part].view(shape))
+            boxes[i] = Intervals(lower[:, part].view(shape), upper[:, part].view(shape))
             marks[i] = marked[:, part].view(shape)
         state = None
         if isinstance(method, Frown):
@@ -458,9 +479,21 @@ class SampleSearch:
         given = Given(boxes, cuts=True, marked=marks, settled=settled)
         half = None
         if self.assume and all(node.before is not None for node in nodes):
-            half, planes = self._planes(nodes, ball, given)
+            same = state is not None and all(node.before is node.slopes for node in nodes)
+            half, planes = self._planes(
+                nodes, ball, given, state.tables if same and state else None
+            )
             given = replace(given, half=half, planes=planes)
-        found = method.bound(self.plan, ball, wanted, state, given, self.work)
+        if (
+            half is not None
+            and self.chain is not None
+            and isinstance(method, Frown)
+            and state is not None
+        ):
+            chain = replace(self.chain, method=method)
+            found = chain.bound(ball, wanted, state.tables, given, half, self.work)
+        else:
+            found = method.bound(self.plan, ball, wanted, state, given, self.work)
         values = [found.layers.values[i] for i in self.sources]
         low = torch.cat([box.lower.flatten(1) for box in values], 1)
         high = torch.cat([box.upper.flatten(1) for box in values], 1)
@@ -471,21 +504,32 @@ class SampleSearch:
         return NodeBounds(sample, found, tables, half, low, high, literals, margins)
 
     def _planes(
-        self, nodes: Sequence[TreeNode], ball: Region, given: Given
+        self,
+        nodes: Sequence[TreeNode],
+        ball: Region,
+        given: Given,
+        tables: Tables | None = None,
     ) -> tuple[Halfspace, dict[int, Planes]]:
         """The halfspaces in which the literals of nodes fail, by their parents' slopes; and planes
         of layers, which follow from that and from cuts of later layers."""
+        tables = _tables([node.before for node in nodes]) if tables is None else tables
         rule = self.inner.lines if isinstance(self.inner, Frown) else None
         layers = walk(Float(self.plan, ball, rule), lambda _, box: box, given)
         sample = torch.tensor([node.sample for node in nodes])
         literal = torch.tensor([node.literal for node in nodes])
-        tables = _tables([node.before for node in nodes])
         every, plan = torch.arange(len(nodes)), self.plan
-        form, lines, tilt = self._row(layers.relaxed, every, sample, literal, tables, ball)
         const = self.property.const[sample, literal] - self.slack[sample]
-        half = Halfspace(form.coef, form.const + const)
-        coef = self._literal(sample, literal)
-        known = forms_at(plan, plan.graph.output, coef, const, lines, tilt, layers.relaxed)
+        coef, output = self._literal(sample, literal), plan.graph.output
+        table = tables.alpha.get((output, 0))
+        if self.chain is not None and table is not None:
+            alpha = table[every * self.property.shape[1] + literal]
+            found = self.chain.forms(output, coef, alpha, every, layers.relaxed)
+            known = {i: LinearForm(own.coef, own.const + const) for i, own in found.items()}
+            half = Halfspace(known[0].coef, known[0].const)
+        else:
+            form, lines, tilt = self._row(layers.relaxed, every, sample, literal, tables, ball)
+            half = Halfspace(form.coef, form.const + const)
+            known = forms_at(plan, output, coef, const, lines, tilt, layers.relaxed)
         planes = {}
         for i, own in known.items():
             if i > self.sources[0] and not of_convolution(plan, i):
@@ -519,12 +563,18 @@ class SampleSearch:
             coef = rows.coef(here.size, here.shape, ball.centre.dtype)
             assert isinstance(self.fine, Frown)
             alpha = tables.alpha[source, 0][FrownProof(plan, self.fine, tables).key(source, rows)]
-            lines, tilt = self._along(layers.relaxed, row, source, coef, alpha, ball.rows(row))[1:]
             box = layers.values[source]
             low, high = (t.flatten(1)[row, neuron] for t in (box.lower, box.upper))
             end = torch.where(side == 0, high, -low)
-            relaxed = {i: own.rows(row) for i, own in layers.relaxed.items()}
-            for i, own in forms_at(plan, source, coef, -end, lines, tilt, relaxed).items():
+            if self.chain is not None:
+                found = self.chain.forms(source, coef, alpha, row, layers.relaxed)
+                known = {i: LinearForm(own.coef, own.const - end) for i, own in found.items()}
+            else:
+                ball_of = ball.rows(row)
+                lines, tilt = self._along(layers.relaxed, row, source, coef, alpha, ball_of)[1:]
+                relaxed = {i: own.rows(row) for i, own in layers.relaxed.items()}
+                known = forms_at(plan, source, coef, -end, lines, tilt, relaxed)
+            for i, own in known.items():
                 if i in planes:
                     planes[i].coef[row, plane] = own.coef.flatten(1)
                     planes[i].const[row, plane] = own.const
@@ -779,6 +829,9 @@ def forms_at(
 
 def _tables(slopes: Sequence[NodeSlopes | None]) -> Tables:
     """The slopes of some nodes in order, as one sample each; those of a batch stand together."""
+    whole = _stacked(slopes)
+    if whole is not None:
+        return whole
     runs: list[tuple[Tables | None, list[int]]] = []
     for own in slopes:
         tables, place = (None, 0) if own is None else (own.tables, own.place)
@@ -789,6 +842,35 @@ def _tables(slopes: Sequence[NodeSlopes | None]) -> Tables:
     return joined(
         [Tables(len(k)) if t is None else t.take(torch.tensor(k), rounds=1) for t, k in runs]
     )
+
+
+def _stacked(slopes: Sequence[NodeSlopes | None]) -> Tables | None:
+    """Tables of nodes side by side where all of them have all rows; else None."""
+    known = {id(own.tables): own.tables for own in slopes if own is not None}
+    every = list(known.values())
+    if not every or not all(own is not None for own in slopes):
+        return None
+    if not all(t.whole and t.tight is None for t in every):
+        return None
+    if len({(frozenset(t.alpha), frozenset(t.factors)) for t in every}) > 1:
+        return None
+    places = [(own.tables, own.place) for own in slopes if own is not None]
+    alpha, count = {}, len(places)
+    for key, like in every[0].alpha.items():
+        lanes = max(t.alpha[key].lanes for t in every)
+        rows = {
+            name: t.alpha[key].padded(lanes).rows.view(t.samples, -1, lanes, like.rows.shape[2])
+            for name, t in known.items()
+        }
+        own = torch.stack([rows[id(t)][place] for t, place in places]).flatten(0, 1)
+        alpha[key] = SlopeTable(torch.arange(len(own)), own)
+    factors = {}
+    for key, one in every[0].factors.items():
+        parts = {
+            name: t.factors[key].view(t.samples, -1, one.shape[1]) for name, t in known.items()
+        }
+        factors[key] = torch.cat([parts[id(t)][place] for t, place in places])
+    return Tables(count, 1, alpha, factors, whole=True)
 
 
 @dataclass(frozen=True)
@@ -834,6 +916,15 @@ def _preorder(root: TreeNode) -> list[TreeNode]:
         found.append(node)
         if node.children is not None:
             waiting += reversed(node.children)
+    return found
+
+
+def _levels(root: TreeNode) -> int:
+    """Count the levels of a tree."""
+    found, level = 0, [root]
+    while level:
+        found += 1
+        level = [child for node in level for child in node.children or ()]
     return found
 
 

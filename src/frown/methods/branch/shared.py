@@ -57,6 +57,7 @@ class Asked:
     theta: Tensor  # (B, slots)
     head: Tensor  # (heads, B)
     const: Tensor  # (B,)
+    weight: Tensor | None = None  # (slots, inputs) of intercepts, where they are learnt
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -74,22 +75,49 @@ class Asked:
             self.theta[part].clone(),
             self.head[:, part].contiguous(),
             self.const[part],
+            self.weight,
         )
 
     def risen(self, context: Context) -> Risen:
         """The ends of their ascents."""
-        where = context.places.of(self.sample, self.radius)
-        leaves = Leaves(
+        every = slice(None)
+        found = ascend(self._leaves(context, every, self.cut, self.theta), context.ascent)
+        return found if found.candidates is None else self._tried(context, found)
+
+    def _leaves(
+        self, context: Context, which: Tensor | slice, cut: Tensor, theta: Tensor
+    ) -> Leaves:
+        """Some of the leaves, with these cuts, slopes and multipliers."""
+        sample = self.sample[which]
+        return Leaves(
             context.passes,
             self.bases,
-            self.base,
-            self.cut,
-            self.theta,
-            self.head,
-            self.const,
-            where,
+            self.base[which],
+            cut,
+            theta,
+            self.head[:, which].contiguous(),
+            self.const[which],
+            context.places.of(sample, self.radius[which]),
+            self.weight,
+            sample,
         )
-        return ascend(leaves, context.ascent)
+
+    def _tried(self, context: Context, found: Risen) -> Risen:
+        """Cut leaves where the worse of two children is best along their own slopes."""
+        open_ = (~(found.bound > 0) & (found.worth > 0)).nonzero().flatten()
+        if not len(open_):
+            return replace(found, candidates=None)
+        assert found.candidates is not None
+        slots, every = found.candidates[open_], torch.arange(len(open_))
+        worse = found.bound.new_full(slots.shape, torch.inf)
+        for k, slot in enumerate(slots.T):
+            for side in (-1, 1):
+                cut, theta = self.cut[open_].clone(), found.theta[open_].clone()
+                cut[every, slot], theta[every, slot] = side, 0.0
+                bound = self._leaves(context, open_, cut, theta).bound()
+                worse[:, k] = worse[:, k].minimum(bound.nan_to_num(nan=-torch.inf))
+        best = slots.gather(1, worse.argmax(1)[:, None])[:, 0]
+        return replace(found, slot=found.slot.index_copy(0, open_, best), candidates=None)
 
 
 class SharedAscent:

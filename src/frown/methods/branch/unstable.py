@@ -104,6 +104,9 @@ class Unstable(Passes):
         last = self.layers[-1]
         return self._arrive(last, value, first.new_empty(self.heads, first.shape[1]))
 
+    def origin(self) -> Tensor:
+        return self.passing.new_zeros(self.features, 1)
+
     def exact(self, first: Tensor) -> Tensor:
         value = first.new_empty(self.features + self.slots, first.shape[1])
         value[: self.features] = first

@@ -30,7 +30,7 @@ from frown.bounds.forms import (
     push_forward,
 )
 from frown.bounds.halfspace import Halfspace, Planes, best_factor
-from frown.bounds.plan import Plan, Stack, stacks
+from frown.bounds.plan import Plan, Stack, crowd, stacks
 from frown.bounds.work import NO_LIMIT, Clock
 from frown.relax.elementwise import Elementwise
 from frown.relax.relaxation import LinesWithin, Relaxation, Relaxed, RowSides, Slopes, above_of
@@ -74,15 +74,16 @@ class Alpha(ABC):
         """(rows,) what the intercepts add to the forms."""
 
     @abstractmethod
-    def uphill(self, arrived: dict[int, Tensor]) -> list[Tensor]:
-        """Per lane (rows, neurons): how bounds grow with alpha, given what arrives at the
-        nodes."""
+    def uphill(self, arrived: dict[int, Tensor], found: Tensor) -> None:
+        """Write how bounds grow with alpha, given what arrives at the nodes, to `found` (rows,
+        lanes, neurons)."""
 
     def _picked(self, alpha: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """The alpha of a lane per row, for lines below and above, from the lane `first`."""
-        own = alpha[:, :, self.stack.slots]
+        place = self.stack.slots
+        own = alpha.narrow(2, place.start, place.stop - place.start)
         if self.group is None:
-            one = self.stack.laid(own[:, first])
+            one = self.stack.laid(own.select(1, first))
             return one, one
         low, high = own[self.group, first], own[self.group, first + 1]
         return self.stack.laid(low), self.stack.laid(high)
@@ -105,12 +106,12 @@ class Alpha(ABC):
         for lane in range(self.lanes, alpha.shape[1]):
             _fill(alpha, lane, self.stack.slots, torch.zeros_like(alpha[:, 0, self.stack.slots]))
 
-    def _by_lanes(self, slopes: list[Tensor], sides: RowSides) -> list[Tensor]:
-        """Derivatives in the lanes that rows read."""
-        if self.group is None:
-            return [s if s.dim() == 2 else s.flatten(1) for s in slopes]
-        masks = (sides.below, ~sides.below)
-        return [(s * mask).flatten(1) for s in slopes for mask in masks]
+    def _by_lanes(self, slopes: list[Tensor], sides: RowSides, found: Tensor) -> None:
+        """Write derivatives to the lanes that rows read."""
+        masks = [None] if self.group is None else [sides.below, ~sides.below]
+        every = ((s, mask) for s in slopes for mask in masks)
+        for lane, (s, mask) in enumerate(every):
+            found[:, lane] = (s if mask is None else s * mask).flatten(1)
 
 
 class ElementwiseAlpha(Alpha):
@@ -135,7 +136,10 @@ class ElementwiseAlpha(Alpha):
         if fresh and self.group is None:
             below, above = self._starts(relaxed.lines.slopes)
             lost = torch.isnan(chosen[0])
-            chosen = torch.where(lost, below, chosen[0]), torch.where(lost, above, chosen[1])
+            if bool(lost.all()):
+                chosen = below.expand_as(lost), above.expand_as(lost)
+            else:
+                chosen = torch.where(lost, below, chosen[0]), torch.where(lost, above, chosen[1])
             self.begun = alpha, *chosen
         self.inner = self.both = self.stack.op.slopes_at(*chosen, relaxed)
         if relaxed.excess is not None:
@@ -165,7 +169,10 @@ class ElementwiseAlpha(Alpha):
         op, relaxed = self.stack.op, self.relaxed
         self.coef = self.stack.join(self.coefs)
         self.sides = sides = RowSides(self.coef, self.stack.join(self.aboves))
-        tight = op.tight_lines(sides.of(self.inner.lower, self.inner.upper), sides, relaxed)
+        alone = len(self.stack.nodes) == 1 and relaxed.excess is None
+        known = self.slopes[self.stack.nodes[0]] if alone else None
+        inner = sides.of(self.inner.lower, self.inner.upper) if known is None else known
+        tight = op.tight_lines(inner, sides, relaxed)
         if relaxed.excess is None:
             self.within = tight
         else:
@@ -185,12 +192,15 @@ class ElementwiseAlpha(Alpha):
     def gain(self) -> Tensor:
         return (self.coef * self.within.intercept).flatten(1).sum(1)
 
-    def uphill(self, arrived: dict[int, Tensor]) -> list[Tensor]:
-        z = self.stack.join(arrived)
-        slopes = [self.stack.op.uphill(self.coef, self.within, z)]
+    def uphill(self, arrived: dict[int, Tensor], found: Tensor) -> None:
+        z, op = self.stack.join(arrived), self.stack.op
+        if found.shape[1] == 1 and isinstance(op, Elementwise):
+            op.uphill(self.coef, self.within, z, self.stack.laid(found.select(1, 0)))
+            return
+        slopes = [op.uphill(self.coef, self.within, z)]
         if self.relaxed.excess is not None:
             slopes.append(_outside(self.coef, self.within, self.relaxed, self.still, z))
-        return self._by_lanes(slopes, self.sides)
+        self._by_lanes(slopes, self.sides, found)
 
 
 class GeneralAlpha(Alpha):
@@ -238,15 +248,15 @@ class GeneralAlpha(Alpha):
     def gain(self) -> Tensor:
         return (self.here * self.within.intercept).flatten(1).sum(1) if self.passed else _NONE
 
-    def uphill(self, arrived: dict[int, Tensor]) -> list[Tensor]:
+    def uphill(self, arrived: dict[int, Tensor], found: Tensor) -> None:
         z = arrived[self.stack.nodes[0]]
         if not self.passed:
-            lanes = self.alpha.shape[1]
-            return [torch.zeros_like(z).flatten(1)] * lanes
+            found.zero_()
+            return
         slopes = [self.stack.op.uphill(self.coef, self.within, z)]
         if self.relaxed.excess is not None:
             slopes.append(_outside(self.coef, self.within, self.relaxed, self.still, z))
-        return self._by_lanes(slopes, RowSides(self.coef))
+        self._by_lanes(slopes, RowSides(self.coef), found)
 
     def _project(self, below: Tensor) -> None:
         """Bring alpha into the search space; a wide search may leave it later."""
@@ -436,9 +446,7 @@ def optimise(
         weighed = search.weighed = WeighedPlanes(rows.planes, factors)
     best = rows.coef.new_full((len(rows.coef),), -torch.inf)
     best_mean = rows.coef.new_full((len(alpha),), -torch.inf)
-    best_alpha = search.alpha
-    first = second = torch.zeros(())
-    rate, tiny = ascent.rate, 16 * torch.finfo(best.dtype).tiny
+    best_alpha, moments, rate = search.alpha, Moments(ascent), ascent.rate
     for step in range(steps + 1):
         clock.check()
         if step % AGAIN == 0 or step == steps:
@@ -446,33 +454,78 @@ def optimise(
         bound, gradient = search.evaluate(gradient=step < steps)
         mean = bound if rows.group is None else _group_mean(bound, rows.group, len(alpha))
         better = mean > best_mean
-        if step > 0:
-            which = better.nonzero().flatten()
-            if len(which) == len(alpha):
-                best_alpha = search.alpha
-            else:
-                best_alpha.index_copy_(0, which, search.alpha.index_select(0, which))
         if weighed is not None:
             weighed.keep(better)
         best_mean = torch.fmax(best_mean, mean)  # not NaN
         best = best_mean if rows.group is None else best.where(~better[rows.group], bound)
-        if gradient is None or not gradient.numel():
+        here = search.alpha
+        last = gradient is None or not gradient.numel()
+        if gradient is not None and not last:
+            search.spare = moments.add(gradient)
+            size = moments.size()
+            if weighed is not None:
+                least = size.flatten(1).amin(1) * moments.unit
+                weighed.move(least, rate, ascent)
+            search.move(moments.first, size, rate / moments.unit)
+            rate *= ascent.decay
+        if step > 0:
+            best_alpha, search.room = _better_rows(better, here, best_alpha)
+        if last:
             break
-        if step == 0:
-            # Not quite 0 anywhere: roots of 0 are slow.
-            first, second = gradient, gradient.square().add_(tiny)
-        else:
-            first.lerp_(gradient, 1 - ascent.momentum)
-            second.mul_(ascent.memory).addcmul_(gradient, gradient, value=1 - ascent.memory)
-        size = second.sqrt()
-        # Slopes that hardly matter to a row stay: their derivatives may be mere rounding,
-        # and following its sign would make results depend on the order of sums.
-        size.add_(size.amax((1, 2), keepdim=True), alpha=ascent.noise)
-        if weighed is not None:
-            weighed.move(size.flatten(1).amin(1), rate, ascent)
-        search.move(first, size, rate)
-        rate *= ascent.decay
     return Optimised(best, best_alpha, None if weighed is None else weighed.best)
+
+
+def _better_rows(better: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of `new` where these are better, else those of `old`; in the place of one of them,
+    and the other one, whose numbers are of no use any more."""
+    rest = better.logical_not().nonzero().flatten()
+    if not len(rest):
+        return new, old
+    if 2 * len(rest) <= len(better):
+        return new.index_copy_(0, rest, old.index_select(0, rest)), old
+    which = better.nonzero().flatten()
+    return old.index_copy_(0, which, new.index_select(0, which)), new
+
+
+class Moments:
+    """Means of the gradients of an ascent and of their squares, recent ones weighing most."""
+
+    def __init__(self, ascent: Ascent) -> None:
+        self.ascent = ascent
+        self.first = self.second = self.root = _NONE  # `second` in units of `unit` squared
+        self.unit = 1.0
+
+    def add(self, gradient: Tensor) -> Tensor | None:
+        """Take in a gradient. Returns it if it is of no use any more."""
+        if self.first is _NONE:
+            # Not quite 0 anywhere: roots of 0, and of numbers near it, are slow.
+            self.first = gradient
+            self.second = gradient.square().add_(self._tiny)
+            self.root = torch.empty_like(gradient)
+            return None
+        ascent = self.ascent
+        self.first.lerp_(gradient, 1 - ascent.momentum)
+        # Where the unit falls in place of the numbers there is a pass less.
+        self.unit *= ascent.memory**0.5
+        if self.unit < 1e-3:
+            self.second.mul_(self.unit**2).add_(self._tiny)
+            self.unit = 1.0
+        share = (1 - ascent.memory) / self.unit**2
+        self.second.addcmul_(gradient, gradient, value=share)
+        return gradient
+
+    def size(self) -> Tensor:
+        """(groups, lanes, slots) what to divide by, in units of `unit`.
+
+        Slopes that hardly matter to a row stay: their derivatives may be mere rounding, and
+        following its sign would make results depend on the order of sums.
+        """
+        size = torch.sqrt(self.second, out=self.root)
+        return size.add_(size.amax((1, 2), keepdim=True), alpha=self.ascent.noise)
+
+    @property
+    def _tiny(self) -> float:
+        return 16 * torch.finfo(self.first.dtype).tiny
 
 
 def replay(plan: Plan, rows: RowBatch, alpha: Tensor) -> tuple[LinearForm, dict[int, Chosen]]:
@@ -492,7 +545,7 @@ def slopes_of(
     """The slopes that `count` rows, grouped as in `RowBatch`, take at a node, whatever their
     coefficients are when they pass it."""
     alpha, fresh = alpha.clone(), bool(torch.isnan(alpha).any())
-    every = zip(stacks(plan, target), relaxed, strict=True)
+    every = zip(stacks(plan, target, crowd(plan, target, count)), relaxed, strict=True)
     alphas = [alpha_of(stack, node, group, count) for stack, node in every]
     for own in alphas:
         own.prepare(alpha, fresh)
@@ -507,8 +560,9 @@ class _Search:
         self.plan, self.rows, self.alpha = plan, rows, alpha
         self.fresh = bool(torch.isnan(alpha).any())
         self.head = begin(plan, rows.target, rows.coef)
-        every = zip(stacks(plan, rows.target), rows.relaxed, strict=True)
         count = rows.coef.shape[0]
+        own = stacks(plan, rows.target, crowd(plan, rows.target, count))
+        every = zip(own, rows.relaxed, strict=True)
         self.alphas = [alpha_of(stack, node, rows.group, count) for stack, node in every]
         self.at = {i: own for own in self.alphas for i in own.stack.nodes}
         self.multipliers = (
@@ -516,6 +570,8 @@ class _Search:
         )
         self.factor: Tensor | None = None  # (rows,) of the halfspace; None: to be found
         self.weighed: WeighedPlanes | None = None
+        self.room: Tensor | None = None  # a tensor like alpha that may be overwritten
+        self.spare: Tensor | None = None  # and one for derivatives
 
     def move(self, step: Tensor, size: Tensor, rate: float) -> None:
         """Move alpha by rate step / size, inside the search space."""
@@ -527,7 +583,9 @@ class _Search:
             moved = torch.addcdiv(self.alpha, step, size, value=rate)
             self.alpha, moved = moved, moved[:, -1].clone()
         else:
-            self.alpha = torch.addcdiv(self.alpha, step, size, value=rate)
+            room = torch.empty_like(self.alpha) if self.room is None else self.room
+            self.alpha = torch.addcdiv(self.alpha, step, size, value=rate, out=room)
+        self.room = None
         if self.rows.wide:
             self.alpha[:, :sides].clamp_(0, 1)
             self.alpha[:, sides:].clamp_(-1, 1)
@@ -566,7 +624,7 @@ class _Search:
         if self.weighed is not None:
             bound = bound + self.weighed.const
             self.weighed.see(_arrived(self.plan, self.rows.target, values).flatten(1))
-        direction = self._joined([own.uphill(arrived) for own in self.alphas], bound)
+        direction = self._uphill(arrived, bound)
         if self.multipliers is not None:
             gain, uphill = self.multipliers.uphill(arrived)
             bound, direction = bound + gain, torch.cat([direction, uphill[:, None]], 1)
@@ -616,12 +674,16 @@ class _Search:
         """The lines of every node that was passed."""
         return {i: line for own in self.alphas for i, line in own.lines().items()}
 
-    def _joined(self, uphill: list[list[Tensor]], like: Tensor) -> Tensor:
+    def _uphill(self, arrived: dict[int, Tensor], like: Tensor) -> Tensor:
         """(rows, lanes, slots) the derivatives of all stacks."""
-        if not uphill:
-            return like.new_zeros(len(like), self.rows.lanes - (self.rows.marked is not None), 0)
-        lanes = [torch.cat(t, 1) if len(t) > 1 else t[0] for t in zip(*uphill, strict=True)]
-        return lanes[0][:, None] if len(lanes) == 1 else torch.stack(lanes, 1)
+        lanes = self.rows.lanes - (self.rows.marked is not None)
+        shape = (like.shape[0], lanes, self.alpha.shape[2])
+        spare, self.spare = self.spare, None
+        found = like.new_empty(shape) if spare is None or spare.shape != shape else spare
+        for alpha in self.alphas:
+            own = alpha.stack.slots
+            alpha.uphill(arrived, found.narrow(2, own.start, own.stop - own.start))
+        return found
 
 
 class WeighedPlanes:
@@ -669,9 +731,11 @@ class WeighedPlanes:
 
 
 def _arrived(plan: Plan, target: int, values: dict[int, Tensor]) -> Tensor:
-    """The value of a target where the nodes before it have these values."""
+    """The value of a target where the nodes before it have these values; nodes may be without one
+    before those where rows end."""
     for step in reversed(plan.route(target)):
-        if step.node not in values and step.affine is not None:
+        known = all(j in values for j in step.inputs)
+        if step.node not in values and step.affine is not None and known:
             values[step.node] = step.affine.apply(*[values[j] for j in step.inputs])
     return values[target]
 

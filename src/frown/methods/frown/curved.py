@@ -30,7 +30,7 @@ from frown.bounds.rows import rounded as rounded_size
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Clock, Work
 from frown.graph.affine import Conv
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.methods.crown import crown_box, crown_literals
 from frown.methods.frown.network import Frown, FrownProof, FrownState, Key, Tables, joined
 from frown.problem.property import Property
@@ -318,7 +318,7 @@ class Curved(Method):
     ) -> Bounds:
         own = state if isinstance(state, FrownState) else self.start(len(region.radius))
         numbers = every(region) if own.sample is None else own.sample
-        values: dict[int, list[Box]] = {}
+        values: dict[int, list[Intervals]] = {}
         literals = []
         for n in range(len(region.radius)):
             here = slice(n, n + 1)
@@ -329,7 +329,7 @@ class Curved(Method):
                 values.setdefault(i, []).append(box)
         own.tables.rounds += 1
         joined = {
-            i: Box(*(torch.cat([getattr(b, e) for b in boxes]) for e in ("lower", "upper")))
+            i: Intervals(*(torch.cat([getattr(b, e) for b in boxes]) for e in ("lower", "upper")))
             for i, boxes in values.items()
         }
         empty = torch.zeros_like(region.radius, dtype=torch.bool)
@@ -392,7 +392,7 @@ class _Curved:
         lines = Float(plan, region, self.method.lines)
         ellipsoids = Ellipsoids(plan, region, work)
 
-        def tighten(source: int, box: Box) -> Box:
+        def tighten(source: int, box: Intervals) -> Intervals:
             work.clock.check()
             found = without_rows(plan, region, source, box, work)
             if found is not None:
@@ -458,8 +458,8 @@ class _Curved:
                 ellipsoids.add(i, relaxed[i])
 
     def _neurons(
-        self, source: int, box: Box, relaxed: dict[int, Relaxed], ellipsoids: Ellipsoids
-    ) -> Box:
+        self, source: int, box: Intervals, relaxed: dict[int, Relaxed], ellipsoids: Ellipsoids
+    ) -> Intervals:
         sample, neuron = unstable(self.plan, source, box)
         split = parts(self.plan, source, 1, self.work.clock)
         steps = self.method.inside if self.tables.rounds == 0 else self.method.again

@@ -21,7 +21,7 @@ from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rows import Rows, at_once, one_hot, pieces, rounded, unstable
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.methods.crown import RULES, Crown, crown_box, crown_layers, crown_literals
 from frown.methods.frown.ascent import Ascent, RowBatch, optimise, slopes_of
 from frown.problem.options import Option, check_options
@@ -109,6 +109,7 @@ class Tables:
     alpha: dict[Key, SlopeTable] = field(default_factory=dict)
     factors: dict[Key, Tensor] = field(default_factory=dict)  # (samples * groups, planes)
     tight: Tables | None = None  # of the narrow search that a wide one builds on
+    whole: bool = False  # every table has all of its rows, in order
 
     def table(self, key: Key, groups: int, lanes: int, slots: int, like: Tensor) -> SlopeTable:
         """The table of a key, which may be new."""
@@ -359,7 +360,8 @@ class FrownProof(Proof):
             if found is None:
                 return None
             alpha = found
-        index, relaxed = shared(request.rows.sample), stacked(plan, request.target, request.relaxed)
+        index = shared(request.rows.sample)
+        relaxed = stacked(plan, request.target, request.relaxed, len(request.coef))
         whole = all(map(_finite, relaxed))
         relaxed = tuple(f.rows(index) for f in relaxed)
         group = torch.arange(len(request.coef)) if grouped else None
@@ -488,7 +490,7 @@ def frown(
 
     lines = Float(plan, region, method.lines, method.wide)
 
-    def tighten(source: int, box: Box) -> Box:
+    def tighten(source: int, box: Intervals) -> Intervals:
         """May be crossed where rows contradict the box."""
         if base is not None:
             box = box.meet(base.layers.values[source])
@@ -504,7 +506,7 @@ def frown(
         own = engine.neurons(source, box, lines.relaxed)
         if found is None:
             return own
-        return Box(own.lower.fmax(found.lower), own.upper.fmin(found.upper))
+        return Intervals(own.lower.fmax(found.lower), own.upper.fmin(found.upper))
 
     layers = walk(lines, tighten, given)
     if base is not None:
@@ -575,7 +577,7 @@ class _Engine:
         """
         return self.method.group == 1 and self.plan.elementwise(source)
 
-    def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+    def neurons(self, source: int, box: Intervals, relaxed: dict[int, Relaxed]) -> Intervals:
         """The box of a node, its unstable entries bounded by optimised rows."""
         sample, neuron = unstable(self.plan, source, box)
         grouped = self.method.group != 1

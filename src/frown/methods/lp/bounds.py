@@ -31,7 +31,7 @@ from frown.bounds.rows import Rows, pieces, unstable
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
-from frown.graph.box import Box
+from frown.graph.intervals import Intervals
 from frown.methods.crown import RULES, Crown
 from frown.methods.frown.network import Frown
 from frown.methods.lp.program import Program
@@ -178,9 +178,9 @@ def _stacked(
     if len(found) == 1:
         return found[0].layers
 
-    def together(source: int, box: Box) -> Box:
+    def together(source: int, box: Intervals) -> Intervals:
         boxes = [one.layers.values[source] for one in found]
-        return Box(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
+        return Intervals(torch.cat([b.lower for b in boxes]), torch.cat([b.upper for b in boxes]))
 
     layers = walk(Float(plan, region, RULES[method.rule]), together, given)
     return replace(layers, empty=torch.cat([one.layers.empty for one in found]))
@@ -326,7 +326,7 @@ def lp(
     if method.inner is None:
         start, lines = layers, Float(plan, region, RULES[method.rule])
 
-        def tighten(source: int, box: Box) -> Box:
+        def tighten(source: int, box: Intervals) -> Intervals:
             box = box.meet(start.values[source])
             return engine.neurons(source, box, lines.relaxed) if plan.below(source) else box
 
@@ -388,7 +388,7 @@ class _Engine:
     last: Basis = field(default_factory=Basis)  # of the layer before
     slopes: dict[int, DualSlopes] = field(default_factory=dict)
 
-    def neurons(self, source: int, box: Box, relaxed: dict[int, Relaxed]) -> Box:
+    def neurons(self, source: int, box: Intervals, relaxed: dict[int, Relaxed]) -> Intervals:
         """The box of a node, its unstable entries bounded by programs."""
         sample, neuron = unstable(self.plan, source, box)
         if not len(neuron):

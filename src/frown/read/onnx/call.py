@@ -7,7 +7,7 @@ asks for something that has no bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -70,14 +70,17 @@ def needed(nodes: Sequence[OnnxNode], output: str) -> list[OnnxNode]:
     return kept[::-1]
 
 
+def bodies(proto: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs of a control-flow node."""
+    for attribute in proto.attribute:
+        yield from (attribute.g, *attribute.graphs)
+
+
 def captured(proto: onnx.NodeProto) -> set[str]:
     """Every name that the bodies of a control-flow node mention."""
     names: set[str] = set()
-    for attribute in proto.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            for inner in body.node:
-                names.update(inner.input)
-                names.update(captured(inner))
+    for inner in (node for body in bodies(proto) for node in body.node):
+        names.update(inner.input, captured(inner))
     return names
 
 

@@ -16,6 +16,7 @@ import onnx
 
 from frown.errors import InvalidInput, InvalidModel, UnsupportedModel
 from frown.read.model import Taken
+from frown.read.onnx.call import bodies
 
 NARROW: dict[int, str] = {
     onnx.TensorProto.FLOAT16: "float16",
@@ -195,9 +196,7 @@ def _widen_tensor(tensor: onnx.TensorProto) -> None:
 
 def _inner(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
     """The graphs inside of nodes, and inside of those."""
-    for node in nodes:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                if body.node:
-                    yield body
-                    yield from _inner(body.node)
+    for body in (body for node in nodes for body in bodies(node)):
+        if body.node:
+            yield body
+            yield from _inner(body.node)

@@ -28,7 +28,7 @@ import frown.read.onnx.shapes  # noqa: F401  (its handlers register)
 from frown.errors import InvalidModel, Refusal, UnsupportedModel, listing
 from frown.graph import MOST_ENTRIES, Builder, Graph, Nonlinear, Operand, Shape, Unsupported, Value
 from frown.read.model import Model, Taken, finished, require_finite
-from frown.read.onnx.call import HANDLERS, Call, OnnxNode, captured, needed
+from frown.read.onnx.call import HANDLERS, Call, OnnxNode, bodies, captured, needed
 from frown.read.onnx.changes import Sizes, take
 from frown.read.onnx.fuse import fuse_activations
 from frown.read.onnx.learn import require_network
@@ -143,7 +143,9 @@ def _read(
         proto.Clear()
     if not (proto.ir_version and proto.HasField("graph") and proto.opset_import):
         hint = ""
-        if content[:2] == b"PK" or content[:1] == b"\x80":
+        if content[:2] == b"PK" and b".npy" in content[:512]:
+            hint = "; it looks like numpy arrays: the model comes first, then the data"
+        elif content[:2] == b"PK" or content[:1] == b"\x80":
             hint = (
                 "; it looks like a PyTorch file: export it with torch.onnx.export, or pass the "
                 "module itself to frown.load in Python"
@@ -237,8 +239,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for body in (attribute.g, *attribute.graphs):
-                yield from _tensors(body)
+        for body in bodies(node):
+            yield from _tensors(body)
 
 
 def _inlined(proto: onnx.ModelProto, file: Path) -> onnx.ModelProto:
@@ -328,9 +330,8 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Nodes, and those of the graphs in them."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(body.node)
+        for body in bodies(node):
+            yield from _all_nodes(body.node)
 
 
 def _drop_unread(proto: onnx.ModelProto) -> bool:

@@ -31,7 +31,11 @@ def _windows(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> W
     if mode == "NOTSET":
         return windows
     if mode == "VALID":
-        return replace(windows, pads=[(0, 0)] * dims)
+        windows = replace(windows, pads=[(0, 0)] * dims)
+        if windows.reach() != replace(windows, ceil=False).reach():
+            # By the standard no window reaches out of a valid one, in onnxruntime the last one.
+            raise Unsupported("ceil_mode with auto_pad=VALID")
+        return windows
     # SAME: ceil(n / stride) windows.
     spans = zip(spatial, stride, windows.span(), strict=True)
     totals = [(-(-n // s) - 1) * s + r - n for n, s, r in spans]

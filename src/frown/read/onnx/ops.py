@@ -86,7 +86,7 @@ def gemm(call: Call) -> Operand:
             return build.linear(left, right.T, lossless(beta * bias, bias))
     # alpha apart: executed, a product may overflow before alpha makes it small.
     product = matrices.matmul(build, left, right)
-    product = build.multiply(product, torch.tensor(alpha)) if alpha != 1 else product
+    product = arithmetic.multiply(build, product, torch.tensor(alpha)) if alpha != 1 else product
     return product if bias is None else build.combine(product, bias, beta)
 
 
@@ -211,21 +211,24 @@ def hard_sigmoid(call: Call) -> Value:
 
 @handles("Clip", attributes="min max")
 def clip(call: Call) -> Value:
-    low = _limit(call, 1, "min", -inf)
-    high = _limit(call, 2, "max", inf)
-    return arithmetic.clipped(call.build, call.value(), low, high)
+    (low, below), (high, above) = _limit(call, 1, "min", -inf), _limit(call, 2, "max", inf)
+    return arithmetic.clipped(call.build, call.value(), low, high, min(below, above))
 
 
-def _limit(call: Call, index: int, name: str, absent: float) -> float:
+def _limit(call: Call, index: int, name: str, absent: float) -> tuple[float, float]:
+    """A limit, and what it is known up to."""
     if call.has(index):
         given = call.constant(index, name)
         bound = float(given)
-        largest_number = torch.finfo(given.dtype).max
+        largest_number = float(torch.finfo(given.dtype).max)
     else:
         bound = float(call.attributes.get(name, absent))
-        largest_number = torch.finfo(torch.float32).max
+        # One that is left out is the largest number of the tensor's type, this or a wider one.
+        largest_number = float(torch.finfo(torch.float32).max)
     # Exporters write "no bound" as the largest number of the type.
-    return absent if abs(bound) >= largest_number and (bound > 0) == (absent > 0) else bound
+    if abs(bound) >= largest_number and (bound > 0) == (absent > 0):
+        return absent, largest_number
+    return bound, inf
 
 
 @handles("Max")

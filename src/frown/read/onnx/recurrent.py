@@ -131,7 +131,7 @@ class Lstm(Cell):
         weight = self.part(self.peephole, place)
         if isinstance(c, Tensor) and isinstance(weight, Tensor):
             return self.plus(gate, lossless(c * weight.double(), c, weight))
-        return self.plus(gate, self.build.multiply(c, weight))
+        return self.plus(gate, self.times(c, weight))
 
 
 class Gru(Cell):

@@ -204,7 +204,7 @@ def addmm(
         x = b.constant(x.double())  # whose product with the other is charged as any
     product = matrices.matmul(b, x, y)
     if alpha != 1:
-        product = b.multiply(product, operand(alpha))
+        product = arithmetic.multiply(b, product, operand(alpha))
     return b.combine(product, bias, float(beta))
 
 

@@ -8,20 +8,23 @@ up, f(z) - s z lies above its tangent at any point; where it bends down, it is l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from frown.graph import Box, rows_of
+from frown.graph import Intervals, rows_of
 from frown.relax import (
     Anchors,
+    Clip,
     Elementwise,
     LogSumExp,
     Max,
     PiecewiseLinear,
     Product,
     Relaxation,
+    Relu,
     Steps,
     Wave,
 )
@@ -38,15 +41,17 @@ class Proven(Protocol):
     def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
         """Valid intercepts of lines of these slopes, on the sides that the mask wants."""
 
-    def image(self) -> Box:
+    def image(self) -> Intervals:
         """A box around all values."""
 
     def rows(self, index: Tensor | slice) -> Proven:
         """The proven lines of these samples."""
 
 
-def prove(op: Relaxation, box: Box) -> Proven | None:
+def prove(op: Relaxation, box: Intervals) -> Proven | None:
     """The proven form of an operator over a box, or None where there is none."""
+    if isinstance(op, Relu | Clip) and _beyond(op, box):
+        return None
     if isinstance(op, PiecewiseLinear | Steps | Max | Product):
         return _Cornered(op, op.anchors(box))
     if isinstance(op, LogSumExp):
@@ -57,6 +62,13 @@ def prove(op: Relaxation, box: Box) -> Proven | None:
         return None
     curve = curve_of(op)
     return None if curve is None else _Smooth.over(op, curve, box)
+
+
+def _beyond(op: Relu | Clip, box: Intervals) -> bool:
+    """True if a side without a limit may be exceeded further than anything is known of it."""
+    low, high = (0.0, inf) if isinstance(op, Relu) else (op.lo, op.hi)
+    above = high == inf and bool((box.upper > op.most).any())
+    return above or (low == -inf and bool((box.lower < -op.most).any()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +86,10 @@ class _Cornered:
         slack = self._size(slope) * (64 * UNIT) + TINY
         return torch.where(below, line - slack, line + slack)
 
-    def image(self) -> Box:
+    def image(self) -> Intervals:
         box = self.op.image(self.anchors.box)
         slack = self._size(torch.zeros_like(self.anchors.reach)) * (64 * UNIT) + TINY
-        return Box(box.lower - slack, box.upper + slack)
+        return Intervals(box.lower - slack, box.upper + slack)
 
     def rows(self, index: Tensor | slice) -> _Cornered:
         return _Cornered(self.op, self.anchors.rows(index))
@@ -160,12 +172,12 @@ class _Span:
 class _Smooth:
     op: Elementwise
     curve: Curve
-    box: Box
+    box: Intervals
     parts: tuple[_Part, ...]
     defined: Tensor | None  # where f is continuous on the box; elsewhere nothing is known
 
     @classmethod
-    def over(cls, op: Elementwise, curve: Curve, box: Box) -> _Smooth:
+    def over(cls, op: Elementwise, curve: Curve, box: Intervals) -> _Smooth:
         parts = []
         for piece in curve.pieces:
             first = box.lower.clamp(min=piece.start)
@@ -182,10 +194,10 @@ class _Smooth:
         defined = None if self.defined is None else rows_of(self.defined, index)
         return _Smooth(self.op, self.curve, self.box.rows(index), parts, defined)
 
-    def image(self) -> Box:
+    def image(self) -> Intervals:
         zero = torch.zeros_like(self.box.lower)
         under = torch.ones_like(zero, dtype=torch.bool)
-        return Box(self.intercept(zero, under), self.intercept(zero, ~under))
+        return Intervals(self.intercept(zero, under), self.intercept(zero, ~under))
 
     def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
         """Valid intercepts; lines above f are found as those below -f, with slopes -s."""

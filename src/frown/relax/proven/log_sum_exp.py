@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax import LogSumExp
 from frown.relax.proven.curves import exp_value
 from frown.relax.proven.powers import log_value
@@ -29,14 +29,14 @@ class ProvenLogSumExp:
     """The operator over a box."""
 
     op: LogSumExp
-    box: Box
+    box: Intervals
 
     def rows(self, index: Tensor | slice) -> ProvenLogSumExp:
         return ProvenLogSumExp(self.op, self.box.rows(index))
 
-    def image(self) -> Box:
+    def image(self) -> Intervals:
         zero = torch.zeros_like(self.box.lower)
-        return Box(self._under(zero), self._over(zero))
+        return Intervals(self._under(zero), self._over(zero))
 
     def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
         if bool(below.all()):

@@ -16,7 +16,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from frown.graph import Box
+from frown.graph import Intervals
 from frown.relax import Arctan, Cos, Wave
 from frown.relax.proven.curves import curve_of
 from frown.relax.proven.rounding import UNIT, above, below
@@ -48,12 +48,12 @@ class ProvenWave:
     """sin or cos over a box."""
 
     op: Wave
-    box: Box
+    box: Intervals
     at_lower: Enclosure
     at_upper: Enclosure
 
     @classmethod
-    def over(cls, op: Wave, box: Box) -> ProvenWave:
+    def over(cls, op: Wave, box: Intervals) -> ProvenWave:
         return cls(op, box, wave_value(op, box.lower), wave_value(op, box.upper))
 
     def rows(self, index: Tensor | slice) -> ProvenWave:
@@ -61,11 +61,11 @@ class ProvenWave:
             self.op, self.box.rows(index), self.at_lower.rows(index), self.at_upper.rows(index)
         )
 
-    def image(self) -> Box:
+    def image(self) -> Intervals:
         zero = torch.zeros_like(self.box.lower)
         under = torch.ones_like(zero, dtype=torch.bool)
         low, high = self.intercept(zero, under), self.intercept(zero, ~under)
-        return Box(low.clamp(min=-1), high.clamp(max=1))
+        return Intervals(low.clamp(min=-1), high.clamp(max=1))
 
     def intercept(self, slope: Tensor, below: Tensor) -> Tensor:
         ends = torch.minimum(

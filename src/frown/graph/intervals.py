@@ -17,8 +17,8 @@ def rows_of(t: Tensor, index: Tensor | slice) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """lower <= z <= upper, entry by entry."""
+class Intervals:
+    """A box: lower <= z <= upper, entry by entry."""
 
     lower: Tensor
     upper: Tensor
@@ -34,7 +34,7 @@ class Box:
     def clip(self, z: Tensor) -> Tensor:
         return z.maximum(self.lower).minimum(self.upper)
 
-    def meet(self, other: Self) -> Box:
+    def meet(self, other: Self) -> Intervals:
         """The intersection; where rounding makes it empty, this box stays.
 
         Two valid boxes share the true values, so they can miss each other by
@@ -46,15 +46,15 @@ class Box:
         if not bool(whole.all()):
             lower = torch.where(whole, lower, self.lower)
             upper = torch.where(whole, upper, self.upper)
-        return Box(lower, upper)
+        return Intervals(lower, upper)
 
     def misses(self, other: Self) -> Tensor:
         """(rows,) whether the intersection is empty, in any entry of the row."""
         crossed = self.lower.maximum(other.lower) > self.upper.minimum(other.upper)
         return crossed.flatten(1).any(1)
 
-    def rows(self, index: Tensor | slice) -> Box:
-        return Box(rows_of(self.lower, index), rows_of(self.upper, index))
+    def rows(self, index: Tensor | slice) -> Intervals:
+        return Intervals(rows_of(self.lower, index), rows_of(self.upper, index))
 
     def finite(self) -> Tensor:
         """(rows,) whether every bound of the row is a finite number."""
