@@ -295,7 +295,8 @@ def bent_below(function: Function, box: Box, a: Array, g: Array, w: Array, centr
         tilt = a * slope - g
         z = np.clip(centre - tilt / w, p, np.maximum(p, q))
         away, reach = z - centre, np.abs(z) + np.abs(centre)
-        value = a * (slope * z + offset) - g * z + 0.5 * w * away * away
+        # Halved at the end: half of the smallest w is no float.
+        value = a * (slope * z + offset) - g * z + w * away * away * 0.5
         steep = np.abs(a) * abs(slope) + np.abs(g)
         size = np.abs(a) * abs(offset) + steep * np.abs(z) + w * reach * reach
         rate = tilt + w * away

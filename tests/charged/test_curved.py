@@ -212,6 +212,21 @@ def test_curvatures_prove_nothing_false_where_squares_underflow(power: int) -> N
     assert 2 * reached < proved < reached
 
 
+@pytest.mark.parametrize("op", [Relu(), LeakyRelu(0.1), Abs()], ids=str)
+def test_curvatures_whose_half_is_no_double_lose_nothing(op: Elementwise) -> None:
+    """Half of 3 / 2^1074 would be taken for 2 / 2^1074, and points are as far as 2^250 away."""
+    slope, far = Fraction(-1, 2**825), Fraction(2**250)
+    box = torch.full((1, 1), float(far), dtype=torch.float64)
+    for count in range(1, 8):
+        bend = Fraction(count, 2**1074)
+        coef, back, curvature = (torch.full_like(box, float(t)) for t in (slope, slope / 2, bend))
+        bound = bent_below(op, Intervals(-box, box), coef, back, curvature, box[0] * 0)
+        vertex = slope / 2 / bend
+        for z in (-far, vertex, -vertex, far):
+            exact = slope * value(op, z) - slope / 2 * z + bend / 2 * z * z
+            assert Fraction(float(bound)) <= exact
+
+
 def test_weights_of_small_deviations_lose_nothing() -> None:
     """Squares of 1e-170 are 0 in floats, and 1e300 times as much is not."""
     for shape in ((5, 40), (40, 5)):

@@ -324,6 +324,27 @@ def test_curvatures_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         assert "rows bend over one l_2 ball only" in reason(change)
 
 
+def test_curvatures_whose_half_is_no_double_prove_nothing_false(tmp_path: Path) -> None:
+    """Half of 3 / 2^1074 would be taken for 2 / 2^1074, and half of 1 / 2^1074 for 0."""
+    radius, least = 2.0**250, 2.0**-1074
+    slope = least * radius / 0.272  # for which 3 / 2^1074 is the best curvature
+    offset = 0.95 * 2 * slope * radius
+    known = {"w": np.outer(np.full(4, -slope), [1.0, 0.0]), "b": np.array([offset, 0.0])}
+    nodes = [node("Relu", "x", "a"), node("Gemm", "a w b", "y")]
+    net = built(tmp_path, nodes, (4,), known, [("a", "Relu", 4)])
+    assert net.outputs(np.full((1, 4), 0.99 * radius / 2))[0, 0] < 0  # so that the claim is false
+    for count in range(1, 8):
+        claim = draft(net.path, net.sites, np.zeros(4), radius, 0, [1], "2")
+        for step in claim.header["steps"]:
+            step["multipliers"] = step["curvatures"] = None
+        put = claim.payload.put
+        final = {"over": [0], "table": put([0], "u4"), "slopes": put(np.full((1, 1, 4), 0.5))}
+        claim.header["final"] = {**final, "curvatures": put(np.full((1, 1), count * least))}
+        claim.header |= {"format": 3, "trees": []}
+        verdict = frown_check.check(claim.file(), net.path)
+        assert not verdict.accepted and "is not proved" in verdict.reason
+
+
 def test_functions_that_are_not_of_straight_pieces_do_not_bend(tmp_path: Path) -> None:
     net = dense(tmp_path)
     content, _ = certified(net, tmp_path / "proofs")

@@ -243,7 +243,8 @@ def bent_below(
         z = (centre - tilt / curvature).nan_to_num(nan=0.0)
         z = z.maximum(part.lower).minimum(part.upper)
         away = z - centre
-        value = coef * level + tilt * z + 0.5 * curvature * away * away
+        # Halved at the end: half of the smallest curvatures is no double.
+        value = coef * level + tilt * z + curvature * away * away * 0.5
         steep = (coef * slope).abs() + back.abs()
         reach = z.abs() + centre.abs()
         size = (coef * level).abs() + steep * z.abs() + curvature * reach * reach
