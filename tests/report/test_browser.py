@@ -52,6 +52,8 @@ def opened(out, asked):
     done = subprocess.run(
         [
             *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu"),
+            *("--no-first-run", "--disable-background-networking"),
+            *("--disable-component-update", "--disable-sync"),
             *(f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom"),
             f"{out.as_uri()}#{asked}",
         ],
