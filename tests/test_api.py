@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -16,6 +18,7 @@ import asking
 import frown
 from frown.bounds import work
 from frown.bounds.method import Bounds, Method
+from frown.certification import run
 from frown.certification.results import Certification, Row
 from frown.read.model import Model
 
@@ -346,6 +349,38 @@ def test_an_interrupt_where_a_mode_of_torch_begins_or_ends_leaves_no_mode_behind
     assert {r.index for r in rows} == set(range(len(x)))
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("time_limit", [None, 60.0])
+@pytest.mark.parametrize("end", [False, True])
+def test_an_interrupt_between_two_batches_loses_none(
+    model: Model,
+    data: tuple[np.ndarray, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    time_limit: float | None,
+    end: bool,
+) -> None:
+    whole, times = run._undisturbed, [0]
+
+    @contextmanager
+    def struck() -> Iterator[None]:
+        times[0] += 1
+        with whole():
+            if times[0] == 2 and not end:
+                raise KeyboardInterrupt
+            yield
+        if times[0] == 2 and end:
+            raise KeyboardInterrupt
+
+    x, y = data
+    rows: list[Row] = []
+    monkeypatch.setattr(run, "_undisturbed", struck)
+    with pytest.raises(KeyboardInterrupt):
+        asking.certify(
+            model, x, y, batch=2, time_limit=time_limit, on_rows=lambda r, _: rows.extend(r)
+        )
+    done = len(x) if time_limit else 4 if end else 2
+    assert [r.index for r in rows] == list(range(done))
 
 
 def test_rows_keep_their_numbers_and_order(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -297,25 +297,14 @@ def in_plain_surroundings(call: Callable[_Given, _Result]) -> Callable[_Given, _
 def stepwise(
     steps: Iterator[_Step], within: Callable[[], AbstractContextManager[Any]]
 ) -> Iterator[_Step]:
-    """Take the steps of a generator, each inside a context that ends before it is handed over.
+    """Take steps, each inside a context that ends before it is handed over.
 
-    The caller's work between two steps is not inside. A KeyboardInterrupt is passed on to a
-    generator.
+    The caller's work between two steps is not inside.
     """
-    interrupt: KeyboardInterrupt | None = None
     while True:
         try:
             with within():
-                if interrupt is None:
-                    step = next(steps)
-                elif isinstance(steps, Generator):
-                    step = steps.throw(interrupt)
-                else:
-                    raise interrupt
+                step = next(steps)
         except StopIteration:
             return
-        try:
-            yield step
-            interrupt = None
-        except KeyboardInterrupt as caught:
-            interrupt = caught
+        yield step

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from inspect import GEN_CLOSED, getgeneratorstate
 from math import inf, isfinite, isinf, nan
 from time import monotonic
 from traceback import clear_frames
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from frown.bounds.method import Closing, Method
 from frown.bounds.plan import Plan
-from frown.bounds.work import NO_LIMIT, Clock, Work, plain_surroundings, stepwise
+from frown.bounds.work import NO_LIMIT, Clock, Work, plain_surroundings
 from frown.certification.agreement import Compared, begin, compare_regions
 from frown.certification.attack import PGD, attack
 from frown.certification.certificates import Certificates, Kept, sha256_of
@@ -101,10 +102,29 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Work through all batches. `stages` are made with what they take until the run ends.
 
-    An interrupt, be it passed in (`throw`) or struck inside, yields what the batches under way have
-    proved, and is raised then.
+    The caller's work between two of them is not in plain surroundings. An interrupt, be it passed
+    in (`throw`) or struck inside, yields what the batches under way have proved, and is raised
+    then.
     """
-    return stepwise(_opened(stages, problem, watch), _undisturbed)
+    run, interrupt = _opened(stages, problem, watch), None
+    while True:
+        outcome = None
+        try:
+            with _undisturbed():
+                outcome = next(run) if interrupt is None else run.throw(interrupt)
+            interrupt = None
+        except StopIteration:
+            return
+        except KeyboardInterrupt as struck:
+            if getgeneratorstate(run) == GEN_CLOSED:  # what was proved is handed over
+                raise
+            clear_frames(struck.__traceback__)  # a mode of torch that it cut short ends now
+            interrupt = struck
+        if outcome is not None:
+            try:
+                yield outcome
+            except KeyboardInterrupt as passed:
+                interrupt = passed
 
 
 def each(run: Iterator[Outcome], take: Callable[[Outcome], None]) -> None:
@@ -134,7 +154,7 @@ def _undisturbed() -> Iterator[None]:
 
 def _opened(
     stages: Callable[[ExitStack], Stages], problem: Problem, watch: Watch
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     with ExitStack() as taken:
         yield from _Run(stages(taken), problem, watch).all()
 
