@@ -146,6 +146,28 @@ def test_rows_that_an_interrupt_cut_short_are_done_again(
     same(out, whole)
 
 
+def test_another_interrupt_while_files_are_closed_is_too_late(
+    net: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from frown.certification.run import _Run
+
+    out, compare, close = tmp_path / "out", _Run._compare, ResultFiles.close
+
+    def interrupted(self: Any, batch: Any) -> None:
+        compare(self, batch)
+        if self.done.count:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def again(self: Any, outcome: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        close(self, outcome)
+
+    monkeypatch.setattr(_Run, "_compare", interrupted)
+    monkeypatch.setattr(ResultFiles, "close", again)
+    frown("certify", net, data, "--out", out, *OPTIONS, code=130)
+    assert json.loads((out / "run.json").read_text())["state"] == "interrupted"
+
+
 def test_nothing_is_left_to_do_of_a_run_that_ended(
     net: Path, data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

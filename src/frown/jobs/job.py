@@ -139,26 +139,28 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
 
     started = time.monotonic()
     state, interrupt = "failed", Interrupt()
-    try:
-        clock, left = request.machine.clock(began), int(missing.sum())
-        each_at_most = min(request.machine.each or inf, getattr(request.method, "seconds", inf))
-        longest = min(clock.left(), each_at_most * left) if left else inf
-        with interrupt, screen.working(left, longest) as watch:
-            run = question.outcomes(
-                request.method, proof, request.attack, request.machine, watch, clock, missing
-            )
-            each(run, finished)
-        state = "finished"
-    except KeyboardInterrupt:
-        state = "interrupted"
-    finally:
-        seconds = time.monotonic() - started
-        if files is not None and (rows or state != "failed"):
-            mismatches = sum(row.status == "mismatch" for row in rows)
-            outcome = {"state": state, "seconds": round(seconds, 3), "mismatches": mismatches}
-            if lost and state == "finished":
-                outcome["lost"] = len(lost)
-            files.close(outcome)
+    with interrupt:
+        try:
+            clock, left = request.machine.clock(began), int(missing.sum())
+            each_at_most = min(request.machine.each or inf, getattr(request.method, "seconds", inf))
+            longest = min(clock.left(), each_at_most * left) if left else inf
+            with screen.working(left, longest) as watch:
+                run = question.outcomes(
+                    request.method, proof, request.attack, request.machine, watch, clock, missing
+                )
+                each(run, finished)
+            state = "finished"
+        except KeyboardInterrupt:
+            state = "interrupted"
+        finally:
+            seconds = time.monotonic() - started
+            if files is not None and (rows or state != "failed"):
+                mismatches = sum(row.status == "mismatch" for row in rows)
+                outcome = {"state": state, "seconds": round(seconds, 3), "mismatches": mismatches}
+                if lost and state == "finished":
+                    outcome["lost"] = len(lost)
+                with interrupt.waiting():  # another Ctrl-C is too late
+                    files.close(outcome)
     order = {index: place for place, index in enumerate(data.indices.tolist())}
     rows.sort(key=lambda row: order[row.index])
     screen.results(rows, seconds, said, request.out, earlier)
