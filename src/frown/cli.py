@@ -64,8 +64,8 @@ def main() -> None:
     try:
         app(prog_name="frown")
     except SystemExit as end:
-        # Of a verdict that took a second, a tenth would be the interpreter's end.
-        if sys.argv[1:2] == ["verify"] and isinstance(end.code, int):
+        # The interpreter would take half a second to end: there are a million objects.
+        if isinstance(end.code, int):
             atexit._run_exitfuncs()
             with suppress(OSError, ValueError):  # somebody takes what is written: all is done
                 sys.stdout.flush()

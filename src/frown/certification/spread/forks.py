@@ -197,8 +197,8 @@ def split_off(number: int, serve: Callable[[], None]) -> None:
 
     gc.freeze()
     gc.enable()
-    with socket.socket(fileno=number) as talk:
-        _Splitter(talk, serve).run()
+    _Splitter(socket.socket(fileno=number), serve).run()
+    os._exit(0)  # the driver waits, and the interpreter's own end takes half a second
 
 
 class _Splitter:
