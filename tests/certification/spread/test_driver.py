@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import frown
+from check.writer import draft
 from frown import Ball, Machine
 from frown.certification.run import Outcome, Progress, Row, Watch, parts_of
 from frown.certification.spread import driver
@@ -26,7 +27,7 @@ from frown.certification.spread.messages import (
     Workers,
 )
 from frown.errors import InvalidInput, WorkersLost
-from onnx_models import saved, small
+from onnx_models import model, node, saved, small
 
 COUNT = 10
 
@@ -94,7 +95,8 @@ def spread(net: frown.Model, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         monkeypatch.setattr(driver, "Processes", start)
         machine = Machine(workers=2, batch=given.pop("batch", 3))
         where = given.pop("where", None) or Ball(X, ids=given.pop("ids", None))
-        result = frown.certify(net, where, method="crown", machine=machine, **given)
+        asked = given.pop("net", net)
+        result = frown.certify(asked, where, method="crown", machine=machine, **given)
         return result, made[0]
 
     return run
@@ -395,6 +397,39 @@ def test_what_a_row_says_beside_its_radius_is_the_driver_s_own(
         assert (row.radius_before, row.broken_before) == (None, None)
         assert row.broken_as == known.broken_as
         assert row.remark == f"its worker says: {lies['remark']}"
+
+
+@pytest.mark.parametrize("centre", [1.0, 0.5])
+def test_nothing_is_certified_that_the_model_answers_wrong(
+    spread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, centre: float
+) -> None:
+    """Over the real numbers the label wins everywhere, by 2^-24, and as executed there is a tie
+    from 1 on."""
+    known = {"w": np.ones((1, 2), np.float32), "b": np.array([2.0**-24, 0], np.float32)}
+    path = saved(model([node("Gemm", "x w b")], ["N", 1], known), tmp_path)
+    content = draft(path, [], [centre], 1.0, 0, [1]).file()
+    monkeypatch.setattr(InProcess, "trusted", False)
+
+    def lying(order: Order, messages: Messages) -> Messages:
+        broken = None if centre == 1 else 0.75
+        said = {"status": "certified", "radius": 1.0, "level": "checked", "broken": broken}
+
+        def change(outcome: Outcome) -> Outcome:
+            rows = tuple(replace(row, **said) for row in outcome.rows)
+            points = {} if broken is None else {row.index: np.array([1.25]) for row in rows}
+            held = dict.fromkeys(outcome.places, content)
+            return replace(outcome, rows=rows, certificates=held, counterexamples=points)
+
+        return changed(messages, change)
+
+    asked = {"net": frown.load(path), "where": Ball([[centre]] * 2), "holds": [0, 0], "batch": 1}
+    for row in spread(lying, proof="checked", **asked)[0].rows:
+        if centre == 1:
+            assert (row.status, row.level, row.radius) == ("misclassified", "estimate", 0)
+            assert row.broken == 0 and "called a wrong answer right" in row.remark
+        else:
+            assert (row.status, row.level, row.broken) == ("certified", "checked", 0.75)
+            assert row.radius == np.nextafter(0.75, 0)  # as a run without workers has it
 
 
 @pytest.mark.parametrize("provisional", [False, True])

@@ -66,6 +66,8 @@ class Vetting:
             row = replace(row, level="rigorous")  # until it is checked here
         if self.wary:
             row = self._replayed(n, row, point)
+            if row.status == "misclassified":  # as executed, which no certificate is about
+                certificate = None
         if self.certificates is None:
             return row
         if certificate is None:
@@ -104,13 +106,16 @@ class Vetting:
         """The row with what the checker has seen, whatever a worker made of it."""
         regions, exact = self.problem.regions.take(np.array([n])), self.procedure.exact
         assert exact is not None
-        whole = row.radius >= float(farthest(regions.on(exact.graph))[0])
         end = inf if row.broken is None else row.broken
+        # Nothing is said to hold where the model as executed errs, whatever the real numbers do.
+        radius = row.radius if row.radius < end else float(np.nextafter(end, 0.0))
+        whole = row.radius < end and radius >= float(farthest(regions.on(exact.graph))[0])
         asked = None if regions.radius is None else float(regions.radius[0])
         names = rivals(self.problem.property, n) if verdict.margin is not None else []
         return replace(
             row,
-            status=status_of(row.radius, whole, True, end, asked),
+            status=status_of(radius, whole, True, end, asked),
+            radius=radius,
             margins=dict.fromkeys(names, verdict.margin or 0.0),
             leaves=verdict.leaves,
         )
@@ -148,9 +153,10 @@ class Vetting:
         """The row with what the original model itself says of the input and the counterexample."""
         regions, wanted, model = self.problem.regions, self.problem.property, self.procedure.model
         outputs = model.run(regions.x[n][None])
-        wrong = bool(self.problem.violated(outputs, n)[0])
+        violated = bool(self.problem.violated(outputs, n)[0])
         prediction = wanted.predicted(outputs)
-        wrong |= not bool(wanted.rows(slice(n, n + 1)).admits(torch.from_numpy(prediction))[0])
+        admitted = wanted.rows(slice(n, n + 1)).admits(torch.from_numpy(prediction))
+        wrong = violated or not bool(admitted[0])
         label, answer, target = classes_of(wanted, n, int(prediction[0]))
         row = replace(row, label=label, target=target, prediction=answer, broken_as=None)
         # No certificate is about execution, or about what was known before branching.
@@ -159,6 +165,9 @@ class Vetting:
             row = replace(row, remark=f"its worker says: {row.remark}")
         if row.status == "misclassified" and not wrong:
             row = self._withdrawn(n, row, "its worker called a right answer wrong")
+        if wrong and row.status not in ("misclassified", "mismatch"):
+            row = self._withdrawn(n, row, "its worker called a wrong answer right")
+            row = replace(row, status="misclassified", broken=0.0 if violated else None)
         if row.broken is None:
             return row
         if row.broken == 0 and wrong:
