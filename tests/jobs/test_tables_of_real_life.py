@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import frown
@@ -60,6 +62,74 @@ def test_words_that_do_not_name_every_output_are_refused(folder: Path, tmp_path:
     named = command(*given, "--class-names", "benign,malign", "--out", tmp_path / "out")
     assert "classes: 0 = benign, 1 = malign" in named.stderr
     assert rows(tmp_path / "out")[0]["label"] == 1
+
+
+CALLED = {"ints": (3, 5, 9), "strings": ("cow", "ant", "bee")}
+
+
+def pipeline(kind: str, way: str, folder: Path) -> tuple[Path, list]:
+    """A classifier whose labels are not 0, 1, 2, and those that onnxruntime gives six inputs."""
+    called = CALLED[kind]
+    text = kind == "strings"
+    if way == "LinearClassifier":
+        fields = {
+            f"classlabels_{kind}": called,
+            "coefficients": weights(9).tolist(),
+            "intercepts": weights(3, seed=1).tolist(),
+        }
+        nodes = [node(way, "x", "label s", domain="ai.onnx.ml", **fields)]
+        constants = {}
+    else:
+        nodes = [
+            node("Gemm", "x w b", "s"),
+            node("ArgMax", "s", "k", axis=1),
+            node(way, "names k", "label", domain="ai.onnx.ml"),
+        ]
+        names = np.array([called], object if text else np.int64)
+        constants = {"w": weights(3, 3), "b": weights(3, seed=1), "names": names}
+    made = model(nodes, ("N", 3), constants, outputs=("label", "s"))
+    made.graph.output[0].type.tensor_type.elem_type = 8 if text else 7  # STRING, INT64
+    made.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 1))
+    path = saved(made, folder, f"{kind}.onnx")
+    session = onnxruntime.InferenceSession(path)
+    answers = (session.run(["label"], {"x": one[None]})[0].ravel()[0] for one in weights(6, 3))
+    return path, list(answers)
+
+
+@pytest.mark.parametrize("way", ["LinearClassifier", "ArrayFeatureExtractor"])
+@pytest.mark.parametrize("kind", CALLED)
+def test_labels_are_what_the_model_calls_its_outputs(kind: str, way: str, tmp_path: Path) -> None:
+    """And neither numbers of outputs nor places in the alphabet."""
+    path, answers = pipeline(kind, way, tmp_path)
+    assert frown.load(path).taken.classes == tuple(map(str, CALLED[kind]))
+    assert len(set(answers)) > 1
+    lines = [",".join(map(str, [*x, y])) for x, y in zip(weights(6, 3), answers, strict=True)]
+    (tmp_path / "data.csv").write_text("a,b,c,label\n" + "\n".join(lines))
+    given = ("certify", path, tmp_path / "data.csv", "--method", "crown")
+    shown = command(*given, "--out", tmp_path / "out")
+    found = frown.open(tmp_path / "out")
+    assert set(found.status) == {"certified"}
+    assert [found.class_names[row.label] for row in found.rows] == list(map(str, answers))
+    first, second, third = CALLED[kind]
+    assert f"classes: 0 = {first}, 1 = {second}, 2 = {third}" in shown.stderr
+    shown = command(*given, "--class-names", f"{second},{first},{third}", code=2)
+    assert "the model calls its outputs" in shown.output
+    if kind == "ints":
+        (tmp_path / "y.txt").write_text("\n".join(map(str, answers)))
+        command(*given, "--labels", tmp_path / "y.txt", "--out", tmp_path / "again")
+        assert frown.open(tmp_path / "again").status == found.status
+        others = [n for n in CALLED[kind] if n != answers[0]]
+        aimed = command(*given, "--samples", "0", "--target", others[0], "--json")
+        assert json.loads(aimed.stdout)["target"] == CALLED[kind].index(others[0])
+        assert "there is no class 0" in command(*given, "--target", 0, code=2).output
+
+
+def test_numbers_are_numbers_of_outputs_whatever_names_say(folder: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.ones((2, 3)), y=[1, 1])
+    given = ("certify", folder / "model.onnx", tmp_path / "data.npz", "--class-names")
+    assert "numbers of outputs, from 0" in command(*given, "1,2", code=2).output
+    for names in ("0,1", "good,bad"):
+        command(*given, names, "--method", "crown")
 
 
 def test_features_are_fixed_by_name_and_scaled_by_their_deviation(

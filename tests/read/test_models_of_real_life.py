@@ -353,3 +353,14 @@ def test_weights_that_are_only_stored_in_half_precision_change_nothing(tmp_path:
     x = np.random.default_rng(0).normal(0, 1, (1, 1, 5, 6))
     kept = frown.Rigorous(certificates=tmp_path / "proofs", check=True)
     assert frown.certify(loaded, x, method="crown", proof=kept).rows[0].level == "checked"
+
+
+def test_rounding_of_large_answers_is_no_disagreement() -> None:
+    """A regression that ends in an exponential has answers of all sizes."""
+    made = model(
+        [node("Gemm", "x w b", "h"), node("Exp", "h")],
+        ("N", 4),
+        {"w": weights(4, 2), "b": weights(2, seed=1)},
+    )
+    x = np.random.default_rng(0).uniform(-0.1, 0.1, (2, 4))
+    assert (frown.certify(frown.load(made), x, frown.within("5%")).radius > 0).all()

@@ -50,7 +50,7 @@ from frown.jobs.options import (
     per_feature,
 )
 from frown.jobs.screen import Screen
-from frown.problem.data import Columns, Dataset, digest, read_classes, read_data
+from frown.problem.data import Columns, Dataset, digest, placed, read_classes, read_data
 from frown.problem.options import options_of
 from frown.problem.problem import Ball, Problem
 from frown.problem.property import Condition, Labels, label_wins
@@ -77,8 +77,8 @@ def certify_files(request: CertifyRequest, screen: Screen) -> bool:
 def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     """Certify, with the folders that are `taken` until it ends."""
     _refuse_contradictions(request)
-    data, target = _data(request)
     model = _model(request)
+    data, target = _data(request, model)
     alone = request.machine.workers is not None  # workers have one thread, be there one or many
     threads = request.threads or (1 if alone else None)
     taken.enter_context(fitting_threads(model.graph.parameters(), threads))
@@ -204,7 +204,7 @@ def _notes(request: CertifyRequest, question: api.Question, data: Dataset) -> It
             f"{name}: the answers given there (y) are left aside: this question is about those "
             "of the model"
         )
-    if data.classes and data.y is not None:
+    if data.classes and _labelled(request):
         if len(data.classes) != max(2, model.classes):
             raise InvalidInput(
                 f"{name} names {len(data.classes)} classes, and the model has "
@@ -407,14 +407,19 @@ def _settings(request: CertifyRequest, question: api.Question, said: Statement) 
     return others | {k: v for k, v in typed.items() if v is not None} | {KEY: said.facts()}
 
 
-def _data(request: CertifyRequest) -> tuple[Dataset, Any]:
+def _data(request: CertifyRequest, model: Model) -> tuple[Dataset, Any]:
     """The chosen inputs, and the target as `api.certify` takes it."""
-    data = read_data(request.data, request.columns, _labelled(request))
+    own = model.taken.classes if len(model.taken.classes) == model.classes else ()
+    data = read_data(request.data, request.columns, _labelled(request), own)
     if request.labels is not None:
-        data = data.labelled(read_classes(request.labels, "y"))
+        y = read_classes(request.labels, "y")
+        data = data.labelled(placed(y, data.classes, own, str(request.labels)))
     wanted = None if request.target is None else parse_target(request.target)
     if isinstance(wanted, Path):
-        data = data.targeted(read_classes(wanted, "target"))
+        target = read_classes(wanted, "target")
+        data = data.targeted(placed(target, data.classes, own, str(wanted)))
+    elif isinstance(wanted, int):
+        wanted = int(placed(np.array([wanted]), data.classes, own, "--target")[0])
     if request.divide is not None:
         data = data.divided(request.divide)
     if request.scale == "std":

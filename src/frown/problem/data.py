@@ -91,8 +91,14 @@ class Dataset:
         return replace(self, target=_matching(target, len(self), "targets"))
 
 
-def read_data(path: Path, columns: Columns = Columns(), labels: bool = True) -> Dataset:  # noqa: B008
-    """The inputs of a file, cast to float64 and not rescaled.
+def read_data(
+    path: Path,
+    columns: Columns = Columns(),  # noqa: B008
+    labels: bool = True,
+    own: tuple[str, ...] = (),
+) -> Dataset:
+    """The inputs of a file, cast to float64 and not rescaled; `own` is what the model calls its
+    outputs.
 
     .npz: arrays `x` and, optionally, `y` and `target`. .npy: the inputs alone. .csv: one
     input per line; columns named y or label (labels) and target are told apart by the
@@ -101,7 +107,12 @@ def read_data(path: Path, columns: Columns = Columns(), labels: bool = True) -> 
     """
     _require_columns(path, columns)
     features: tuple[str, ...] = ()
-    classes, ids = names_of(columns.class_names), tuple[str, ...]()
+    classes, ids = names_of(columns.class_names) or own, tuple[str, ...]()
+    if own and classes != own:
+        raise InvalidInput(
+            f"--class-names {columns.class_names}: the model calls its outputs {','.join(own)}; "
+            "leave the option out"
+        )
     match path.suffix.lower():
         case ".npz":
             arrays = _read_npz(path, columns)
@@ -134,12 +145,41 @@ def read_data(path: Path, columns: Columns = Columns(), labels: bool = True) -> 
         return replace(data, unused=y is not None)
     if y is not None and y.dtype.kind in "UO" and path.suffix.lower() != ".npy":
         y, classes = _numbered(y, classes, path)
-        data = replace(data, classes=classes)
-    if y is not None:
-        data = data.labelled(_classes(y, f"{path}: y"))
+        data = replace(data, classes=classes).labelled(y)
+    elif y is not None:
+        data = data.labelled(placed(_classes(y, f"{path}: y"), classes, own, f"{path}: y"))
     if target is not None:
-        data = data.targeted(_classes(target, f"{path}: target"))
+        found = _classes(target, f"{path}: target")
+        data = data.targeted(placed(found, classes, own, f"{path}: target"))
     return data
+
+
+def placed(
+    numbers: Integers, classes: tuple[str, ...], own: tuple[str, ...], where: str
+) -> Integers:
+    """Classes that are numbers as numbers of outputs.
+
+    They are that already, unless the model calls its outputs by other numbers (`own`). Raises
+    InvalidInput for one that it does not know, and where `--class-names` alone has other numbers.
+    """
+    try:
+        place = {int(name): k for k, name in enumerate(classes)}
+    except ValueError:
+        return numbers
+    if all(number == k for number, k in place.items()):
+        return numbers
+    called = ",".join(classes)
+    if not own:
+        raise InvalidInput(
+            f"{where}: classes that are numbers are numbers of outputs, from 0, and not "
+            f"--class-names {called}: number them so, and leave the option out"
+        )
+    strange = [n for n in numbers.tolist() if n not in place]
+    if strange:
+        raise InvalidInput(
+            f"{where}: there is no class {strange[0]}: the model's are called {called}"
+        )
+    return np.array([place[n] for n in numbers.tolist()], dtype=np.int64)
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
@@ -168,8 +208,8 @@ def _numbered(
     strange = next((n for n, name in enumerate(held) if name not in place), None)
     if strange is not None:
         raise InvalidInput(
-            f"{path}: the label {held[strange]!r} of input {strange} is not among --class-names "
-            f"{','.join(known)}"
+            f"{path}: the label {held[strange]!r} of input {strange} is not among the classes "
+            f"{','.join(known)} (of the model, or of --class-names)"
         )
     return np.array([place[name] for name in held], dtype=np.int64), known
 

@@ -54,6 +54,7 @@ class Taken:
     output: str = ""  # the one that is bounded, of several
     sizes: Shape = ()  # of the input, where the file leaves axes open
     precision: str = ""  # in which the file computes, where that became float32
+    classes: tuple[str, ...] = ()  # what the file calls the outputs, where it answers with labels
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,12 +200,13 @@ class Model:
             return 0
         if not answered.all():  # or copies would be made, which may be large
             x, theirs, ours = x[answered], theirs[answered], ours[answered]
-        gap = np.abs(theirs - ours).max()
-        if not gap <= self.rounding(x, theirs, np.ptp(theirs, axis=0)).min():
+        gap = np.abs(theirs - ours).max(1)
+        beyond = np.flatnonzero(~(gap <= self.rounding(x, theirs, np.ptp(theirs, axis=0))))
+        if beyond.size:
             raise ModelMismatch(
                 f"{self.name}: the imported graph and the original model disagree by "
-                f"{gap:.3g} on a random input (outputs up to {np.abs(theirs).max():.3g}); nothing "
-                "is bounded"
+                f"{gap[beyond[0]]:.3g} on a random input (outputs up to "
+                f"{np.abs(theirs[beyond[0]]).max():.3g}); nothing is bounded"
             )
         return len(theirs)
 

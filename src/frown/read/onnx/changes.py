@@ -38,9 +38,10 @@ def take(
     """
     opened = _open_batch(proto)
     given = () if sizes is None else _sized(proto, model, sizes)
+    classes = _class_names(proto)
     chosen = _one_output(proto, model, output)
     precision = _widen(proto)
-    taken = Taken(chosen, given, precision)
+    taken = Taken(chosen, given, precision, classes)
     return taken, opened or taken != Taken()
 
 
@@ -91,6 +92,38 @@ def _one_output(proto: onnx.ModelProto, model: str, wanted: str | None) -> str:
     del proto.graph.output[:]
     proto.graph.output.append(kept)
     return chosen
+
+
+def _class_names(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """The names that labels or probabilities give the outputs, in their order: words, or numbers
+    other than 0, 1, 2, ...; empty where the file says nothing, or different things."""
+    arrays = {t.name: t for t in proto.graph.initializer}
+    largest = {o for node in proto.graph.node if node.op_type == "ArgMax" for o in node.output}
+    said = set[tuple[str, ...]]()
+    for node in proto.graph.node:
+        names: list[object] = []
+        if node.domain == _LEARN and node.op_type in ("ZipMap", "LinearClassifier"):
+            for a in node.attribute:
+                if a.name.startswith("classlabels_"):
+                    names += [*a.ints, *a.strings]
+        elif node.op_type == "ArrayFeatureExtractor" and largest & set(node.input):
+            names = _entries(arrays.get(node.input[0]))
+        if names:
+            said.add(
+                tuple(str(n, "utf-8", "replace") if isinstance(n, bytes) else str(n) for n in names)
+            )
+    called = said.pop() if len(said) == 1 else ()
+    return () if called == tuple(map(str, range(len(called)))) else called
+
+
+def _entries(tensor: onnx.TensorProto | None) -> list[object]:
+    if tensor is None:
+        return []
+    try:
+        found: list[object] = onnx.numpy_helper.to_array(tensor).ravel().tolist()
+    except Exception as error:  # of several libraries, and all mean the same
+        raise InvalidModel(f"weight {tensor.name} is damaged: {error!r}") from error
+    return found
 
 
 # -- axes ---------------------------------------------------------------------------------
