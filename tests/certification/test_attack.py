@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from math import inf
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
+import frown
 import zoo
+from frown import Ball, Crown
+from frown.bounds.method import Closing, Ends, Method, Update
+from frown.bounds.plan import Plan
+from frown.bounds.work import Work
 from frown.certification.attack import PGD, nearest
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
-from frown.problem.property import LabelWins, other_classes
+from frown.problem.property import LabelWins, Property, other_classes
 from frown.problem.region import Region
 from frown.relax import Relu
 
@@ -99,3 +108,33 @@ def test_restarts_that_go_for_clauses_of_their_own_find_what_the_least_margin_hi
     found = nearest(graph, ball, spec, guess, PGD(), apart=True)
     assert 1 <= float(found.distance[0]) <= 1.05
     assert float(graph.apply(found.point)[0, 2]) >= 0
+
+
+@dataclass(frozen=True)
+class Corner(Closing):
+    """The upper corner of the ball that is asked about, in the precision of the search."""
+
+    name: ClassVar[str] = "corner"
+
+    @property
+    def before(self) -> Method:
+        return Crown()
+
+    def close(
+        self, plan: Plan, region: Region, property: Property, ends: Ends, work: Work
+    ) -> Iterator[Update]:
+        yield Update(0, 0.0, point=region.with_radius(ends.limit).box().upper[0])
+
+
+def test_a_point_on_the_surface_is_within_the_radius_that_was_asked_for() -> None:
+    """In single precision .3 is a little more than .3, and so is the distance of a corner."""
+    net = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.ReLU())
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[-1.0], [1.0]]))
+        net[0].bias.copy_(torch.tensor([0.5, 0.0]))
+    model = frown.load(net.eval(), torch.zeros(1, 1))
+    found = frown.certify(
+        model, Ball(np.zeros((1, 1))), [0], method=Corner(), search=0.3, attack=None
+    )
+    assert found.rows[0].status == "falsified"
+    assert found.rows[0].broken is not None and found.rows[0].broken <= 0.3

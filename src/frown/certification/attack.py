@@ -216,12 +216,14 @@ def confirmed(
     """Take in a point of the k-th right answer, or the first beyond it, on which the model errs and
     that is nearer than what was known; if `single`, within the limit only."""
     n = int(begun.right[k])
-    centre = begun.problem.regions.x[n]
+    centre, asked = begun.problem.regions.x[n], begun.problem.regions.radius
+    # As it was asked for: `limit` may be a little above, in the precision of the search.
+    most = float(begun.limit[k]) if asked is None else min(float(begun.limit[k]), float(asked[n]))
     step = point.double().cpu().numpy().reshape(centre.shape) - centre
     told = replace(broken, tried={**broken.tried, n: centre + step})
     for by in stretch:
         found = _erring(model, begun, n, centre + by * step)
-        if found is None or (single and found[0] > float(begun.limit[k])):
+        if found is None or (single and found[0] > most):
             continue
         if found[0] < broken.radius[n]:
             radius = broken.radius.copy()

@@ -37,13 +37,15 @@ SLACK = 1e-5  # of a row's terms: what rounding may take from its bound, and mor
 class LeafAscent:
     """Settings of the ascents on slopes and multipliers of leaves."""
 
-    steps: int = 6
-    rate: float = 0.45
-    decay: float = 0.8  # of the rate, per step
+    steps: int = 8
+    rate: float = 0.15
+    decay: float = 0.9  # of the rate, per step
+    lift: float = 6.0  # times as large as those of slopes are steps of multipliers, in their units
+    floor: float = 1e-6  # of the largest squared derivative of a leaf
     momentum: float = 0.5
     memory: float = 0.85
     hope: float = 3.0  # times its last gain is what a leaf may still gain with every step
-    score: str = "intercept"  # by which neurons are chosen that are cut
+    score: str = "learnt"  # by which neurons are chosen that are cut
 
 
 @dataclass
@@ -173,12 +175,12 @@ class Leaves:
         """(slots, B) how bounds grow with theta."""
         return self.coef.relu().mul_(self.open).sub_(self.cut).mul_(self.arrived)
 
-    def units(self) -> Tensor:
-        """(slots, B) the size of a step: 1 for slopes, for multipliers the mean coefficient of
-        their layer's neurons."""
+    def units(self, lift: float) -> Tensor:
+        """(slots, B) the size of a step: 1 for slopes, for multipliers `lift` times the mean
+        coefficient of their layer's neurons."""
         units = self.cut.square()
         for part in self.passes.parts:
-            units[part].mul_(self.coef[part].abs().mean(0, keepdim=True) - 1)
+            units[part].mul_(self.coef[part].abs().mean(0, keepdim=True).mul_(lift).sub_(1))
         return units.add_(1)
 
     def truth(self, which: Tensor) -> Tensor:
@@ -340,7 +342,7 @@ def ascend(leaves: Leaves, ascent: LeafAscent) -> Risen:
                 first, second, units = (t.index_select(1, keep) for t in (first, second, units))
         gradient = leaves.uphill()
         if step == 0:
-            units = leaves.units()
+            units = leaves.units(ascent.lift)
         gradient.mul_(units)
         if step == 0:
             first, second = gradient, gradient.square().add_(tiny)
@@ -348,7 +350,7 @@ def ascend(leaves: Leaves, ascent: LeafAscent) -> Risen:
             first.lerp_(gradient, 1 - ascent.momentum)
             second.mul_(ascent.memory).addcmul_(gradient, gradient, value=1 - ascent.memory)
         # Directions in which hardly anything is to be gained may be mere rounding.
-        floor = second.amax(0, keepdim=True).mul_(1e-4)
+        floor = second.amax(0, keepdim=True).mul_(ascent.floor)
         move = (second + floor).rsqrt_().mul_(first).mul_(units)
         if bool(proved.any()):
             move.mul_((~proved).to(move))

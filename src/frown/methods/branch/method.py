@@ -59,7 +59,7 @@ class Branch(Closing):
     gap: Annotated[float, Option("broken / proved - 1 that is enough", above=0, below=1)] = 0.001
     score: Annotated[
         str, Option("how neurons of ReLU networks are chosen that are cut", SCORES)
-    ] = "intercept"
+    ] = "learnt"
     ascent: LeafAscent = field(default_factory=LeafAscent)
 
     def __post_init__(self) -> None:

@@ -345,12 +345,28 @@ class General(Passes):
         return torch.zeros(1, *graph.input_shape, dtype=graph.dtype)
 
     def exact(self, first: Tensor) -> Tensor:
+        return self._heads(self._through(first))
+
+    def slope(self, x: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+        """(leaves,) rows `head` (heads, leaves) at points (leaves, *input shape), and their
+        derivatives there."""
+        values = self._through(x)
+        side = head.new_empty(self.slots, len(x))
+        for i, part in self.where.items():
+            side[part] = (values[i] > 0).flatten(1).T.to(side)
+        nothing = torch.zeros((), dtype=head.dtype).expand_as(side)
+        lines = LeafLines(side, side, nothing, nothing)
+        slope = self.back(head, lines, torch.empty_like(side))
+        return (head * self._heads(values)).sum(0), slope
+
+    def _through(self, first: Tensor) -> dict[int, Tensor]:
+        """The values of nodes on the way to the output."""
         values = {0: first}
         for step in reversed(self.plan.route(self.output)):
             op = step.affine if step.affine is not None else step.relaxation
             assert op is not None
             values[step.node] = op.apply(*[values[j] for j in step.inputs])
-        return self._heads(values)
+        return values
 
     def _heads(self, values: dict[int, Tensor]) -> Tensor:
         return torch.cat([values[i].flatten(1) for i in self.begun], 1).T

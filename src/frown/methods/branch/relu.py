@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, isfinite, prod
 
 import numpy as np
@@ -23,8 +24,9 @@ from frown.bounds.spill import NoRoom, room
 from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, PseudoCosts, Risen, ascend
+from frown.methods.branch.descent import Descents
 from frown.methods.branch.nodes import MOVED, Nodes, NodeStack, Numbers
-from frown.methods.branch.passes import Passes
+from frown.methods.branch.passes import General, Passes
 from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.branch.shared import Asked, Context, SharedAscent
@@ -40,6 +42,7 @@ MANY = 8 << 20  # numbers of a linear piece beyond which they do, too
 LEAF_BYTES, CLAUSE_BYTES = 1000, 50
 SPILL = 16  # the part of the memory, 1 / this, beyond which a table is in a file
 SHARE = 10  # times its own seconds are the most that an input takes of what others leave
+SEEDS = 12  # open leaves whose minimisers a descent starts from
 ROOTS = 0.1  # of the time of bounding leaves is what boxes at new radii may take
 
 
@@ -71,6 +74,7 @@ class ReluInput(Stage):
     problems: dict[int, TreeProblem] = field(default_factory=dict)  # by clause
     root: Proof | None = None  # of the boxes at this radius
     at_root: Tensor | None = None  # (clauses,) which the root's own rows prove
+    descents: Descents = field(default_factory=Descents)
 
     def leaves(self) -> int:
         """The number of leaves of all trees."""
@@ -132,7 +136,6 @@ class ReluSearch:
             self.pieces = Pieces(plan)
         self.known = known
         self.deadline = inf  # of all work and its replay, in seconds of CPU time of this process
-        self.points: dict[int, Tensor] = {}
         if limits.single:
             for own in self.inputs:
                 own.done = own.high <= own.limit
@@ -423,6 +426,8 @@ class ReluSearch:
         for n in touched:
             yield from self._settle(self.inputs[n])
             self._reconsider(self.inputs[n])
+            if self.limits.single and not self.inputs[n].done:
+                yield from self._descend(self.inputs[n])
 
     def _nearest(self, found: Risen, sample: Tensor) -> dict[int, Tensor]:
         """The nearest of the counterexamples that leaves have met, for each input."""
@@ -434,6 +439,50 @@ class ReluSearch:
             if far < closest and self._violates(n, point):
                 nearest_[n] = far, point
         return {n: point for n, (_, point) in nearest_.items()}
+
+    @cached_property
+    def network(self) -> General:
+        """The network as points pass it."""
+        return General(self.plan)
+
+    def _descend(self, own: ReluInput) -> Iterator[Update]:
+        """Look for a counterexample of an input whose leaves have taken some time."""
+        clauses = [c for c, p in own.problems.items() if len(p.open) and len(p.literals) == 1]
+        if not clauses or not own.descents.due(self.seconds(own)):
+            return
+        clause, n = own.descents.next(clauses), own.number
+        problem = own.problems[clause]
+        ids = problem.open.numbers[-SEEDS:]
+        sample = torch.full((len(ids),), n)
+        key = sample * self.literals + problem.literals[0]
+        leaves = self._leaves(own, ids, key)
+        leaves.bound()
+        assert leaves.end is not None
+        starts = leaves.where.point(leaves.end, torch.arange(len(ids)))
+        ball = self.region.rows(sample[:1])
+        ball = ball.with_radius(torch.full_like(ball.radius, own.radius))
+        head, const = self.network.head(self.property.pick(key[:1]))
+        const = const[0] + self.property.const.flatten()[key[0]]
+        until = self.deadline - self.replay_seconds()
+        point = own.descents.round(self.network, clause, ball, head[:, 0], const, starts, until)
+        if point is not None and self._violates(n, point):
+            yield from self._polished(own, point)
+            yield from self._settle(own)
+
+    def _leaves(self, own: ReluInput, ids: Tensor, key: Tensor) -> Leaves:
+        """Leaves of one input at its radius, with rows `key` of all inputs' literals."""
+        sample = torch.full((len(ids),), own.number)
+        radius = torch.full((len(ids),), own.radius, dtype=self.region.radius.dtype)
+        return Leaves(
+            self.passes,
+            self.bases,
+            sample,
+            self.nodes.cut(ids),
+            self.nodes.theta(ids),
+            self.head[:, key],
+            self.const[key],
+            self.places.of(sample, radius),
+        )
 
     def _violates(self, n: int, point: Tensor) -> bool:
         """True if a point at which some literal fails violates the property: all literals of one
@@ -611,17 +660,7 @@ class ReluSearch:
         one = torch.tensor([node])
         sample = torch.tensor([own.number])
         key = sample * self.literals + literal
-        leaves = Leaves(
-            self.passes,
-            self.bases,
-            sample,
-            self.nodes.cut(one),
-            self.nodes.theta(one),
-            self.head[:, key],
-            self.const[key],
-            self.places.of(sample, torch.tensor([own.radius], dtype=self.region.radius.dtype)),
-        )
-        found = ascend(leaves, LeafAscent(steps=150, decay=0.98, hope=inf))
+        found = ascend(self._leaves(own, one, key), LeafAscent(steps=150, decay=0.98, hope=inf))
         self.nodes.tell(one, found.theta, found.bound, torch.tensor([literal]))
         if bool(found.bound[0] > 0):
             own.rest -= 0.5 ** int(self.nodes.depth(one)) / max(1, own.begun)
