@@ -202,6 +202,19 @@ def test_a_small_range_is_proved_whole(model: Model, data: tuple[np.ndarray, np.
         assert result.rows[0].broken is None
 
 
+@pytest.mark.parametrize("eps", [None, 1e3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("norm", [1, 2, 3, "inf"])
+def test_a_whole_range_of_many_features_is_proved_in_any_precision(
+    norm: object, dtype: str, eps: float | None
+) -> None:
+    """What a replay takes for the farthest corner lies within the search's last radius."""
+    model = affine([[0.01] * 200, [-0.01] * 200], [9.0, 0.0])
+    x, bounds = np.linspace(0, 1, 200)[None], (0.0, 1.0)
+    found = asking.certify(model, x, [0], norm=norm, eps=eps, dtype=dtype, bounds=bounds)
+    assert found.status == ["robust"]
+
+
 def test_robust_needs_a_range() -> None:
     """Without a range the search ends somewhere, which proves nothing about every radius."""
     model = affine([[0.0, 0.0], [0.0, 1.0]], [5000.0, 0.0])

@@ -19,6 +19,9 @@ from torch import Tensor
 from frown.graph.intervals import Intervals, rows_of
 
 
+HAIR = 4e-9  # more than a proof adds to a norm of four million numbers for its rounding
+
+
 def norms(rows: Tensor, p: float) -> Tensor:
     """||row||_p; each row is scaled first, or its powers might leave the range of floats."""
     if p in (1, inf):
@@ -316,9 +319,9 @@ class Region:
         far = (self.centre - self.lower).maximum(self.upper - self.centre)
         if self.scale is not None:
             far = torch.where(self.scale > 0, far / self.scale, torch.zeros_like(far))
-        # A hair more, so that rounding leaves no corner of the range out.
         size = norms(self.balls(far.expand_as(self.centre)), self.p).amax(1)
-        return size * (1 + 16 * torch.finfo(size.dtype).eps)
+        # A hair more, so that rounding leaves no corner of the range out, that of a proof included.
+        return size * (1 + HAIR + 16 * torch.finfo(size.dtype).eps)
 
     # -- one case each ------------------------------------------------------------
 
