@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -582,3 +585,25 @@ def test_small_networks_take_one_thread_and_leave_the_callers(monkeypatch) -> No
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries are left alone")
+def test_memory_that_is_freed_is_used_again() -> None:
+    code = """
+import resource, torch
+from frown.bounds.work import reuse_memory
+torch.set_num_threads(1)
+def faults(count=20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        blocks = [torch.ones(1 << 20) for _ in range(8)]  # 4 MiB each
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+asked = faults()
+reuse_memory()
+faults(1)
+print(asked, faults())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    asked, kept = map(int, run.stdout.split())
+    assert kept < asked / 10

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from frown import __version__, api
-from frown.bounds.work import fitting_threads, now
+from frown.bounds.work import fitting_threads, now, reuse_memory
 from frown.certification.certificates import SUFFIX, sha256_of
 from frown.certification.folder import CERTIFICATES_LOCK, Lock
 from frown.certification.prove import Rigorous
@@ -70,6 +70,7 @@ def certify_files(request: CertifyRequest, screen: Screen) -> bool:
     run is writing to its folders, and in the end ModelMismatch where rows were withdrawn because
     graph and model disagree, and LevelNotReached where proofs fall short of the level.
     """
+    reuse_memory()
     with ExitStack() as taken:
         return _certify(request, screen, taken)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown import api
-from frown.bounds.work import Machine, now
+from frown.bounds.work import Machine, now, reuse_memory
 from frown.certification.folder import reported
 from frown.certification.results import plain
 from frown.certification.witness import Witness
@@ -49,6 +49,7 @@ def verify_files(files: QueryFiles, out: Callable[[str], None], tell: Callable[[
     Raises FrownError for files that cannot be read, and for queries that do not fit the network.
     """
     began = now() if files.began is None else files.began
+    reuse_memory()
     if files.timeout is not None and not files.timeout > 0:
         raise InvalidInput(f"--timeout {files.timeout:g}: give seconds, more than 0")
     with _ended_in_time(files.timeout, began, out) as conclude:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from frown import __version__
-from frown.bounds.work import Pool, half_of_free, now
+from frown.bounds.work import Pool, half_of_free, now, reuse_memory
 from frown.certification.procedure import Procedure
 from frown.certification.run import Progress, Watch
 from frown.certification.spread.messages import (
@@ -204,6 +204,7 @@ class Actor(Watch):
             raise WorkersLost(f"a machine of the cluster has frown {__version__}, not {version}")
         # Ray sets it from the CPUs that an actor is given.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        reuse_memory()
         self._procedure: Procedure = pickle.loads(procedure)
         if self._procedure.machine.memory is None:
             share = half_of_free() // (os.cpu_count() or 1)

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import torch
 
+from frown.bounds.work import reuse_memory
 from frown.certification.procedure import Procedure
 from frown.certification.run import Progress, Watch
 from frown.certification.spread.forks import started
@@ -184,6 +185,7 @@ def serve() -> None:
     heard, words = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not be taken for a message
     torch.set_num_threads(1)
+    reuse_memory()
     _Server(heard, words).run()
 
 
