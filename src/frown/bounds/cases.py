@@ -129,14 +129,7 @@ def replay_tree(
     for index in _batches(root, bare):
         empty[index] = _cut(root, sample, tree, index)[1]
     known = torch.where(empty[:, None], torch.inf, found.view(-1, count))
-    by_depth = tree.depth.argsort(stable=True)
-    for here in by_depth.split_with_sizes(torch.bincount(tree.depth).tolist())[1:]:
-        known[here] = known[here].maximum(known[tree.parent[here]])
-    leaves = known[tree.leaves]
-    least = leaves.amin(0)
-    # Cases that are all empty contradict each other, for every region has a point.
-    least = torch.where(torch.isfinite(least), least, -torch.inf)
-    failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
+    least, failing = _over_leaves(tree, known, wanted)
     return Replayed(
         tree,
         least,
@@ -192,6 +185,22 @@ class _Level:
     boxes: dict[int, Intervals]  # of what nonlinearities read, and of the input where it is cut
     crossed: Tensor  # (nodes,) whether a cut has left nothing
 
+    @property
+    def given(self) -> Given:
+        """The boxes of what nonlinearities read, as cuts."""
+        return Given({i: box for i, box in self.boxes.items() if i > 0}, cuts=True)
+
+    def region(self, root: Replay, sample: int) -> Region:
+        """What cuts of the input leave of the sample's region, for every node."""
+        whole = root.region.rows(torch.full((len(self.nodes),), sample))
+        if 0 not in self.boxes:
+            return whole
+        return replace(whole, lower=self.boxes[0].lower, upper=self.boxes[0].upper)
+
+    def rows(self, index: Tensor) -> _Level:
+        boxes = {i: box.rows(index) for i, box in self.boxes.items()}
+        return _Level(self.nodes[index], boxes, self.crossed[index])
+
 
 @dataclass(frozen=True, eq=False)
 class _Bounded:
@@ -234,7 +243,7 @@ class _Anew:
             open_ = (~(done.margins > 0) & self.wanted).any(1) & self.tree.inner[done.nodes]
             below = self._children(done, open_.nonzero().flatten(), only)
             every = torch.arange(len(below.nodes))
-            waiting += [_rows_of(below, every[k : k + size]) for k in range(0, len(every), size)]
+            waiting += [below.rows(every[k : k + size]) for k in range(0, len(every), size)]
 
     def _start(self) -> _Level:
         here = slice(self.sample, self.sample + 1)
@@ -273,60 +282,29 @@ class _Anew:
 
     def _bound(self, level: _Level, record: bool) -> _Bounded:
         """Bound the network over the boxes of these nodes."""
-        root, plan, property, nodes = self.root, self.root.plan, self.property, level.nodes
-        here = torch.full((len(nodes),), self.sample)
-        region = root.region.rows(here)
-        if 0 in level.boxes:
-            region = replace(region, lower=level.boxes[0].lower, upper=level.boxes[0].upper)
-        given = Given({i: box for i, box in level.boxes.items() if i > 0}, cuts=True)
-        steps: list[ReplayedRows] = []
-        planes: list[Tensor] = []
+        given, planes, told = None, list[Tensor](), list[ReplayedRows]()
         if self.assumed is not None:
-            given, planes = self._assuming(level, region, given, steps.append)
-        first = len(steps)
-        own = Explicit(self.anew.take(nodes), plan)
-        replay = Replay(plan, region, own, root.work, steps.append, given=given)
-        layers = replay.layers()
-        empty = level.crossed | layers.empty
-        count, total = len(nodes), len(self.asked)
-        sample_of = torch.arange(count).repeat_interleave(total)
-        literal = self.asked.repeat(count)
-        rows = Rows(sample_of, literal, torch.zeros_like(literal))
-        coef = property.pick(self.sample * property.shape[1] + literal)
-        inner = len(steps)
-        const = property.const[self.sample, literal].expand(len(literal))
-        bound = replay.outputs(coef, rows, const)
-        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-        least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
-        place = sample_of * property.clauses + property.clause[literal]
-        least.scatter_reduce_(0, place, bound, "amax")
-        least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
-        boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
-        if not record:
-            return _Bounded(nodes, boxes, least, {}, [])
-        passes = dict[int, Pass]()
-        kept: list[tuple[Tensor, ...]] = []
-        for k in (~level.crossed).nonzero().flatten().tolist():
-            mine = [of_sample(step, k) for step in steps[first:inner]]
-            assumed = _assumptions(steps[:first], planes, k)
-            steps_of = (_within(step, len(assumed)) for step in mine if step is not None)
-            passes[int(nodes[k])] = Pass(assumed, tuple(steps_of))
-        for step in steps[inner:]:
-            good = (~empty[step.rows.sample]).nonzero().flatten()
-            slopes, lifts = tables(plan, step)
-            factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
-            rows = step.rows.take(good)
-            kept.append((nodes[rows.sample], rows.neuron, slopes[good], lifts[good], factors))
-        return _Bounded(nodes, boxes, least, passes, kept)
+            given, planes = self._assuming(level, told.append)
+        own = Explicit(self.anew.take(level.nodes), self.root.plan)
+        done = _bounded_anew(
+            self.root, self.sample, self.property, self.asked, level, own, record, given
+        )
+        for k, node in enumerate(level.nodes.tolist()):
+            if node in done.passes:
+                assumed = _assumptions(told, planes, k)
+                steps = (_within(step, len(assumed)) for step in done.passes[node].steps)
+                done.passes[node] = Pass(assumed, tuple(steps))
+        return done
 
     def _assuming(
-        self, level: _Level, region: Region, given: Given, record: Callable[[ReplayedRows], None]
+        self, level: _Level, record: Callable[[ReplayedRows], None]
     ) -> tuple[Given, list[Tensor]]:
         """Restrict regions to where literals are at most the level; and tell of every group of rows
         that say so, which of the planes they are."""
         assert self.assumed is not None
-        plan, count = self.root.plan, len(level.nodes)
+        plan, count, given = self.root.plan, len(level.nodes), level.given
         own = Explicit(self.assumed.row.take(level.nodes), plan)
+        region = level.region(self.root, self.sample)
         replay = Replay(plan, region, own, self.root.work, record, given=given)
         walk(replay.arithmetic, lambda _, box: box, given)
         literal, every = self.assumed.literal[level.nodes], torch.arange(count)
@@ -388,9 +366,48 @@ def _within(step: ReplayedRows, planes: int) -> ReplayedRows:
     return replace(step, factors=step.factors[:, :planes])
 
 
-def _rows_of(level: _Level, index: Tensor) -> _Level:
-    boxes = {i: box.rows(index) for i, box in level.boxes.items()}
-    return _Level(level.nodes[index], boxes, level.crossed[index])
+def _bounded_anew(
+    root: Replay,
+    sample: int,
+    property: Property,
+    asked: Tensor,
+    level: _Level,
+    proof: Proof,
+    record: bool,
+    given: Given | None = None,
+) -> _Bounded:
+    """Bound the literals that are `asked` about over these nodes' boxes, the network anew."""
+    plan, nodes, steps = root.plan, level.nodes, list[ReplayedRows]()
+    region, told = level.region(root, sample), given or level.given
+    replay = Replay(plan, region, proof, root.work, steps.append, given=told)
+    layers = replay.layers()
+    empty = level.crossed | layers.empty
+    count, total = len(nodes), len(asked)
+    sample_of = torch.arange(count).repeat_interleave(total)
+    literal = asked.repeat(count)
+    rows = Rows(sample_of, literal, torch.zeros_like(literal))
+    coef = property.pick(sample * property.shape[1] + literal)
+    inner = len(steps)
+    bound = replay.outputs(coef, rows, property.const[sample, literal].expand(len(literal)))
+    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
+    place = sample_of * property.clauses + property.clause[literal]
+    least.scatter_reduce_(0, place, bound, "amax")
+    least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
+    boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
+    passes, kept = dict[int, Pass](), list[tuple[Tensor, ...]]()
+    if not record:
+        return _Bounded(nodes, boxes, least, passes, kept)
+    for k in (~level.crossed).nonzero().flatten().tolist():
+        mine = (of_sample(step, k) for step in steps[:inner])
+        passes[int(nodes[k])] = Pass((), tuple(step for step in mine if step is not None))
+    for step in steps[inner:]:
+        good = (~empty[step.rows.sample]).nonzero().flatten()
+        slopes, lifts = tables(plan, step)
+        factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
+        own = step.rows.take(good)
+        kept.append((nodes[own.sample], own.neuron, slopes[good], lifts[good], factors))
+    return _Bounded(nodes, boxes, least, passes, kept)
 
 
 def _replay_anew(
@@ -426,17 +443,36 @@ def _replay_anew(
         unproved = (~(done.margins > 0) & wanted).any(1) & ~tree.inner[done.nodes]
         if bool(unproved.any()):
             break  # nothing is proved here, whatever the others give
+    return _told(tree, found, wanted, kept, passes, slots)
+
+
+def _over_leaves(tree: Tree, found: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """(clauses,) what holds at all leaves, of bounds (nodes, clauses) that hold in all of a node's
+    subtree; and the leaves at which some clause that is wanted is not proved."""
     by_depth = tree.depth.argsort(stable=True)
     for here in by_depth.split_with_sizes(torch.bincount(tree.depth).tolist())[1:]:
         found[here] = found[here].maximum(found[tree.parent[here]])
-    least = found[tree.leaves]
-    failing = tree.leaves[(~(least > 0) & wanted).any(1)]
-    bound = least.amin(0)
+    leaves = found[tree.leaves]
+    least = leaves.amin(0)
     if tree.assumed is not None:
-        bound = bound.clamp(max=tree.assumed.level)
+        least = least.clamp(max=tree.assumed.level)
     # Cases that are all empty contradict each other, for every region has a point; or what is
     # assumed, which says nothing of other clauses.
-    bound = torch.where(torch.isfinite(bound) & wanted, bound, -torch.inf)
+    least = torch.where(torch.isfinite(least) & wanted, least, -torch.inf)
+    return least, tree.leaves[(~(leaves > 0) & wanted).any(1)]
+
+
+def _told(
+    tree: Tree,
+    found: Tensor,
+    wanted: Tensor,
+    kept: Sequence[tuple[Tensor, ...]],
+    passes: dict[int, Pass],
+    slots: int,
+) -> Replayed:
+    """A tree whose nodes bounded the network anew: `found` (nodes, clauses) along the rows that
+    were `kept`."""
+    least, failing = _over_leaves(tree, found, wanted)
     none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
     every = zip((*none, torch.zeros(0)), *kept, strict=True)
     node, literal, slopes, lifts, factors = (torch.cat(part) for part in every)
@@ -444,7 +480,7 @@ def _replay_anew(
     rows = Literals(node[order], literal[order], slopes[order], Multipliers.none())
     return Replayed(
         replace(tree, literals=rows),
-        bound,
+        least,
         failing,
         torch.arange(len(node)),
         0,
@@ -482,17 +518,16 @@ def _replay_leaves(
     reach = (whole.upper - whole.lower).flatten()
     least = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
     passes: dict[int, Pass] = {}
-    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # node, literal, slopes, multipliers
+    kept: list[tuple[Tensor, ...]] = []  # as `_Bounded` has rows
+    own = Explicit(anew, root.plan, halves=False) if record else anew
     size, todo = _together(root, True), tree.leaves
     for left in range(FURTHER, -1, -1):
-        places = torch.searchsorted(tree.leaves, todo)
-        for index in (places[k : k + size] for k in range(0, len(places), size)):
-            found, steps, rows = _some_anew(
-                root, sample, tree, anew, property, asked, index, record
-            )
-            least[tree.leaves[index]] = found
-            passes |= steps
-            kept += rows
+        for nodes in torch.split(todo, size):
+            level = _Level(nodes, *_cut(root, sample, tree, nodes))
+            done = _bounded_anew(root, sample, property, asked, level, own, record)
+            least[nodes] = done.margins
+            passes |= done.passes
+            kept += done.rows
         failing = todo[(~(least[todo] > 0) & wanted).any(1)]
         few = len(failing) <= max(FEW, FAILED * len(tree.leaves))
         if not len(failing) or not few or not left:
@@ -509,32 +544,14 @@ def _replay_leaves(
         passes = {int(place[n]): own for n, own in passes.items() if n not in gone}
         stays = [~torch.isin(rows[0], failing) for rows in kept]
         kept = [
-            (place[node[good]], literal[good], slopes[good], lifts[good])
-            for (node, literal, slopes, lifts), good in zip(kept, stays, strict=True)
+            (place[node[good]], *(part[good] for part in others))
+            for (node, *others), good in zip(kept, stays, strict=True)
         ]
         moved = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
         moved[place] = least
         least, head = moved, place[failing]
         todo = torch.stack([head + 1, head + 2], 1).flatten()
-    leaves = least[tree.leaves]
-    bound = leaves.amin(0)
-    # Cases that are all empty contradict each other, for every region has a point.
-    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-    failing = tree.leaves[(~(leaves > 0) & wanted).any(1)]
-    none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
-    node, literal, slopes, lifts = (torch.cat(part) for part in zip(none, *kept, strict=True))
-    order = node.argsort(stable=True)
-    rows_of_leaves = Literals(node[order], literal[order], slopes[order], Multipliers.none())
-    return Replayed(
-        replace(tree, literals=rows_of_leaves) if record else tree,
-        bound,
-        failing,
-        torch.arange(len(node)),
-        0,
-        slopes[order],
-        Multipliers.of(lifts[order]),
-        passes,
-    )
+    return _told(tree, least, wanted, kept, passes, slots)
 
 
 def _together(root: Replay, ruled: bool) -> int:
@@ -544,58 +561,6 @@ def _together(root: Replay, ruled: bool) -> int:
         root.plan.graph.nodes[i].size for i in root.plan.ancestors(root.plan.graph.output)
     )
     return int(max(1, min(512 if ruled else 64, root.work.memory // (800 * entries))))
-
-
-def _some_anew(
-    root: Replay,
-    sample: int,
-    tree: Tree,
-    anew: ByRule,
-    property: Property,
-    asked: Tensor,
-    index: Tensor,
-    record: bool,
-) -> tuple[Tensor, dict[int, Pass], list[tuple[Tensor, Tensor, Tensor, Tensor]]]:
-    """(leaves, clauses) proven bounds of these leaves, inf where one is empty; by leaf the steps,
-    and the rows of literals, along which they were found."""
-    plan, nodes, clause = root.plan, tree.leaves[index], property.clause
-    cut, crossed = _cut(root, sample, tree, nodes)
-    here = torch.full((len(nodes),), sample)
-    region = root.region.rows(here)
-    if 0 in cut:
-        region = replace(region, lower=cut[0].lower, upper=cut[0].upper)
-    boxes = {i: box for i, box in cut.items() if i != 0}
-    steps: list[ReplayedRows] = []
-    # A rule's lines are those of its own boxes: it was not asked about the root's.
-    own = Explicit(anew, plan, halves=False) if record else anew
-    replay = Replay(plan, region, own, root.work, steps.append, given=Given(boxes, cuts=True))
-    layers = replay.layers()
-    empty = crossed | layers.empty
-    count, total = len(nodes), len(asked)
-    sample_of = torch.arange(count).repeat_interleave(total)
-    literal = asked.repeat(count)
-    rows = Rows(sample_of, literal, torch.zeros_like(literal))
-    coef = property.pick(sample * property.shape[1] + literal)
-    inner = len(steps)
-    bound = replay.outputs(coef, rows, property.const[sample, literal].expand(len(literal)))
-    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-    least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
-    least.scatter_reduce_(0, sample_of * property.clauses + clause[literal], bound, "amax")
-    least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
-    if not record:
-        return least, {}, []
-    passes, kept = {}, []
-    for k in range(count):
-        if not bool(crossed[k]):
-            mine = (of_sample(step, k) for step in steps[:inner])
-            passes[int(nodes[k])] = Pass((), tuple(s for s in mine if s is not None))
-    for step in steps[inner:]:
-        good = (~empty[step.rows.sample]).nonzero().flatten()
-        slopes, lifts = tables(plan, step)
-        kept.append(
-            (nodes[step.rows.sample[good]], step.rows.neuron[good], slopes[good], lifts[good])
-        )
-    return least, passes, kept
 
 
 def tables(plan: Plan, step: ReplayedRows) -> tuple[Tensor, Tensor]:
