@@ -263,25 +263,13 @@ class Patch(Part):
         )
 
     def _lines(self, i: int, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> Lines:
-        reads, gives = self.moves(i, sample, place)
-        return moved_lines(relaxed[self.views[i].origin].lines, reads, gives)
+        return relaxed[self.views[i].origin].lines.moved(*self.moves(i, sample, place))
 
     def _relaxed(
         self, i: int, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
     ) -> Relaxed:
-        reads, gives = self.moves(i, sample, place)
         whole = relaxed[self.views[i].origin]
-
-        def box(b: Intervals) -> Intervals:
-            return Intervals(reads(b.lower), reads(b.upper))
-
-        return Relaxed(
-            self.plan.relaxation(i),
-            box(whole.box),
-            moved_lines(whole.lines, reads, gives),
-            SlopeRange(box(whole.range.lower), box(whole.range.upper)),
-            None if whole.excess is None else reads(whole.excess),
-        )
+        return whole.moved(self.plan.relaxation(i), *self.moves(i, sample, place))
 
 
 @per_plan
@@ -297,13 +285,6 @@ def cropped(
     flat, picked = t.flatten(1), entries[place]
     kept = flat[0][picked] if len(flat) == 1 else flat[sample[:, None], picked]
     return kept.view(-1, *shape)
-
-
-def moved_lines(
-    lines: Lines, reads: Callable[[Tensor], Tensor], gives: Callable[[Tensor], Tensor]
-) -> Lines:
-    slopes = Slopes(reads(lines.slopes.lower), reads(lines.slopes.upper))
-    return Lines(slopes, gives(lines.lower), gives(lines.upper))
 
 
 def shared(sample: Tensor) -> Tensor | slice:
@@ -677,16 +658,7 @@ def _without(graph: Graph, target: int, kept: dict[int, Tensor]) -> Graph:
 def _of(relaxed: Relaxed, which: Tensor) -> Relaxed:
     """Some neurons of a relaxed node."""
 
-    def reads(t: Tensor) -> Tensor:
+    def some(t: Tensor) -> Tensor:
         return t.index_select(-1, which)
 
-    def box(b: Intervals) -> Intervals:
-        return Intervals(reads(b.lower), reads(b.upper))
-
-    return Relaxed(
-        relaxed.op,
-        box(relaxed.box),
-        moved_lines(relaxed.lines, reads, reads),
-        SlopeRange(box(relaxed.range.lower), box(relaxed.range.upper)),
-        None if relaxed.excess is None else reads(relaxed.excess),
-    )
+    return relaxed.moved(relaxed.op, some, some)

@@ -24,12 +24,16 @@ from frown.relax.relaxation import (
 
 
 class PiecewiseLinear(Elementwise):
-    """A function of straight pieces: extremes of f(z) - s z lie at ends and kinks.
+    """A function of straight pieces: extremes of f(z) - s z lie at ends and kinks, one at 0 unless
+    a function says otherwise.
 
     Bounds inside one piece are as good as any: such a neuron is stable.
     """
 
     __slots__ = ()
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return (0.0,)
 
     def end_slopes(self, box: Intervals) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """No slopes: chords to the kinks suffice, and need no care at a kink itself."""
@@ -53,9 +57,6 @@ class Relu(PiecewiseLinear):
 
     def derivative(self, z: Tensor) -> Tensor:
         return (z > 0).to(z)
-
-    def kinks(self) -> tuple[float | Tensor, ...]:
-        return (0.0,)
 
     def stable(self, box: Intervals) -> Tensor:
         return (box.upper <= 0) | (box.lower >= 0)
@@ -143,9 +144,6 @@ class LeakyRelu(PiecewiseLinear):
     def derivative(self, z: Tensor) -> Tensor:
         return torch.where(z > 0, 1.0, self.slope).to(z)
 
-    def kinks(self) -> tuple[float | Tensor, ...]:
-        return (0.0,)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PRelu(PiecewiseLinear):
@@ -161,9 +159,6 @@ class PRelu(PiecewiseLinear):
 
     def crop(self, window: Window, source: Shape) -> tuple[Window, Self] | None:
         return window, replace(self, slope=sliced(self.slope, window))
-
-    def kinks(self) -> tuple[float | Tensor, ...]:
-        return (0.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +190,6 @@ class Abs(PiecewiseLinear):
     def derivative(self, z: Tensor) -> Tensor:
         return torch.where(z > 0, 1.0, -1.0).to(z)
 
-    def kinks(self) -> tuple[float | Tensor, ...]:
-        return (0.0,)
-
 
 @dataclass(frozen=True, slots=True)
 class Moderate(PiecewiseLinear):
@@ -210,6 +202,9 @@ class Moderate(PiecewiseLinear):
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].clone()
+
+    def kinks(self) -> tuple[float | Tensor, ...]:
+        return ()
 
     def derivative(self, z: Tensor) -> Tensor:
         return torch.ones_like(z)

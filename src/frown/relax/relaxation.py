@@ -18,6 +18,8 @@ from torch import Tensor
 
 from frown.graph import Intervals, Nonlinear, Shape, rows_of
 
+Move = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
@@ -88,6 +90,11 @@ class Lines:
             self.slopes.rows(index), rows_of(self.lower, index), rows_of(self.upper, index)
         )
 
+    def moved(self, reads: Move, gives: Move) -> Lines:
+        """The same lines with tensors of the input's and of the output's shape laid out anew."""
+        slopes = Slopes(reads(self.slopes.lower), reads(self.slopes.upper))
+        return Lines(slopes, gives(self.lower), gives(self.upper))
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -133,6 +140,20 @@ class Relaxed:
         slopes = (self.lines.slopes.lower, self.lines.slopes.upper)
         total = torch.stack([t.abs() for t in (*every, *slopes)]).sum(0)
         return total.amax(0) == 0
+
+    def moved(self, op: Relaxation, reads: Move, gives: Move) -> Relaxed:
+        """The node as another operator has it, whose input and output are laid out so."""
+
+        def box(b: Intervals) -> Intervals:
+            return Intervals(reads(b.lower), reads(b.upper))
+
+        return Relaxed(
+            op,
+            box(self.box),
+            self.lines.moved(reads, gives),
+            SlopeRange(box(self.range.lower), box(self.range.upper)),
+            None if self.excess is None else reads(self.excess),
+        )
 
     def rows(self, index: Tensor | slice) -> Relaxed:
         return Relaxed(

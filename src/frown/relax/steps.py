@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -90,11 +90,7 @@ class WholeSteps(Steps):
     """
 
     __slots__ = ()
-
-    @property
-    @abstractmethod
-    def start(self) -> tuple[float, float, float]:
-        """A jump, and the values to its left and right."""
+    start: ClassVar[tuple[float, float, float]]  # a jump, and the values to its left and right
 
     def jumps(self, box: Intervals) -> tuple[Tensor, ...]:
         start = self.start[0]
@@ -111,9 +107,7 @@ class WholeSteps(Steps):
 class Floor(WholeSteps):
     """The largest whole number that is not above z."""
 
-    @property
-    def start(self) -> tuple[float, float, float]:
-        return 0.0, -1.0, 0.0
+    start: ClassVar[tuple[float, float, float]] = 0.0, -1.0, 0.0
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].floor()
@@ -123,9 +117,7 @@ class Floor(WholeSteps):
 class Ceil(WholeSteps):
     """The least whole number that is not below z."""
 
-    @property
-    def start(self) -> tuple[float, float, float]:
-        return 0.0, 0.0, 1.0
+    start: ClassVar[tuple[float, float, float]] = 0.0, 0.0, 1.0
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].ceil()
@@ -135,9 +127,7 @@ class Ceil(WholeSteps):
 class Round(WholeSteps):
     """The nearest whole number, the even one of two."""
 
-    @property
-    def start(self) -> tuple[float, float, float]:
-        return 0.5, 0.0, 1.0
+    start: ClassVar[tuple[float, float, float]] = 0.5, 0.0, 1.0
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].round()

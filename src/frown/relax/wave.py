@@ -7,9 +7,9 @@ f(z) - s z changes by -2 pi s, so its extremes over a box lie in the box's first
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from math import pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,11 +23,7 @@ class Wave(Elementwise):
     """cos(z - crest)."""
 
     __slots__ = ()
-
-    @property
-    @abstractmethod
-    def crest(self) -> float:
-        """A place where f is 1."""
+    crest: ClassVar[float]  # a place where f is 1
 
     def critical(self, slope: Tensor, below: Tensor, box: Intervals) -> tuple[Tensor, ...]:
         # In double precision, that places are as good as the box's own rounding.
@@ -83,9 +79,7 @@ class Wave(Elementwise):
 class Cos(Wave):
     """cos z."""
 
-    @property
-    def crest(self) -> float:
-        return 0.0
+    crest: ClassVar[float] = 0.0
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].cos()
@@ -98,9 +92,7 @@ class Cos(Wave):
 class Sin(Wave):
     """sin z."""
 
-    @property
-    def crest(self) -> float:
-        return pi / 2
+    crest: ClassVar[float] = pi / 2
 
     def apply(self, *xs: Tensor) -> Tensor:
         return xs[0].sin()

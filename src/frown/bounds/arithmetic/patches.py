@@ -18,7 +18,7 @@ from frown.bounds.arithmetic.charged import (
     charged_form,
     terms_of,
 )
-from frown.bounds.patches import Patch, cropped, moved_lines
+from frown.bounds.patches import Patch, cropped
 from frown.graph.op import Affine
 from frown.relax.proven.rounding import LOOSE
 
@@ -68,4 +68,4 @@ def _fixed(part: Patch, i: int, nodes: Charged, sample: Tensor, place: Tensor) -
     rule = nodes.fixed[part.views[i].origin]
     reads, gives = part.moves(i, sample, place)
     charge = None if rule.charge is None else gives(rule.charge)
-    return FixedLines(moved_lines(rule.lines, reads, gives), reads(rule.size), charge)
+    return FixedLines(rule.lines.moved(reads, gives), reads(rule.size), charge)
