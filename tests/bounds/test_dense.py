@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from certification.trees import kink_tree, line_case, replayed
-from frown.bounds import cases
+from certification.trees import case_rows, kink_tree, line_case, replayed
 from frown.bounds.dense import DenseRows, Held, dense_runs
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
@@ -92,8 +91,8 @@ def test_rows_are_those_of_the_walk_and_no_true_point_is_below(
             assert runs is not None
             rows, every = tree.literals, torch.arange(len(tree.literals.node))
             dense = DenseRows(root, 0, runs)
-            (mine,) = cases._bounded_rows(root, 0, tree, wanted, every, dense)
-            (walked,) = cases._bounded_rows(root, 0, tree, wanted, every, None)
+            (mine,) = case_rows(root, tree, wanted).bounded(every, dense)
+            (walked,) = case_rows(root, tree, wanted).bounded(every, None)
             assert torch.equal(mine.crossed, walked.crossed)
             good = ~mine.crossed
             assert bool(good.any())
@@ -132,7 +131,7 @@ def test_boxes_that_are_not_numbers_prove_nothing() -> None:
     assert runs is not None
     every = torch.arange(len(tree.literals.node))
     dense = DenseRows(root, 0, runs)
-    (found,) = cases._bounded_rows(root, 0, tree, wanted, every, dense)
+    (found,) = case_rows(root, tree, wanted).bounded(every, dense)
     assert bool((found.bound == -inf).all())
 
 
@@ -143,10 +142,10 @@ def test_multipliers_without_a_cut_take_the_other_way() -> None:
     wrong = replace(rows.multipliers, value=-rows.multipliers.value)
     spoilt = replace(tree, literals=replace(rows, multipliers=wrong))
     every = torch.arange(len(rows.node))
-    dense = cases._dense(root, 0, spoilt)
+    dense = case_rows(root, spoilt, wanted).dense()
     assert dense is not None and bool(wrong.value.any())
-    (found,) = cases._bounded_rows(root, 0, spoilt, wanted, every, dense)
-    (walked,) = cases._bounded_rows(root, 0, spoilt, wanted, every, None)
+    (found,) = case_rows(root, spoilt, wanted).bounded(every, dense)
+    (walked,) = case_rows(root, spoilt, wanted).bounded(every, None)
     assert torch.equal(found.bound, walked.bound)
 
 

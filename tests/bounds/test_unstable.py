@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from certification.trees import kink_tree
+from certification.trees import case_rows, kink_tree
 from frown.bounds import cases
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
@@ -58,9 +58,11 @@ def asked(graph: Graph, seed: int, p: float, form: str) -> tuple[Replay, LabelWi
     return replay, wins, kink_tree(replay.plan, 2, rng, 7)
 
 
-def matrices(root: Replay, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> UnstableRows:
+def matrices(
+    root: Replay, tree: Tree, wanted: LabelWins, monkeypatch: pytest.MonkeyPatch
+) -> UnstableRows:
     monkeypatch.setattr(cases, "FEW", 0)
-    found = cases._dense(root, 0, tree)
+    found = case_rows(root, tree, wanted).dense()
     assert isinstance(found, UnstableRows)
     return found
 
@@ -77,10 +79,10 @@ def test_rows_are_those_of_the_walk_and_no_true_point_is_below(
             graph = images(seed, around)
             root, wanted, tree = asked(graph, seed, p, form)
             rows, every = tree.literals, torch.arange(len(tree.literals.node))
-            dense = matrices(root, tree, monkeypatch)
+            dense = matrices(root, tree, wanted, monkeypatch)
             assert 0 < len(dense.kept.slots) < rows.slopes.shape[1], "some neurons are left out"
-            (mine,) = cases._bounded_rows(root, 0, tree, wanted, every, dense)
-            (walked,) = cases._bounded_rows(root, 0, tree, wanted, every, None)
+            (mine,) = case_rows(root, tree, wanted).bounded(every, dense)
+            (walked,) = case_rows(root, tree, wanted).bounded(every, None)
             assert mine.along is not None and walked.along is not None
             assert torch.equal(mine.crossed, walked.crossed)
             good = ~mine.crossed
@@ -118,12 +120,12 @@ def test_what_arrives_is_within_what_it_may_be_off(monkeypatch: pytest.MonkeyPat
     with torch.inference_mode():
         root, wanted, tree = asked(images(0, True), 0, inf, "plain")
         every = torch.arange(len(tree.literals.node))
-        dense = matrices(root, tree, monkeypatch)
-        (fine,) = cases._bounded_rows(root, 0, tree, wanted, every, dense)
+        dense = matrices(root, tree, wanted, monkeypatch)
+        (fine,) = case_rows(root, tree, wanted).bounded(every, dense)
         layers, off = dense.layers
         assert bool((off > 0).all()) and bool((off < 1e-10).all())
         dense.__dict__["layers"] = (layers, off + 1e-3)
-        (coarse,) = cases._bounded_rows(root, 0, tree, wanted, every, dense)
+        (coarse,) = case_rows(root, tree, wanted).bounded(every, dense)
         assert bool((coarse.bound < fine.bound)[~fine.crossed].all())
 
 
@@ -133,8 +135,8 @@ def test_boxes_that_are_not_numbers_prove_nothing(monkeypatch: pytest.MonkeyPatc
         source = root.plan.sources[root.plan.nonlinear[1]]
         root.values[source].lower.flatten()[entry] = torch.nan
         every = torch.arange(len(tree.literals.node))
-        dense = matrices(root, tree, monkeypatch)
-        (found,) = cases._bounded_rows(root, 0, tree, wanted, every, dense)
+        dense = matrices(root, tree, wanted, monkeypatch)
+        (found,) = case_rows(root, tree, wanted).bounded(every, dense)
         assert bool((found.bound == -inf).all())
 
 
@@ -144,9 +146,9 @@ def test_multipliers_without_a_cut_take_the_other_way(monkeypatch: pytest.Monkey
     wrong = replace(rows.multipliers, value=-rows.multipliers.value)
     spoilt = replace(tree, literals=replace(rows, multipliers=wrong))
     every = torch.arange(len(rows.node))
-    dense = matrices(root, spoilt, monkeypatch)
-    (found,) = cases._bounded_rows(root, 0, spoilt, wanted, every, dense)
-    (walked,) = cases._bounded_rows(root, 0, spoilt, wanted, every, None)
+    dense = matrices(root, spoilt, wanted, monkeypatch)
+    (found,) = case_rows(root, spoilt, wanted).bounded(every, dense)
+    (walked,) = case_rows(root, spoilt, wanted).bounded(every, None)
     assert torch.equal(found.bound, walked.bound)
 
 
@@ -159,10 +161,10 @@ def test_slopes_of_some_slots_are_those_of_all(monkeypatch: pytest.MonkeyPatch) 
     whole = replace(tree, literals=replace(rows, slopes=blank))
     part = replace(tree, literals=replace(rows, slopes=rows.slopes[:, some], slots=some))
     every = torch.arange(len(rows.node))
-    dense = matrices(root, tree, monkeypatch)
+    dense = matrices(root, tree, wanted, monkeypatch)
     for way in (dense, None):
-        (first,) = cases._bounded_rows(root, 0, whole, wanted, every, way)
-        (second,) = cases._bounded_rows(root, 0, part, wanted, every, way)
+        (first,) = case_rows(root, whole, wanted).bounded(every, way)
+        (second,) = case_rows(root, part, wanted).bounded(every, way)
         assert torch.equal(first.bound, second.bound)
 
 

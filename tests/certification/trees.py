@@ -16,7 +16,7 @@ import frown
 from charged.exact import Network, balls, exact
 from check.networks import NETWORKS, built
 from check.test_claims import exact_minimum, sampled
-from frown.bounds.cases import Replayed, replay_tree
+from frown.bounds.cases import ByRows, Replayed, replay_tree
 from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof
@@ -105,6 +105,11 @@ def random_tree(
     return Tree(
         torch.tensor(site), torch.tensor(neuron), torch.tensor(point, dtype=torch.float64), rows
     )
+
+
+def case_rows(root: Replay, tree: Tree, wanted: Property) -> ByRows:
+    """The rows of the first sample's tree, about all clauses."""
+    return ByRows(root, 0, tree, wanted, torch.ones(wanted.clauses, dtype=torch.bool))
 
 
 def kink_tree(plan: Plan, literals: int, rng: np.random.Generator, depth: int) -> Tree:

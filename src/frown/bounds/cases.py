@@ -86,95 +86,14 @@ def replay_tree(
     tree.check(root.plan)
     if tree.clause is not None:
         wanted = wanted & (torch.arange(len(wanted)) == tree.clause)
+    given = root, sample, tree, property, wanted
+    if isinstance(tree.anew, ByRule):
+        return _ByLeaves(*given).run(record)
     if tree.anew is not None:
-        if isinstance(tree.anew, ByRule):
-            return _replay_leaves(root, sample, tree, tree.anew, property, wanted, record)
-        return _replay_anew(root, sample, tree, property, wanted, doubts, record)
+        return _ByNodes(*given).run(doubts, record)
     if tree.passed is not None and bool((tree.passed >= 0).any()):
         raise InvalidInput("trees whose subtrees have steps of their own are not replayed")
-    rows, clause, count = tree.literals, property.clause, property.clauses
-    order = rows.node.argsort(stable=True)
-    useful = order[wanted[clause[rows.literal[order]]]]
-    found = torch.full((len(tree) * count,), -torch.inf, dtype=torch.float64)
-    empty = torch.zeros(len(tree), dtype=torch.bool)
-    slots = root.plan.slots(root.plan.graph.output)[1]
-    kind = torch.uint8 if _coded(root.plan) else torch.float32
-    slopes, lifts = SpillingTable((slots,), kind, root.work.memory // SPILL), list[Multipliers]()
-    used = 0
-    dense = _dense(root, sample, tree)
-
-    def bound(which: Tensor, record: bool) -> None:
-        nonlocal used
-        for own in _bounded_rows(root, sample, tree, property, which, dense, record):
-            empty[own.at] |= own.crossed
-            found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
-            if record and own.along is not None:
-                end = used + len(own.along.slopes)
-                slopes.grow(end)
-                slopes.data[used:end] = own.along.slopes
-                here = Multipliers.of(own.along.lifts)
-                lifts.append(replace(here, row=here.row + used))
-                used = end
-
-    if doubts is not None and len(doubts):
-        doubtful = torch.isin(rows.node[useful], doubts)
-        bound(useful[doubtful], False)
-        known = found.view(-1, count)[doubts]
-        still = doubts[~empty[doubts] & (~(known > 0) & wanted).any(1)]
-        if len(still):
-            nothing = torch.full((count,), -torch.inf, dtype=torch.float64)
-            return Replayed(tree, nothing, still, useful[:0], 0, slopes.data, Multipliers.none())
-    bound(useful, record)
-    bare = tree.leaves[~torch.isin(tree.leaves, rows.node[useful])]
-    for index in _batches(root, bare):
-        empty[index] = _cut(root, sample, tree, index)[1]
-    known = torch.where(empty[:, None], torch.inf, found.view(-1, count))
-    least, failing = _over_leaves(tree, known, wanted)
-    return Replayed(
-        tree,
-        least,
-        failing,
-        useful,
-        CODES if _coded(root.plan) else 0,
-        slopes.data[:used],
-        Multipliers.cat([Multipliers.none(), *lifts]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _BoundedRows:
-    """Some rows of a tree, bounded."""
-
-    at: Tensor  # (rows,) their tree nodes
-    literal: Tensor
-    bound: Tensor  # -inf where nothing is proved
-    crossed: Tensor  # whether boxes cross: nothing is left of a node's region
-    along: AlongTree | None  # None: it was not to be recorded
-
-
-def _bounded_rows(
-    root: Replay,
-    sample: int,
-    tree: Tree,
-    property: Property,
-    which: Tensor,
-    dense: DenseRows | None,
-    record: bool = True,
-) -> Iterator[_BoundedRows]:
-    """Bound some of a tree's rows, batch by batch."""
-    if dense is not None:
-        yield from _by_matrices(root, sample, tree, property, which, dense, record)
-        return
-    for index in _batches(root, which):
-        at, literal = tree.literals.node[index], tree.literals.literal[index]
-        along = AlongTree.of(root, tree, index)
-        coef = property.pick(sample * property.shape[1] + literal)
-        const = property.const[sample, literal].expand(len(index))
-        cases, crossed = _cases(root, sample, tree, at, along)
-        every = torch.arange(len(index))
-        bound = cases.outputs(coef, Rows(every, literal, torch.zeros_like(every)), const)
-        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-        yield _BoundedRows(at, literal, bound, crossed, along)
+    return ByRows(*given).run(doubts, record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,28 +132,364 @@ class _Bounded:
     rows: list[tuple[Tensor, ...]]  # node, literal, slopes, multipliers, factors
 
 
-class _Anew:
-    """The replay of a tree whose nodes bound the network anew, each over its parent's boxes, cut.
-
-    Where a node proves the clauses, those below it are left alone.
-    """
+class _TreeReplay:
+    """One sample's tree, over the boxes of the replay of its root."""
 
     def __init__(
         self, root: Replay, sample: int, tree: Tree, property: Property, wanted: Tensor
     ) -> None:
-        assert tree.anew is not None
+        """`wanted` (clauses,) says which clauses are to be proved."""
         self.root, self.sample, self.tree, self.property = root, sample, tree, property
-        self.anew, self.assumed = tree.anew, tree.assumed
         self.wanted = wanted
         self.asked = wanted[property.clause].nonzero().flatten()  # literals
-        if self.assumed is not None:
-            about = property.clause[self.assumed.literal]
-            if set(about.tolist()) != {tree.clause}:
-                raise InvalidInput("a tree assumes that another clause fails than it is about")
+        self.plan = root.plan
+        self.slots = root.plan.slots(root.plan.graph.output)[1]
 
-    def run(self, only: Tensor | None, record: bool) -> Iterator[_Bounded]:
+    def bounded_anew(
+        self, level: _Level, proof: Proof, record: bool, given: Given | None = None
+    ) -> _Bounded:
+        """Bound the literals that are asked about over these nodes' boxes, the network anew."""
+        sample, asked, property = self.sample, self.asked, self.property
+        plan, nodes, steps = self.plan, level.nodes, list[ReplayedRows]()
+        region, told = level.region(self.root, sample), given or level.given
+        replay = Replay(plan, region, proof, self.root.work, steps.append, given=told)
+        layers = replay.layers()
+        empty = level.crossed | layers.empty
+        count, total = len(nodes), len(asked)
+        sample_of = torch.arange(count).repeat_interleave(total)
+        literal = asked.repeat(count)
+        rows = Rows(sample_of, literal, torch.zeros_like(literal))
+        coef = property.pick(sample * property.shape[1] + literal)
+        inner = len(steps)
+        bound = replay.outputs(coef, rows, property.const[sample, literal].expand(len(literal)))
+        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+        least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
+        place = sample_of * property.clauses + property.clause[literal]
+        least.scatter_reduce_(0, place, bound, "amax")
+        least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
+        boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
+        passes, kept = dict[int, Pass](), list[tuple[Tensor, ...]]()
+        if not record:
+            return _Bounded(nodes, boxes, least, passes, kept)
+        for k in (~level.crossed).nonzero().flatten().tolist():
+            mine = (of_sample(step, k) for step in steps[:inner])
+            passes[int(nodes[k])] = Pass((), tuple(step for step in mine if step is not None))
+        for step in steps[inner:]:
+            good = (~empty[step.rows.sample]).nonzero().flatten()
+            slopes, lifts = tables(plan, step)
+            factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
+            own = step.rows.take(good)
+            kept.append((nodes[own.sample], own.neuron, slopes[good], lifts[good], factors))
+        return _Bounded(nodes, boxes, least, passes, kept)
+
+    def over_leaves(self, found: Tensor) -> tuple[Tensor, Tensor]:
+        """(clauses,) what holds at all leaves, of bounds (nodes, clauses) that hold in all of a
+        node's subtree; and the leaves at which some clause that is wanted is not proved."""
+        tree, wanted = self.tree, self.wanted
+        by_depth = tree.depth.argsort(stable=True)
+        for here in by_depth.split_with_sizes(torch.bincount(tree.depth).tolist())[1:]:
+            found[here] = found[here].maximum(found[tree.parent[here]])
+        leaves = found[tree.leaves]
+        least = leaves.amin(0)
+        if tree.assumed is not None:
+            least = least.clamp(max=tree.assumed.level)
+        # Cases that are all empty contradict each other, for every region has a point; or what is
+        # assumed, which says nothing of other clauses.
+        least = torch.where(torch.isfinite(least) & wanted, least, -torch.inf)
+        return least, tree.leaves[(~(leaves > 0) & wanted).any(1)]
+
+    def told(
+        self, found: Tensor, kept: Sequence[tuple[Tensor, ...]], passes: dict[int, Pass]
+    ) -> Replayed:
+        """The tree, whose nodes bounded the network anew: `found` (nodes, clauses) along the rows
+        that were `kept`."""
+        least, failing = self.over_leaves(found)
+        none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, self.slots),) * 2
+        every = zip((*none, torch.zeros(0)), *kept, strict=True)
+        node, literal, slopes, lifts, factors = (torch.cat(part) for part in every)
+        order = node.argsort(stable=True)
+        rows = Literals(node[order], literal[order], slopes[order], Multipliers.none())
+        return Replayed(
+            replace(self.tree, literals=rows),
+            least,
+            failing,
+            torch.arange(len(node)),
+            0,
+            slopes[order],
+            Multipliers.of(lifts[order]),
+            passes,
+            factors[order],
+        )
+
+    def cut(self, nodes: Tensor) -> tuple[dict[int, Intervals], Tensor]:
+        """The boxes of these tree nodes where they are cut, by node of the graph, and (nodes,)
+        whether one has crossed: it stays as it was."""
+        plan, tree, boxes = self.plan, self.tree, dict[int, Intervals]()
+        crossed = torch.zeros(len(nodes), dtype=torch.bool)
+        place, cut, side = tree.cuts(nodes)
+        site = tree.site[cut]
+        for k in sorted(set(site.tolist())):
+            here = site == k
+            row, node, upper = place[here], cut[here], side[here] == 1
+            source, entry = source_entry(plan, k, tree.neuron[node])
+            known = boxes.get(source)
+            if known is None:
+                whole = self.root.values[source].rows(slice(self.sample, self.sample + 1))
+                known = Intervals(
+                    *(end.flatten(1).repeat(len(nodes), 1) for end in (whole.lower, whole.upper))
+                )
+            size = known.lower.shape[1]
+            low, high, key = (
+                known.lower.flatten().clone(),
+                known.upper.flatten().clone(),
+                row * size + entry,
+            )
+            point = tree.point[node]
+            low.scatter_reduce_(0, key[upper], point[upper], "amax")
+            high.scatter_reduce_(0, key[~upper], point[~upper], "amin")
+            low, high = low.view(-1, size), high.view(-1, size)
+            wrong = low > high
+            crossed |= wrong.any(1)
+            low, high = torch.where(wrong, known.lower, low), torch.where(wrong, known.upper, high)
+            boxes[source] = Intervals(low, high)
+        shapes = {i: plan.graph.nodes[i].shape for i in boxes}
+        return {
+            i: Intervals(box.lower.view(-1, *shapes[i]), box.upper.view(-1, *shapes[i]))
+            for i, box in boxes.items()
+        }, crossed
+
+    def together(self, ruled: bool) -> int:
+        """The number of leaves whose boxes and lines go together; more where a rule gives slopes,
+        and none are kept."""
+        entries = sum(
+            self.plan.graph.nodes[i].size for i in self.plan.ancestors(self.plan.graph.output)
+        )
+        return int(max(1, min(512 if ruled else 64, self.root.work.memory // (800 * entries))))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedRows:
+    """Some rows of a tree, bounded."""
+
+    at: Tensor  # (rows,) their tree nodes
+    literal: Tensor
+    bound: Tensor  # -inf where nothing is proved
+    crossed: Tensor  # whether boxes cross: nothing is left of a node's region
+    along: AlongTree | None  # None: it was not to be recorded
+
+
+class ByRows(_TreeReplay):
+    """A tree whose boxes are cut and that is all: its rows are bounded over them."""
+
+    def run(self, doubts: Tensor | None, record: bool) -> Replayed:
+        """Bound all rows of the clauses that are wanted."""
+        root, tree, wanted = self.root, self.tree, self.wanted
+        rows, clause, count = tree.literals, self.property.clause, self.property.clauses
+        order = rows.node.argsort(stable=True)
+        useful = order[wanted[clause[rows.literal[order]]]]
+        found = torch.full((len(tree) * count,), -torch.inf, dtype=torch.float64)
+        empty = torch.zeros(len(tree), dtype=torch.bool)
+        kind = torch.uint8 if _coded(root.plan) else torch.float32
+        slopes = SpillingTable((self.slots,), kind, root.work.memory // SPILL)
+        lifts, used = list[Multipliers](), 0
+        dense = self.dense()
+
+        def bound(which: Tensor, record: bool) -> None:
+            nonlocal used
+            for own in self.bounded(which, dense, record):
+                empty[own.at] |= own.crossed
+                found.scatter_reduce_(0, own.at * count + clause[own.literal], own.bound, "amax")
+                if record and own.along is not None:
+                    end = used + len(own.along.slopes)
+                    slopes.grow(end)
+                    slopes.data[used:end] = own.along.slopes
+                    here = Multipliers.of(own.along.lifts)
+                    lifts.append(replace(here, row=here.row + used))
+                    used = end
+
+        if doubts is not None and len(doubts):
+            doubtful = torch.isin(rows.node[useful], doubts)
+            bound(useful[doubtful], False)
+            known = found.view(-1, count)[doubts]
+            still = doubts[~empty[doubts] & (~(known > 0) & wanted).any(1)]
+            if len(still):
+                least = torch.full((count,), -torch.inf, dtype=torch.float64)
+                return Replayed(tree, least, still, useful[:0], 0, slopes.data, Multipliers.none())
+        bound(useful, record)
+        bare = tree.leaves[~torch.isin(tree.leaves, rows.node[useful])]
+        for index in self._batches(bare):
+            empty[index] = self.cut(index)[1]
+        known = torch.where(empty[:, None], torch.inf, found.view(-1, count))
+        least, failing = self.over_leaves(known)
+        return Replayed(
+            tree,
+            least,
+            failing,
+            useful,
+            CODES if _coded(root.plan) else 0,
+            slopes.data[:used],
+            Multipliers.cat([Multipliers.none(), *lifts]),
+        )
+
+    def bounded(
+        self, which: Tensor, dense: DenseRows | None, record: bool = True
+    ) -> Iterator[BoundedRows]:
+        """Bound some of the tree's rows, batch by batch."""
+        if dense is not None:
+            yield from self._by_matrices(which, dense, record)
+            return
+        tree, property, sample = self.tree, self.property, self.sample
+        for index in self._batches(which):
+            at, literal = tree.literals.node[index], tree.literals.literal[index]
+            along = AlongTree.of(self.root, tree, index)
+            coef = property.pick(sample * property.shape[1] + literal)
+            const = property.const[sample, literal].expand(len(index))
+            cases, crossed = self._cases(at, along)
+            every = torch.arange(len(index))
+            bound = cases.outputs(coef, Rows(every, literal, torch.zeros_like(every)), const)
+            bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+            yield BoundedRows(at, literal, bound, crossed, along)
+
+    def _by_matrices(self, which: Tensor, dense: DenseRows, record: bool) -> Iterator[BoundedRows]:
+        """Bound some of the tree's rows by matrices; those with a multiplier that is not one of a
+        cut go the way of all others."""
+        root, sample, tree, property = self.root, self.sample, self.tree, self.property
+        kept, slots = dense.slots, self.slots
+        place_of = torch.full((slots,), -1, dtype=torch.long)
+        place_of[kept] = torch.arange(len(kept))
+        column = torch.arange(slots)
+        if tree.literals.slots is not None:
+            column = torch.full((slots,), -1, dtype=torch.long)
+            column[tree.literals.slots] = torch.arange(len(tree.literals.slots))
+        column = column[kept]
+        usual = (dense.upper > -dense.lower).double()
+        for k in range(0, len(which), TOGETHER):
+            index = which[k : k + TOGETHER]
+            rows = tree.literals.take(index)
+            place, node, side = tree.cuts(rows.node)
+            cut = torch.zeros(len(kept), len(index), dtype=torch.float64)
+            cut[place_of[self._slot_of(node)], place] = side.double() * 2 - 1
+            lift, own = torch.zeros_like(cut), rows.multipliers
+            at = place_of[own.slot]
+            lift[at, own.row] = _short(own.value.float()).double()
+            if bool((at < 0).any() | (lift * cut > 0).any() | (lift.bool() & (cut == 0)).any()):
+                yield from self.bounded(index, None)
+                continue
+            given = _numbers(rows.slopes[:, column.clamp(min=0)], rows)
+            given = torch.where(column >= 0, given, torch.nan)
+            code = _code(given, usual)
+            slope = ((code - 1) / (CODES - 1)).T.contiguous()
+            coef = property.pick(sample * property.shape[1] + rows.literal)
+            const = property.const[sample, rows.literal].expand(len(index))
+            bound, used = dense.bound(coef, const, Held(cut, slope, lift))
+            bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+            along = None
+            if record:
+                along = AlongTree.of(root, tree, index)
+                along.slopes[:, kept] = code.to(torch.uint8).mul_(used.T)
+            yield BoundedRows(rows.node, rows.literal, bound, dense.crossed(cut), along)
+
+    def dense(self) -> DenseRows | None:
+        """The sample's boxes as rows of dense ReLU networks need them; None where the network is
+        another, or the tree has cuts elsewhere than at kinks."""
+        root, sample, tree = self.root, self.sample, self.tree
+        inner = tree.inner
+        others = (tree.site[inner] < 0).any() | tree.point[inner].any()
+        if root.execution is not None or bool(others):
+            return None
+        runs = dense_runs(self.plan)
+        if runs is not None:
+            return DenseRows(root, sample, runs)
+        if not _coded(self.plan) or len(tree.leaves) < SMALL:
+            return None
+        cut = torch.zeros(self.slots, dtype=torch.bool)
+        cut[self._slot_of(inner.nonzero().flatten())] = True
+        found = UnstableRows(root, sample, cut)
+        return found if 32 * found.kept.size() <= root.work.memory else None
+
+    def _slot_of(self, nodes: Tensor) -> Tensor:
+        """The slots of the neurons that these nodes cut, at kinks."""
+        places = self.plan.slots(self.plan.graph.output)[0].values()
+        starts = torch.tensor([part.start for part in places])
+        return starts[self.tree.site[nodes]] + self.tree.neuron[nodes]
+
+    def _cases(self, nodes: Tensor, along: AlongTree) -> tuple[Replay, Tensor]:
+        """The network over the boxes of these tree nodes, each a sample, and (nodes,) whether a box
+        has crossed."""
+        plan, root, (boxes, crossed) = self.plan, self.root, self.cut(nodes)
+        index = torch.full((len(nodes),), self.sample)
+        region = _Level(nodes, boxes, crossed).region(root, self.sample)
+        found = Replay(plan, region, along, root.work)
+        own, known = found.arithmetic, root.arithmetic
+        for i in plan.ancestors(plan.graph.output):
+            if isinstance(plan.graph.nodes[i].op, Input | Affine):
+                own.values[i] = known.values[i].rows(index)
+                for kind in ("value", "terms", "total"):
+                    sizes = getattr(known.weights, kind)
+                    if i in sizes:
+                        getattr(own.weights, kind)[i] = rows_of(sizes[i], index)
+            else:
+                own.nonlinear(i, plan.carry(i, own.values[plan.sources[i]]))
+            if i in boxes:
+                own.values[i] = boxes[i]  # sizes that rounding is charged with may stay larger
+        return found, crossed
+
+    def _batches(self, items: Tensor) -> Iterator[Tensor]:
+        """Some of the cases at once, within the budget."""
+        plan = self.plan
+        widest = max(plan.graph.nodes[i].size for i in plan.ancestors(plan.graph.output))
+        most = self.root.work.memory // (4 * plan.row_bytes(plan.graph.output))
+        size = max(1, min(most, ENTRIES // widest))
+        yield from (items[k : k + size] for k in range(0, len(items), size))
+
+
+class _ByNodes(_TreeReplay):
+    """A tree whose nodes bound the network anew, each over its parent's boxes, cut.
+
+    Where a node proves the clauses, those below it are left alone.
+    """
+
+    def run(self, doubts: Tensor | None, record: bool) -> Replayed:
+        """Bound the network anew in every node, until a leaf fails."""
+        if self.tree.assumed is not None:
+            about = self.property.clause[self.tree.assumed.literal]
+            if set(about.tolist()) != {self.tree.clause}:
+                raise InvalidInput("a tree assumes that another clause fails than it is about")
+        tree, property, wanted = self.tree, self.property, self.wanted
+        found = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+        passes: dict[int, Pass] = {}
+        kept: list[tuple[Tensor, ...]] = []
+        doubtful = None
+        if doubts is not None and len(doubts):
+            doubtful = torch.zeros(len(tree), dtype=torch.bool)
+            doubtful[doubts] = doubtful[tree.cuts(doubts)[1]] = True
+            failed = self._doubted(doubtful, doubts)
+            if len(failed):
+                nothing = torch.zeros(0, self.slots)
+                least = torch.full((property.clauses,), -torch.inf, dtype=torch.float64)
+                return Replayed(
+                    tree, least, failed, torch.zeros(0).long(), 0, nothing, Multipliers.none()
+                )
+        for done in self._nodes(None, record):
+            found[done.nodes] = done.margins
+            passes |= done.passes
+            kept += done.rows
+            unproved = (~(done.margins > 0) & wanted).any(1) & ~tree.inner[done.nodes]
+            if bool(unproved.any()):
+                break  # nothing is proved here, whatever the others give
+        return self.told(found, kept, passes)
+
+    def _doubted(self, doubtful: Tensor, doubts: Tensor) -> Tensor:
+        """Those leaves among the doubts that fail still, until the first does."""
+        for done in self._nodes(doubtful, record=False):
+            bad = (~(done.margins > 0) & self.wanted).any(1) & torch.isin(done.nodes, doubts)
+            if bool(bad.any()):
+                return done.nodes[bad]
+        return doubts[:0]
+
+    def _nodes(self, only: Tensor | None, record: bool) -> Iterator[_Bounded]:
         """Bound all nodes (of the mask `only`, (nodes,)), parents first."""
-        size, start = _together(self.root, False), self._start()
+        size, start = self.together(False), self._start()
         waiting = [start] if only is None or bool(only[0]) else []
         while waiting:
             level = waiting.pop()
@@ -283,12 +538,11 @@ class _Anew:
     def _bound(self, level: _Level, record: bool) -> _Bounded:
         """Bound the network over the boxes of these nodes."""
         given, planes, told = None, list[Tensor](), list[ReplayedRows]()
-        if self.assumed is not None:
+        if self.tree.assumed is not None:
             given, planes = self._assuming(level, told.append)
-        own = Explicit(self.anew.take(level.nodes), self.root.plan)
-        done = _bounded_anew(
-            self.root, self.sample, self.property, self.asked, level, own, record, given
-        )
+        assert self.tree.anew is not None
+        own = Explicit(self.tree.anew.take(level.nodes), self.plan)
+        done = self.bounded_anew(level, own, record, given)
         for k, node in enumerate(level.nodes.tolist()):
             if node in done.passes:
                 assumed = _assumptions(told, planes, k)
@@ -301,22 +555,23 @@ class _Anew:
     ) -> tuple[Given, list[Tensor]]:
         """Restrict regions to where literals are at most the level; and tell of every group of rows
         that say so, which of the planes they are."""
-        assert self.assumed is not None
+        assumed = self.tree.assumed
+        assert assumed is not None
         plan, count, given = self.root.plan, len(level.nodes), level.given
-        own = Explicit(self.assumed.row.take(level.nodes), plan)
+        own = Explicit(assumed.row.take(level.nodes), plan)
         region = level.region(self.root, self.sample)
         replay = Replay(plan, region, own, self.root.work, record, given=given)
         walk(replay.arithmetic, lambda _, box: box, given)
-        literal, every = self.assumed.literal[level.nodes], torch.arange(count)
+        literal, every = assumed.literal[level.nodes], torch.arange(count)
         coef = self.property.pick(self.sample * self.property.shape[1] + literal)
         rows = Rows(every, literal, torch.zeros_like(every))
         const = self.property.const[self.sample, literal].expand(count)
-        most = torch.full_like(const, self.assumed.level)
+        most = torch.full_like(const, assumed.level)
         output = plan.graph.output
         coef = coef.view(-1, *plan.graph.nodes[output].shape)
         found = replay.halfspaces(output, coef, rows, const, most)
         half, numbers = found.pop(0), [torch.zeros(count, dtype=torch.long)]
-        heads = [self.assumed.heads[n] for n in level.nodes.tolist()]
+        heads = [assumed.heads[n] for n in level.nodes.tolist()]
         many = 1 + max(map(len, heads))
         planes = dict[int, Planes]()
         for source, plane in found.items():
@@ -366,201 +621,53 @@ def _within(step: ReplayedRows, planes: int) -> ReplayedRows:
     return replace(step, factors=step.factors[:, :planes])
 
 
-def _bounded_anew(
-    root: Replay,
-    sample: int,
-    property: Property,
-    asked: Tensor,
-    level: _Level,
-    proof: Proof,
-    record: bool,
-    given: Given | None = None,
-) -> _Bounded:
-    """Bound the literals that are `asked` about over these nodes' boxes, the network anew."""
-    plan, nodes, steps = root.plan, level.nodes, list[ReplayedRows]()
-    region, told = level.region(root, sample), given or level.given
-    replay = Replay(plan, region, proof, root.work, steps.append, given=told)
-    layers = replay.layers()
-    empty = level.crossed | layers.empty
-    count, total = len(nodes), len(asked)
-    sample_of = torch.arange(count).repeat_interleave(total)
-    literal = asked.repeat(count)
-    rows = Rows(sample_of, literal, torch.zeros_like(literal))
-    coef = property.pick(sample * property.shape[1] + literal)
-    inner = len(steps)
-    bound = replay.outputs(coef, rows, property.const[sample, literal].expand(len(literal)))
-    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-    least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
-    place = sample_of * property.clauses + property.clause[literal]
-    least.scatter_reduce_(0, place, bound, "amax")
-    least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
-    boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
-    passes, kept = dict[int, Pass](), list[tuple[Tensor, ...]]()
-    if not record:
-        return _Bounded(nodes, boxes, least, passes, kept)
-    for k in (~level.crossed).nonzero().flatten().tolist():
-        mine = (of_sample(step, k) for step in steps[:inner])
-        passes[int(nodes[k])] = Pass((), tuple(step for step in mine if step is not None))
-    for step in steps[inner:]:
-        good = (~empty[step.rows.sample]).nonzero().flatten()
-        slopes, lifts = tables(plan, step)
-        factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
-        own = step.rows.take(good)
-        kept.append((nodes[own.sample], own.neuron, slopes[good], lifts[good], factors))
-    return _Bounded(nodes, boxes, least, passes, kept)
+class _ByLeaves(_TreeReplay):
+    """A tree whose leaves bound the network anew by a rule, over the root's boxes, cut."""
 
-
-def _replay_anew(
-    root: Replay,
-    sample: int,
-    tree: Tree,
-    property: Property,
-    wanted: Tensor,
-    doubts: Tensor | None,
-    record: bool,
-) -> Replayed:
-    """Bound the network anew in every node, over its parent's boxes, cut."""
-    slots = root.plan.slots(root.plan.graph.output)[1]
-    found = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
-    passes: dict[int, Pass] = {}
-    kept: list[tuple[Tensor, ...]] = []
-    own = _Anew(root, sample, tree, property, wanted)
-    doubtful = None
-    if doubts is not None and len(doubts):
-        doubtful = torch.zeros(len(tree), dtype=torch.bool)
-        doubtful[doubts] = doubtful[tree.cuts(doubts)[1]] = True
-        failed = _doubted(own, doubtful, doubts, property)
-        if len(failed):
-            nothing = torch.zeros(0, slots)
-            least = torch.full((property.clauses,), -torch.inf, dtype=torch.float64)
-            return Replayed(
-                tree, least, failed, torch.zeros(0).long(), 0, nothing, Multipliers.none()
-            )
-    for done in own.run(None, record):
-        found[done.nodes] = done.margins
-        passes |= done.passes
-        kept += done.rows
-        unproved = (~(done.margins > 0) & wanted).any(1) & ~tree.inner[done.nodes]
-        if bool(unproved.any()):
-            break  # nothing is proved here, whatever the others give
-    return _told(tree, found, wanted, kept, passes, slots)
-
-
-def _over_leaves(tree: Tree, found: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """(clauses,) what holds at all leaves, of bounds (nodes, clauses) that hold in all of a node's
-    subtree; and the leaves at which some clause that is wanted is not proved."""
-    by_depth = tree.depth.argsort(stable=True)
-    for here in by_depth.split_with_sizes(torch.bincount(tree.depth).tolist())[1:]:
-        found[here] = found[here].maximum(found[tree.parent[here]])
-    leaves = found[tree.leaves]
-    least = leaves.amin(0)
-    if tree.assumed is not None:
-        least = least.clamp(max=tree.assumed.level)
-    # Cases that are all empty contradict each other, for every region has a point; or what is
-    # assumed, which says nothing of other clauses.
-    least = torch.where(torch.isfinite(least) & wanted, least, -torch.inf)
-    return least, tree.leaves[(~(leaves > 0) & wanted).any(1)]
-
-
-def _told(
-    tree: Tree,
-    found: Tensor,
-    wanted: Tensor,
-    kept: Sequence[tuple[Tensor, ...]],
-    passes: dict[int, Pass],
-    slots: int,
-) -> Replayed:
-    """A tree whose nodes bounded the network anew: `found` (nodes, clauses) along the rows that
-    were `kept`."""
-    least, failing = _over_leaves(tree, found, wanted)
-    none = (torch.zeros(0, dtype=torch.long),) * 2 + (torch.zeros(0, slots),) * 2
-    every = zip((*none, torch.zeros(0)), *kept, strict=True)
-    node, literal, slopes, lifts, factors = (torch.cat(part) for part in every)
-    order = node.argsort(stable=True)
-    rows = Literals(node[order], literal[order], slopes[order], Multipliers.none())
-    return Replayed(
-        replace(tree, literals=rows),
-        least,
-        failing,
-        torch.arange(len(node)),
-        0,
-        slopes[order],
-        Multipliers.of(lifts[order]),
-        passes,
-        factors[order],
-    )
-
-
-def _doubted(own: _Anew, doubtful: Tensor, doubts: Tensor, property: Property) -> Tensor:
-    """Those leaves among the doubts that fail still, until the first does."""
-    for done in own.run(doubtful, record=False):
-        bad = (~(done.margins > 0) & own.wanted).any(1) & torch.isin(done.nodes, doubts)
-        if bool(bad.any()):
-            return done.nodes[bad]
-    return doubts[:0]
-
-
-def _replay_leaves(
-    root: Replay,
-    sample: int,
-    tree: Tree,
-    anew: ByRule,
-    property: Property,
-    wanted: Tensor,
-    record: bool,
-) -> Replayed:
-    """Bound the network anew by a rule in every leaf, over the root's boxes cut. A few that fail
-    are cut on, in the middle of the feature that the cuts have left widest: the tree that is
-    returned is the one that was replayed."""
-    asked = wanted[property.clause].nonzero().flatten()  # literals
-    slots = root.plan.slots(root.plan.graph.output)[1]
-    whole = root.values[0].rows(slice(sample, sample + 1))
-    reach = (whole.upper - whole.lower).flatten()
-    least = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
-    passes: dict[int, Pass] = {}
-    kept: list[tuple[Tensor, ...]] = []  # as `_Bounded` has rows
-    own = Explicit(anew, root.plan, halves=False) if record else anew
-    size, todo = _together(root, True), tree.leaves
-    for left in range(FURTHER, -1, -1):
-        for nodes in torch.split(todo, size):
-            level = _Level(nodes, *_cut(root, sample, tree, nodes))
-            done = _bounded_anew(root, sample, property, asked, level, own, record)
-            least[nodes] = done.margins
-            passes |= done.passes
-            kept += done.rows
-        failing = todo[(~(least[todo] > 0) & wanted).any(1)]
-        few = len(failing) <= max(FEW, FAILED * len(tree.leaves))
-        if not len(failing) or not few or not left:
-            break
-        box = _cut(root, sample, tree, failing)[0].get(0, whole.rows(torch.zeros_like(failing)))
-        low, high = box.lower.flatten(1), box.upper.flatten(1)
-        share = torch.where(reach > 0, (high - low) / torch.where(reach > 0, reach, 1.0), 0.0)
-        feature = share.argmax(1)
-        every = torch.arange(len(failing))
-        middle = (low + (high - low) / 2)[every, feature]
-        tree, place = tree.cut(failing, INPUT, feature, middle)
-        # What was found of leaves that are none any more is not told.
-        gone = set(failing.tolist())
-        passes = {int(place[n]): own for n, own in passes.items() if n not in gone}
-        stays = [~torch.isin(rows[0], failing) for rows in kept]
-        kept = [
-            (place[node[good]], *(part[good] for part in others))
-            for (node, *others), good in zip(kept, stays, strict=True)
-        ]
-        moved = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
-        moved[place] = least
-        least, head = moved, place[failing]
-        todo = torch.stack([head + 1, head + 2], 1).flatten()
-    return _told(tree, least, wanted, kept, passes, slots)
-
-
-def _together(root: Replay, ruled: bool) -> int:
-    """The number of leaves whose boxes and lines go together; more where a rule gives slopes, and
-    none are kept."""
-    entries = sum(
-        root.plan.graph.nodes[i].size for i in root.plan.ancestors(root.plan.graph.output)
-    )
-    return int(max(1, min(512 if ruled else 64, root.work.memory // (800 * entries))))
+    def run(self, record: bool) -> Replayed:
+        """Bound the network in every leaf. A few that fail are cut on, in the middle of the feature
+        that the cuts have left widest: the tree that is returned is the one that was replayed."""
+        tree, property, wanted, anew = self.tree, self.property, self.wanted, self.tree.anew
+        assert isinstance(anew, ByRule)
+        whole = self.root.values[0].rows(slice(self.sample, self.sample + 1))
+        reach = (whole.upper - whole.lower).flatten()
+        least = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+        passes: dict[int, Pass] = {}
+        kept: list[tuple[Tensor, ...]] = []  # as `_Bounded` has rows
+        own = Explicit(anew, self.plan, halves=False) if record else anew
+        size, todo = self.together(True), tree.leaves
+        for left in range(FURTHER, -1, -1):
+            for nodes in torch.split(todo, size):
+                level = _Level(nodes, *self.cut(nodes))
+                done = self.bounded_anew(level, own, record)
+                least[nodes] = done.margins
+                passes |= done.passes
+                kept += done.rows
+            failing = todo[(~(least[todo] > 0) & wanted).any(1)]
+            few = len(failing) <= max(FEW, FAILED * len(tree.leaves))
+            if not len(failing) or not few or not left:
+                break
+            box = self.cut(failing)[0].get(0, whole.rows(torch.zeros_like(failing)))
+            low, high = box.lower.flatten(1), box.upper.flatten(1)
+            share = torch.where(reach > 0, (high - low) / torch.where(reach > 0, reach, 1.0), 0.0)
+            feature = share.argmax(1)
+            every = torch.arange(len(failing))
+            middle = (low + (high - low) / 2)[every, feature]
+            tree, place = tree.cut(failing, INPUT, feature, middle)
+            self.tree = tree
+            # What was found of leaves that are none any more is not told.
+            gone = set(failing.tolist())
+            passes = {int(place[n]): own for n, own in passes.items() if n not in gone}
+            stays = [~torch.isin(rows[0], failing) for rows in kept]
+            kept = [
+                (place[node[good]], *(part[good] for part in others))
+                for (node, *others), good in zip(kept, stays, strict=True)
+            ]
+            moved = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+            moved[place] = least
+            least, head = moved, place[failing]
+            todo = torch.stack([head + 1, head + 2], 1).flatten()
+        return self.told(least, kept, passes)
 
 
 def tables(plan: Plan, step: ReplayedRows) -> tuple[Tensor, Tensor]:
@@ -652,150 +759,6 @@ class Explicit(Proof):
             return numbers.float().double()
         short = numbers.half().double()
         return torch.where(short.isfinite() | numbers.isnan(), short, numbers.float().double())
-
-
-def _batches(root: Replay, items: Tensor) -> Iterator[Tensor]:
-    """Some of the cases at once, within the budget."""
-    plan = root.plan
-    widest = max(plan.graph.nodes[i].size for i in plan.ancestors(plan.graph.output))
-    most = root.work.memory // (4 * plan.row_bytes(plan.graph.output))
-    size = max(1, min(most, ENTRIES // widest))
-    yield from (items[k : k + size] for k in range(0, len(items), size))
-
-
-def _cut(
-    root: Replay, sample: int, tree: Tree, nodes: Tensor
-) -> tuple[dict[int, Intervals], Tensor]:
-    """The boxes of these tree nodes where they are cut, by node of the graph, and (nodes,) whether
-    one has crossed: it stays as it was."""
-    plan, boxes = root.plan, dict[int, Intervals]()
-    crossed = torch.zeros(len(nodes), dtype=torch.bool)
-    place, cut, side = tree.cuts(nodes)
-    site = tree.site[cut]
-    for k in sorted(set(site.tolist())):
-        here = site == k
-        row, node, upper = place[here], cut[here], side[here] == 1
-        source, entry = source_entry(plan, k, tree.neuron[node])
-        known = boxes.get(source)
-        if known is None:
-            whole = root.values[source].rows(slice(sample, sample + 1))
-            known = Intervals(
-                *(end.flatten(1).repeat(len(nodes), 1) for end in (whole.lower, whole.upper))
-            )
-        size = known.lower.shape[1]
-        low, high, key = (
-            known.lower.flatten().clone(),
-            known.upper.flatten().clone(),
-            row * size + entry,
-        )
-        point = tree.point[node]
-        low.scatter_reduce_(0, key[upper], point[upper], "amax")
-        high.scatter_reduce_(0, key[~upper], point[~upper], "amin")
-        low, high = low.view(-1, size), high.view(-1, size)
-        wrong = low > high
-        crossed |= wrong.any(1)
-        low, high = torch.where(wrong, known.lower, low), torch.where(wrong, known.upper, high)
-        boxes[source] = Intervals(low, high)
-    shapes = {i: plan.graph.nodes[i].shape for i in boxes}
-    return {
-        i: Intervals(box.lower.view(-1, *shapes[i]), box.upper.view(-1, *shapes[i]))
-        for i, box in boxes.items()
-    }, crossed
-
-
-def _cases(
-    root: Replay, sample: int, tree: Tree, nodes: Tensor, along: AlongTree
-) -> tuple[Replay, Tensor]:
-    """The network over the boxes of these tree nodes, each a sample, and (nodes,) whether a box
-    has crossed."""
-    plan = root.plan
-    boxes, crossed = _cut(root, sample, tree, nodes)
-    index = torch.full((len(nodes),), sample)
-    region = root.region.rows(index)
-    if 0 in boxes:
-        region = replace(region, lower=boxes[0].lower, upper=boxes[0].upper)
-    found = Replay(plan, region, along, root.work)
-    own, known = found.arithmetic, root.arithmetic
-    for i in plan.ancestors(plan.graph.output):
-        if isinstance(plan.graph.nodes[i].op, Input | Affine):
-            own.values[i] = known.values[i].rows(index)
-            for kind in ("value", "terms", "total"):
-                sizes = getattr(known.weights, kind)
-                if i in sizes:
-                    getattr(own.weights, kind)[i] = rows_of(sizes[i], index)
-        else:
-            own.nonlinear(i, plan.carry(i, own.values[plan.sources[i]]))
-        if i in boxes:
-            own.values[i] = boxes[i]  # sizes that rounding is charged with may stay larger
-    return found, crossed
-
-
-def _dense(root: Replay, sample: int, tree: Tree) -> DenseRows | None:
-    """One sample's boxes as rows of dense ReLU networks need them; None where the network is
-    another, or the tree has cuts elsewhere than at kinks."""
-    inner = tree.inner
-    if root.execution is not None or bool((tree.site[inner] < 0).any() | tree.point[inner].any()):
-        return None
-    runs = dense_runs(root.plan)
-    if runs is not None:
-        return DenseRows(root, sample, runs)
-    if not _coded(root.plan) or len(tree.leaves) < SMALL:
-        return None
-    places, slots = root.plan.slots(root.plan.graph.output)
-    starts = torch.tensor([part.start for part in places.values()])
-    cut = torch.zeros(slots, dtype=torch.bool)
-    cut[starts[tree.site[inner]] + tree.neuron[inner]] = True
-    found = UnstableRows(root, sample, cut)
-    return found if 32 * found.kept.size() <= root.work.memory else None
-
-
-def _by_matrices(
-    root: Replay,
-    sample: int,
-    tree: Tree,
-    property: Property,
-    which: Tensor,
-    dense: DenseRows,
-    record: bool,
-) -> Iterator[_BoundedRows]:
-    """Bound some of a tree's rows by matrices; those with a multiplier that is not one of a cut go
-    the way of all others."""
-    places, slots = root.plan.slots(root.plan.graph.output)
-    starts = torch.tensor([part.start for part in places.values()])
-    kept = dense.slots
-    place_of = torch.full((slots,), -1, dtype=torch.long)
-    place_of[kept] = torch.arange(len(kept))
-    column = torch.arange(slots)
-    if tree.literals.slots is not None:
-        column = torch.full((slots,), -1, dtype=torch.long)
-        column[tree.literals.slots] = torch.arange(len(tree.literals.slots))
-    column = column[kept]
-    usual = (dense.upper > -dense.lower).double()
-    for k in range(0, len(which), TOGETHER):
-        index = which[k : k + TOGETHER]
-        rows = tree.literals.take(index)
-        place, node, side = tree.cuts(rows.node)
-        cut = torch.zeros(len(kept), len(index), dtype=torch.float64)
-        cut[place_of[starts[tree.site[node]] + tree.neuron[node]], place] = side.double() * 2 - 1
-        lift, own = torch.zeros_like(cut), rows.multipliers
-        at = place_of[own.slot]
-        lift[at, own.row] = _short(own.value.float()).double()
-        if bool((at < 0).any() | (lift * cut > 0).any() | (lift.bool() & (cut == 0)).any()):
-            yield from _bounded_rows(root, sample, tree, property, index, None)
-            continue
-        given = _numbers(rows.slopes[:, column.clamp(min=0)], rows)
-        given = torch.where(column >= 0, given, torch.nan)
-        code = _code(given, usual)
-        slope = ((code - 1) / (CODES - 1)).T.contiguous()
-        coef = property.pick(sample * property.shape[1] + rows.literal)
-        const = property.const[sample, rows.literal].expand(len(index))
-        bound, used = dense.bound(coef, const, Held(cut, slope, lift))
-        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-        along = None
-        if record:
-            along = AlongTree.of(root, tree, index)
-            along.slopes[:, kept] = code.to(torch.uint8).mul_(used.T)
-        yield _BoundedRows(rows.node, rows.literal, bound, dense.crossed(cut), along)
 
 
 def _numbers(slopes: Tensor, rows: Literals) -> Tensor:

@@ -29,11 +29,11 @@ from frown.bounds.work import NO_LIMIT, Clock
 from frown.graph.affine import Conv, ConvTranspose, Flat, Linear
 from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
-from frown.graph.intervals import Intervals, rows_of
+from frown.graph.intervals import rows_of
 from frown.graph.op import Window
 from frown.problem.region import Region
 from frown.relax.elementwise import Elementwise
-from frown.relax.relaxation import Lines, Relaxed, SlopeRange, Slopes
+from frown.relax.relaxation import Lines, Relaxed
 
 
 class Part(ABC):
