@@ -117,29 +117,24 @@ class Replay:
     def literals(self, property: Property) -> Tensor:
         """(N, T) proven lower bounds of the property's literals."""
         count, conditions = property.shape
-        target = self.plan.graph.output
-        shape, like = self.plan.graph.nodes[target].shape, self.values[target].lower
-        rows = Rows.literals(count, conditions, like.device)
-        found = like.new_empty(len(rows))
-        for piece in charged_pieces(self.plan, target, rows.sample, self.work, not self._ruled):
-            coef = property.pick(piece).view(-1, *shape)
-            found[piece] = self._rows(target, coef, rows.take(piece), self.proof)
+        device = self.values[self.plan.graph.output].lower.device
+        found = self._outputs(property.pick, Rows.literals(count, conditions, device))
         least = torch.fmax(found.view(count, conditions), self._plain(property))
-        if not bool(property.const.any()):
-            return least
-        return below(least + property.const, (least.abs() + property.const.abs()) * (4 * UNIT))
+        return _plus(least, property.const)
 
     def outputs(self, coef: Tensor, rows: Rows, const: Tensor) -> Tensor:
         """(rows,) proven lower bounds of coef (rows, outputs) . outputs + const (rows,)."""
+        return _plus(self._outputs(coef.__getitem__, rows), const)
+
+    def _outputs(self, coef: Callable[[slice], Tensor], rows: Rows) -> Tensor:
+        """(rows,) proven lower bounds of coef (rows, outputs) . outputs, some rows at a time."""
         target = self.plan.graph.output
         shape = self.plan.graph.nodes[target].shape
         found = self.values[target].lower.new_empty(len(rows))
         for piece in charged_pieces(self.plan, target, rows.sample, self.work, not self._ruled):
-            own = coef[piece].view(-1, *shape)
+            own = coef(piece).view(-1, *shape)
             found[piece] = self._rows(target, own, rows.take(piece), self.proof)
-        if not bool(const.any()):
-            return found
-        return below(found + const, (found.abs() + const.abs()) * (4 * UNIT))
+        return found
 
     def halfspaces(
         self, target: int, coef: Tensor, rows: Rows, const: Tensor, most: Tensor
@@ -529,6 +524,13 @@ class Guided:
         taken = torch.where(matters, given, usual)
         self.slopes[i] = taken.where(matters, torch.nan)
         return taken
+
+
+def _plus(least: Tensor, const: Tensor) -> Tensor:
+    """Lower bounds with constants added."""
+    if not bool(const.any()):
+        return least
+    return below(least + const, (least.abs() + const.abs()) * (4 * UNIT))
 
 
 def _paid(charges: Charges, passed: Passed) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from frown import __version__
 from frown.bounds.cases import Replayed, of_sample, tables
 from frown.bounds.plan import Plan
 from frown.bounds.replay import Replay, ReplayedRows
-from frown.bounds.tree import source_entry
+from frown.bounds.tree import Multipliers, source_entry
 from frown.errors import InvalidInput
 from frown.graph.intervals import Intervals
 from frown.problem.problem import Problem, Regions
@@ -214,13 +214,7 @@ class Recorder:
         """The multipliers of some of a step's rows; None: there are none."""
         if step.slopes is None or not step.multipliers:
             return None
-        dense = tables(self.plan, step)[1][row]
-        at, slot = dense.nonzero(as_tuple=True)
-        return {
-            "count": payload.whole(np.bincount(at.numpy(), minlength=len(row))),
-            "slot": payload.whole(slot.numpy()),
-            "value": payload.put(*_stored(dense[at, slot].numpy())),
-        }
+        return _lifts(Multipliers.of(tables(self.plan, step)[1][row]), len(row), payload)
 
     def _final(self, parts: list[ReplayedRows], payload: Payload) -> dict[str, Any]:
         """The conditions' rows, in order."""
@@ -274,8 +268,7 @@ def _tree(done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
     inner, rows = tree.inner.numpy(), tree.literals
     point = tree.point.numpy()[inner]
     counts = np.bincount(rows.node[done.rows].numpy(), minlength=len(tree))
-    lifts, slopes = done.multipliers, done.slopes.numpy()
-    each = np.bincount(lifts.row.numpy(), minlength=len(done.rows))
+    slopes = done.slopes.numpy()
     return {
         "site": payload.whole(tree.site.numpy() + 2),
         "neuron": payload.whole(tree.neuron.numpy()[inner]),
@@ -287,11 +280,16 @@ def _tree(done: Replayed, over: list[int], payload: Payload) -> dict[str, Any]:
         "over": over,
         "levels": done.levels,
         "slopes": payload.put(slopes, "u1") if done.levels else payload.put(*_stored(slopes)),
-        "multipliers": {
-            "count": payload.whole(each),
-            "slot": payload.whole(lifts.slot.numpy()),
-            "value": payload.put(*_stored(lifts.value.numpy())),
-        },
+        "multipliers": _lifts(done.multipliers, len(done.rows), payload),
+    }
+
+
+def _lifts(lifts: Multipliers, rows: int, payload: Payload) -> dict[str, Any]:
+    """The multipliers of so many rows, in their order."""
+    return {
+        "count": payload.whole(np.bincount(lifts.row.numpy(), minlength=rows)),
+        "slot": payload.whole(lifts.slot.numpy()),
+        "value": payload.put(*_stored(lifts.value.numpy())),
     }
 
 

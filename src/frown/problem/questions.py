@@ -15,10 +15,12 @@ from itertools import combinations
 from math import comb, inf, nextafter
 from numbers import Rational, Real
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from frown.errors import InvalidInput
 from frown.problem.inputs import labels_of, numbers_of
@@ -46,22 +48,21 @@ class Sides(Condition):
                 "each is a label of its own, give frown.multilabel() (--multilabel)"
             )
         if self.y is None:
-            side = (answers.outputs > _down(limit)).astype(np.float64)  # doubles: above the limit
+            side: NDArray[Any] = answers.outputs > _down(limit)  # doubles: above the limit
         elif self.several:
             side = numbers_of(self.y, "labels")
             if side.shape != (count, outputs) or not np.isin(side, (0, 1)).all():
                 raise InvalidInput(f"labels must be 0 or 1 and of shape {(count, outputs)}")
         else:
-            side = labels_of(self.y, count, 2, numbers=names)[:, None].astype(np.float64)
-        sign = np.where(side > 0, 1.0, -1.0)
-        const = np.where(side > 0, _down(-limit), _down(limit))
-        above = torch.from_numpy(np.where(side > 0, _up(-limit), _up(limit)))
-        coef = torch.diag_embed(torch.from_numpy(sign))
-        every, held = torch.arange(outputs), torch.from_numpy(const)
+            side = labels_of(self.y, count, 2, numbers=names)[:, None]
+        over = torch.from_numpy(side > 0)
+        low, high = _around([-limit, limit])
+        const, above = torch.where(over, low[0], low[1]), torch.where(over, high[0], high[1])
+        coef, every = torch.diag_embed(over.double() * 2 - 1), torch.arange(outputs)
         if self.several:
-            return LinearProperty(coef, held, every, above=above)
-        label = torch.from_numpy(np.asarray(side[:, 0], np.int64))
-        return OneSide(coef, held, every, above=above, label=label, limit=_down(limit))
+            return LinearProperty(coef, const, every, above=above)
+        label = over[:, 0].long()
+        return OneSide(coef, const, every, above=above, label=label, limit=_down(limit))
 
     @property
     def words(self) -> str:
@@ -87,18 +88,15 @@ class Within(Condition):
                 f"{held.shape}"
             )
         far, share = self._size
-        const, above = (np.empty((count, 2 * outputs)) for _ in range(2))
-        for n, row in enumerate(held.tolist()):
-            for k, value in enumerate(map(Fraction, row)):
-                room = far * abs(value) if share else far
-                for t, constant in ((2 * k, room - value), (2 * k + 1, room + value)):
-                    const[n, t], above[n, t] = _down(constant), _up(constant)
-        coef = torch.zeros(2 * outputs, outputs, dtype=torch.float64)
-        every = torch.arange(outputs)
-        coef[2 * every, every], coef[2 * every + 1, every] = 1.0, -1.0
+        exactly: list[Fraction] = []  # for every output, of value - distance < y < value + distance
+        for value in map(Fraction, held.ravel().tolist()):
+            room = far * abs(value) if share else far
+            exactly += [room - value, room + value]
+        const, above = (ends.reshape(count, -1) for ends in _around(exactly))
+        one = torch.eye(outputs, dtype=torch.float64)
+        coef = torch.stack([one, 0 - one], 1).view(2 * outputs, outputs)
         every = torch.arange(2 * outputs)
-        low, high = torch.from_numpy(const), torch.from_numpy(above)
-        return LinearProperty(coef.expand(count, -1, -1), low, every, above=high)
+        return LinearProperty(coef.expand(count, -1, -1), const, every, above=above)
 
     @property
     def _size(self) -> tuple[Fraction, bool]:
@@ -134,7 +132,7 @@ class Limit(Condition):
         coef = torch.zeros(answers.count, 1, answers.classes, dtype=torch.float64)
         coef[:, :, self.output] = float(self.sign)
         constant = -self.sign * exact(self.limit, "the limit")
-        const, above = (coef.new_full((answers.count, 1), c(constant)) for c in (_down, _up))
+        const, above = (end.expand(answers.count, 1) for end in _around([constant]))
         return LinearProperty(coef, const, torch.arange(1), above=above)
 
     @property
@@ -284,6 +282,12 @@ def exact(number: object, what: str) -> Fraction:
     except (ValueError, OverflowError, ZeroDivisionError):
         pass
     raise InvalidInput(f"{what} must be a finite number of at most 1e300 in size, not {number!r}")
+
+
+def _around(values: list[Fraction]) -> tuple[Tensor, Tensor]:
+    """The nearest doubles that are not above rationals, and those that are not below them."""
+    both = torch.tensor([(_down(v), _up(v)) for v in values], dtype=torch.float64)
+    return both[:, 0], both[:, 1]
 
 
 def _down(value: Fraction) -> float:

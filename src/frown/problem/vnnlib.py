@@ -23,7 +23,7 @@ from functools import lru_cache
 from itertools import chain, islice, product
 from math import inf, isfinite, lcm, nan, prod
 from pathlib import Path
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -85,6 +85,7 @@ _COMPARE_1 = {**_COMPARE, "=": (_SIDES,)}
 _COMPARE_2 = {**_COMPARE, "==": (_SIDES,), "!=": (((1, True),), ((-1, True),))}
 
 _Variable = tuple[str, int]  # X or Y, and which
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +313,13 @@ def read_vnnlib(path: str | Path) -> VnnLib:
     Raises InvalidInput for what is no query, with line and column; also for what is one of
     another theory (products of variables, several networks, hidden nodes), which is named.
     """
+    return _read(path, parse_vnnlib)
+
+
+def _read(path: str | Path, parse: Callable[[str], _Read]) -> _Read:
+    """What a file's text says; errors name the file."""
     try:
-        return parse_vnnlib(_text(Path(path)))
+        return parse(_text(Path(path)))
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
 
@@ -341,10 +347,7 @@ def _text(path: Path) -> str:
 
 def read_outputs(path: str | Path) -> tuple[int, Disjunct]:
     """The outputs and cases (`parse_outputs`) of a file; raises what `read_vnnlib` does."""
-    try:
-        return parse_outputs(_text(Path(path)))
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+    return _read(path, parse_outputs)
 
 
 def parse_vnnlib(text: str) -> VnnLib:

@@ -196,18 +196,24 @@ class Elementwise(Relaxation):
 
     def _chords(self, end: Tensor, points: Iterable[Tensor], chord: Tensor) -> list[Tensor]:
         """Slopes from (end, f(end)) to each point; the chord's where they coincide."""
-        start = self.apply(end)
-        slopes = []
-        for p in points:
-            run = p - end
-            apart = run.abs() > 64 * torch.finfo(run.dtype).eps * p.abs().maximum(end.abs())
-            slopes.append(torch.where(apart, (self.apply(p) - start) / run, chord))
-        return slopes
+        return slopes_from(end, self.apply(end), [(p, self.apply(p)) for p in points], chord)
 
     def _kinks_within(self, box: Intervals) -> Iterable[Tensor]:
         for kink in self.kinks():
             if isinstance(kink, Tensor) or isfinite(kink):
                 yield box.clip(on_device(kink, box.lower).expand_as(box.lower))
+
+
+def slopes_from(
+    end: Tensor, value: Tensor, points: Iterable[tuple[Tensor, Tensor]], chord: Tensor
+) -> list[Tensor]:
+    """Slopes from (end, value) to each point; the chord's where they coincide."""
+    slopes = []
+    for p, f in points:
+        run = p - end
+        apart = run.abs() > 64 * torch.finfo(run.dtype).eps * p.abs().maximum(end.abs())
+        slopes.append(torch.where(apart, (f - value) / run, chord))
+    return slopes
 
 
 def on_device(number: float | Tensor, like: Tensor) -> Tensor:

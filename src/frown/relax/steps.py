@@ -9,7 +9,6 @@ first and the last are enough.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from frown.graph import Intervals
-from frown.relax.elementwise import Elementwise
+from frown.relax.elementwise import Elementwise, slopes_from
 from frown.relax.relaxation import Anchors, SlopeRange, Slopes
 
 STEEP = 2.0**40  # the largest slope that is looked at: boxes may be as narrow as floats go
@@ -57,22 +56,11 @@ class Steps(Elementwise):
         """Slopes from the ends to the jumps."""
         (low, at_low), (high, at_high), *others = self.anchors(box).points
         chord = self.chord(box).clamp(-STEEP, STEEP)
-        from_l = [chord, *self._slopes(low, at_low, others, chord)]
-        to_u = [chord, *self._slopes(high, at_high, others, chord)]
-        first, last = torch.stack(from_l), torch.stack(to_u)
+        first = torch.stack([chord, *slopes_from(low, at_low, others, chord)]).clamp(-STEEP, STEEP)
+        last = torch.stack([chord, *slopes_from(high, at_high, others, chord)]).clamp(-STEEP, STEEP)
         return SlopeRange(
             Intervals(first.amin(0), last.amax(0)), Intervals(last.amin(0), first.amax(0))
         )
-
-    @staticmethod
-    def _slopes(
-        end: Tensor, value: Tensor, points: list[tuple[Tensor, Tensor]], chord: Tensor
-    ) -> Iterator[Tensor]:
-        for z, f in points:
-            run = z - end
-            apart = run.abs() > 64 * torch.finfo(run.dtype).eps * z.abs().maximum(end.abs())
-            steep = (f - value) / torch.where(apart, run, 1.0)
-            yield torch.where(apart, steep.clamp(-STEEP, STEEP), chord)
 
     def parallel(self, box: Intervals) -> Slopes:
         chord = self.chord(box).clamp(-STEEP, STEEP)

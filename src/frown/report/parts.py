@@ -11,6 +11,7 @@ import numpy as np
 
 from frown.certification.results import LEVELS, Certification, Sensitivity, markup
 from frown.certification.statement import KEY, SAID, Statement, levels_text, uncertified
+from frown.jobs.table import duration as told
 from frown.report.comparison import display_name
 
 # Settings that the statement tells in words, or that stand elsewhere.
@@ -161,10 +162,6 @@ def _plain(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds:.2f}\N{NO-BREAK SPACE}s"
     if seconds < 100:
-        return f"{seconds:.1f}\N{NO-BREAK SPACE}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+        return f"{seconds:.{1 if seconds >= 1 else 2}f}\N{NO-BREAK SPACE}s"
+    return told(seconds)

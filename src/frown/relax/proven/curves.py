@@ -141,19 +141,15 @@ _SERIES: dict[str, Callable[[Series], Series]] = {
 }
 
 
-def _sigmoid(op: Elementwise) -> Curve:
-    table = _table("sigmoid")
-    left, right = _constant(0.0, _FAINT), _constant(1 - 2 * UNIT, 1.0)
-    return _Tabulated(table, left, right, (0.0, _FAINT), (0.0, _FAINT)).curve(_S_SHAPED)
+_BELOW_1 = 1 - 2 * UNIT
 
 
-def _odd(name: str) -> Callable[[Elementwise], Curve]:
-    """tanh and erf: beyond the table next to -1 and 1."""
+def _levelled(name: str, left: tuple[float, float]) -> Callable[[Elementwise], Curve]:
+    """Sigmoid, tanh and erf: beyond the table nearly level, next to 1 on the right."""
 
     def make(op: Elementwise) -> Curve:
-        table, near = _table(name), 1 - 2 * UNIT
-        left, right = _constant(-1.0, -near), _constant(near, 1.0)
-        return _Tabulated(table, left, right, (0.0, _FAINT), (0.0, _FAINT)).curve(_S_SHAPED)
+        tails = _constant(*left), _constant(_BELOW_1, 1.0)
+        return _Tabulated(_table(name), *tails, (0.0, _FAINT), (0.0, _FAINT)).curve(_S_SHAPED)
 
     return make
 
@@ -183,13 +179,11 @@ def _arctan(op: Elementwise) -> Curve:
 
 
 def _softplus(op: Elementwise) -> Curve:
-    table = _table("softplus")
-
     def right(z: Tensor) -> Enclosure:
         return Enclosure(z, above(z, _FAINT))
 
-    steep = (0.0, _FAINT), (1 - 2 * UNIT, 1.0)
-    return _Tabulated(table, _constant(0.0, _FAINT), right, *steep).curve(_CONVEX)
+    steep = (0.0, _FAINT), (_BELOW_1, 1.0)
+    return _Tabulated(_table("softplus"), _constant(0.0, _FAINT), right, *steep).curve(_CONVEX)
 
 
 def exp_value(z: Tensor) -> Enclosure:
@@ -346,9 +340,9 @@ def _hard_swish(op: Elementwise) -> Curve:
 
 
 _MAKERS: dict[type[Elementwise], Callable[[Elementwise], Curve]] = {
-    Sigmoid: _sigmoid,
-    Tanh: _odd("tanh"),
-    Erf: _odd("erf"),
+    Sigmoid: _levelled("sigmoid", (0.0, _FAINT)),
+    Tanh: _levelled("tanh", (-1.0, -_BELOW_1)),
+    Erf: _levelled("erf", (-1.0, -_BELOW_1)),
     Arctan: _arctan,
     Softplus: _softplus,
     Exp: _exp,
