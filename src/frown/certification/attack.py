@@ -21,6 +21,7 @@ from torch import Tensor
 from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
 from frown.certification.findings import Begun, Broken
 from frown.graph.graph import Graph
+from frown.graph.intervals import beside
 from frown.problem.options import Option, check_options
 from frown.problem.problem import Problem
 from frown.problem.property import Property, violated
@@ -95,7 +96,7 @@ def nearest(
         hit = violated(worst[:, None]) & (distance <= ball.radius)
         closer = hit & (distance < best)
         best = torch.where(closer, distance, best)
-        where = torch.where(_like(closer, x), x, where)
+        where = torch.where(beside(closer, x), x, where)
         # The pace falls along a cosine, as the walk settles on the boundary.
         pace = 0.5 * (1 + torch.cos(torch.tensor(pi * step / attack.steps)).item())
         ratio = 1 + 0.25 * pace + 0.01
@@ -183,19 +184,15 @@ def _pull_in(
     step = where - ball.centre
     for _ in range(12):
         middle = (low + high) / 2
-        x = ball.centre + _like(middle, step) * step
+        x = ball.centre + beside(middle, step) * step
         try:
             bad = work.bad(x, clock)
         except OutOfTime:
             break
         high, low = torch.where(bad, middle, high), torch.where(bad, low, middle)
-    x = ball.centre + _like(high, step) * step
+    x = ball.centre + beside(high, step) * step
     found = torch.isfinite(best)
-    return torch.where(_like(found, x), x, where), torch.where(found, ball.distance(x), best)
-
-
-def _like(t: Tensor, x: Tensor) -> Tensor:
-    return t.view(-1, *([1] * (x.dim() - 1)))
+    return torch.where(beside(found, x), x, where), torch.where(found, ball.distance(x), best)
 
 
 # Rounding may undo a point on the boundary: also try a little beyond it.

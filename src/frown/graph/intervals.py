@@ -16,6 +16,11 @@ def rows_of(t: Tensor, index: Tensor | slice) -> Tensor:
     return t.index_select(0, index)
 
 
+def beside(numbers: Tensor, like: Tensor) -> Tensor:
+    """Numbers (rows,) with as many axes as `like` (rows, ...) has, to be multiplied with it."""
+    return numbers.view(-1, *([1] * (like.dim() - 1)))
+
+
 @dataclass(frozen=True, slots=True)
 class Intervals:
     """A box: lower <= z <= upper, entry by entry."""
