@@ -69,14 +69,14 @@ def scaled(
     return y if (outer, after) == (1.0, 0.0) else b.scale(y, outer, after)
 
 
-def celu(b: Builder, x: Value, alpha: float) -> Value:
+def celu(b: Builder, x: Value, alpha: float = 1.0) -> Value:
     """alpha elu(x / alpha)."""
     if not alpha > 0:
         raise Unsupported(f"alpha={alpha}; it must be positive")
-    return scaled(b, Elu(1.0), x, outer=alpha, inner=1 / alpha)
+    return scaled(b, Elu(1.0), x, outer=float(alpha), inner=1 / alpha)
 
 
-def gelu(b: Builder, x: Value, approximate: str) -> Value:
+def gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
     forms = {"none": Gelu(), "tanh": GeluTanh()}
     if approximate not in forms:
         raise Unsupported(f"approximate={approximate!r}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import torch
+from torch import Tensor
+
 from frown.graph import Builder, Op, Operand, Unsupported, Value
 from frown.read import activations, arithmetic
 from frown.read.activations import PLAIN, scaled
 from frown.read.model import applied
-from frown.read.torch.ops import computed, constant, handles, neg, operand
+from frown.read.torch.ops import handles, neg
 from frown.relax import Clip, Elu, Exp, LeakyRelu, Log, Power, Relu, Silu, Softplus, selu
 
 _PLAIN: dict[str, Op] = {name.lower(): op for name, op in PLAIN.items() if name != "Softplus"}
@@ -61,8 +64,7 @@ def rrelu(
 
 
 @handles("prelu")
-def prelu(b: Builder, x: Value, weight: Operand) -> Value:
-    slope = constant(weight, "slope")
+def prelu(b: Builder, x: Value, slope: Tensor) -> Value:
     channels = (-1, *([1] * (x.rank - 2))) if x.rank > 1 else (-1,)
     return activations.prelu(b, x, slope.reshape(channels))
 
@@ -92,14 +94,8 @@ def elu(b: Builder, x: Value, alpha: float = 1, scale: float = 1, input_scale: f
     return y if scale == input_scale else b.scale(y, scale / input_scale)
 
 
-@handles("celu")
-def celu(b: Builder, x: Value, alpha: float = 1.0) -> Value:
-    return activations.celu(b, x, float(alpha))
-
-
-@handles("gelu")
-def gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
-    return activations.gelu(b, x, approximate)
+handles("celu")(activations.celu)
+handles("gelu")(activations.gelu)
 
 
 @handles("hardsigmoid")
@@ -124,23 +120,22 @@ def hardtanh(b: Builder, x: Value, min_val: float = -1, max_val: float = 1) -> V
 
 @handles("clamp", "clamp_min")
 def clamp(
-    b: Builder, x: Operand, min: Operand | float | None = None, max: Operand | float | None = None
+    b: Builder, x: Value, min: Tensor | float | None = None, max: Tensor | float | None = None
 ) -> Value:
-    value = computed(x, "input")
-    low = constant(operand(-math.inf if min is None else min), "limit")
-    high = constant(operand(math.inf if max is None else max), "limit")
+    low = torch.as_tensor(-math.inf if min is None else min, dtype=torch.float64)
+    high = torch.as_tensor(math.inf if max is None else max, dtype=torch.float64)
     if bool((low > high).any()):
         raise Unsupported("a lower limit above the upper limit")
     if low.dim() == high.dim() == 0:
         at_zero = float(low) == 0 and float(high) == math.inf
-        return b.add(Relu() if at_zero else Clip(float(low), float(high)), value)
+        return b.add(Relu() if at_zero else Clip(float(low), float(high)), x)
     if min is not None:
-        value = arithmetic.at_least(b, value, low)
-    return value if max is None else neg(b, arithmetic.at_least(b, neg(b, value), -high))
+        x = arithmetic.at_least(b, x, low)
+    return x if max is None else neg(b, arithmetic.at_least(b, neg(b, x), -high))
 
 
 @handles("clamp_max")
-def clamp_max(b: Builder, x: Operand, max: Operand | float) -> Value:
+def clamp_max(b: Builder, x: Value, max: Tensor | float) -> Value:
     return clamp(b, x, None, max)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from frown.graph import Builder, Operand, Unsupported, Value
 from frown.read import attention
-from frown.read.torch.ops import computed, handles, optional
+from frown.read.torch.ops import handles
 
 
 @handles("softmax", "_softmax")
@@ -38,54 +38,49 @@ def variance(
 @handles("layer_norm")
 def layer_norm(
     b: Builder,
-    x: Operand,
+    x: Value,
     shape: Sequence[int],
     weight: Operand | None = None,
     bias: Operand | None = None,
     eps: float = 1e-5,
     cudnn: bool = False,
 ) -> Operand:
-    value = computed(x, "input")
-    return attention.layer_norm(b, value, value.rank - len(shape), weight, bias, eps)
+    return attention.layer_norm(b, x, x.rank - len(shape), weight, bias, eps)
 
 
 @handles("group_norm")
 def group_norm(
     b: Builder,
-    x: Operand,
+    x: Value,
     groups: int,
-    weight: Operand | None = None,
-    bias: Operand | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-5,
     cudnn: bool = False,
 ) -> Value:
-    factor, offset = optional(weight, "weight"), optional(bias, "bias")
-    return attention.group_norm(b, computed(x, "input"), groups, factor, offset, eps)
+    return attention.group_norm(b, x, groups, weight, bias, eps)
 
 
 @handles("instance_norm")
 def instance_norm(
     b: Builder,
-    x: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    mean: Operand | None,
-    var: Operand | None,
+    x: Value,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
     own: bool,
     momentum: float,
     eps: float,
     cudnn: bool = False,
 ) -> Value:
-    value = computed(x, "input")
-    factor, offset = optional(weight, "weight"), optional(bias, "bias")
     if own:
-        return attention.group_norm(b, value, value.shape[1], factor, offset, eps)
-    centre, width = optional(mean, "mean"), optional(var, "variance")
-    if centre is None or width is None:
+        return attention.group_norm(b, x, x.shape[1], weight, bias, eps)
+    if mean is None or var is None:
         raise Unsupported("no statistics")
-    inverse = 1 / (width.double() + eps).sqrt()
-    plain = attention.per_channel(b, value, inverse, -centre.double() * inverse)
-    return attention.per_channel(b, plain, factor, offset)
+    inverse = 1 / (var.double() + eps).sqrt()
+    plain = attention.per_channel(b, x, inverse, -mean.double() * inverse)
+    return attention.per_channel(b, plain, weight, bias)
 
 
 @handles("scaled_dot_product_attention")
@@ -94,7 +89,7 @@ def scaled_dot_product_attention(
     query: Operand,
     key: Operand,
     value: Operand,
-    mask: Operand | None = None,
+    mask: Tensor | None = None,
     dropout: float = 0.0,
     causal: bool = False,
     scale: float | None = None,
@@ -104,8 +99,7 @@ def scaled_dot_product_attention(
         raise Unsupported("random dropout; set dropout_p to 0 in evaluation mode")
     if enable_gqa:
         key, value = (_repeated(b, x, query.shape[-3] // x.shape[-3]) for x in (key, value))
-    allowed = optional(mask, "mask")
-    return attention.attention(b, query, key, value, allowed, causal, scale)
+    return attention.attention(b, query, key, value, mask, causal, scale)
 
 
 def _repeated(b: Builder, x: Operand, times: int) -> Operand:

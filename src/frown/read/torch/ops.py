@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -27,34 +29,36 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*names: str) -> Callable[[H], H]:
-    """Registers a handler for ATen operators."""
+    """Registers a handler for ATen operators, which gets what its parameters' types say."""
 
     def register(handler: H) -> H:
+        hints, known = get_type_hints(handler), signature(handler)
+
+        @wraps(handler)
+        def typed(*args: Any, **kwargs: Any) -> Any:
+            given = known.bind(*args, **kwargs)
+            for name, value in given.arguments.items():
+                given.arguments[name] = _typed(value, hints.get(name), name)
+            return handler(*given.args, **given.kwargs)
+
         for name in names:
-            HANDLERS[name] = handler
+            HANDLERS[name] = typed
         return handler
 
     return register
 
 
-def operand(x: Operand | float) -> Operand:
-    return x if isinstance(x, Value | Tensor) else torch.tensor(x, dtype=torch.float64)
-
-
-def computed(x: Operand, role: str) -> Value:
-    if not isinstance(x, Value):
-        raise Unsupported(f"a constant {role}")
+def _typed(x: Any, hint: Any, name: str) -> Any:
+    """An argument; Unsupported where a `Value` is wanted and it is constant, or a tensor and it is
+    computed. A number for either is a tensor."""
+    kinds = {hint, *get_args(hint)}
+    if {Value, Tensor} <= kinds:
+        return torch.tensor(x, dtype=torch.float64) if isinstance(x, int | float) else x
+    if Value in kinds and isinstance(x, Tensor):
+        raise Unsupported(f"a constant {name}")
+    if Tensor in kinds and isinstance(x, Value):
+        raise Unsupported(f"a {name} computed from the input")
     return x
-
-
-def constant(x: Operand, role: str) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise Unsupported(f"a {role} computed from the input")
-    return x
-
-
-def optional(x: Operand | None, role: str) -> Tensor | None:
-    return None if x is None else constant(x, role)
 
 
 def each(values: int | Sequence[int], dims: int) -> list[int]:
@@ -67,23 +71,22 @@ def each(values: int | Sequence[int], dims: int) -> list[int]:
 
 
 @handles("add")
-def add(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
-    return b.combine(operand(x), operand(y), float(alpha))
+def add(b: Builder, x: Operand, y: Operand, alpha: float = 1) -> Operand:
+    return b.combine(x, y, float(alpha))
 
 
 @handles("sub")
-def sub(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
-    return b.combine(operand(x), operand(y), -float(alpha))
+def sub(b: Builder, x: Operand, y: Operand, alpha: float = 1) -> Operand:
+    return b.combine(x, y, -float(alpha))
 
 
 @handles("rsub")
-def rsub(b: Builder, x: Operand, y: Operand | float, alpha: float = 1) -> Operand:
-    return b.combine(operand(y), operand(x), -float(alpha))
+def rsub(b: Builder, x: Operand, y: Operand, alpha: float = 1) -> Operand:
+    return b.combine(y, x, -float(alpha))
 
 
 @handles("mul")
-def mul(b: Builder, x: Operand, y: Operand | float) -> Operand:
-    x, y = operand(x), operand(y)
+def mul(b: Builder, x: Operand, y: Operand) -> Operand:
     if isinstance(x, Value) and isinstance(y, Value):
         for gate, value in ((x, y), (y, x)):
             if _is_sigmoid_of(b, gate, value):
@@ -97,25 +100,19 @@ def _is_sigmoid_of(b: Builder, gate: Value, value: Value) -> bool:
 
 
 @handles("div")
-def div(b: Builder, x: Operand, y: Operand | float, rounding_mode: str | None = None) -> Operand:
+def div(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = None) -> Operand:
     if rounding_mode is not None:
         raise Unsupported(f"division rounded by {rounding_mode}")
-    return arithmetic.divide(b, operand(x), operand(y))
+    return arithmetic.divide(b, x, y)
 
 
-@handles("pow")
-def power(b: Builder, x: Operand | float, exponent: Operand | float) -> Operand:
-    return arithmetic.power(b, operand(x), operand(exponent))
+handles("pow")(arithmetic.power)
+handles("where.self")(arithmetic.where)
 
 
 @handles("neg")
 def neg(b: Builder, x: Value) -> Value:
     return b.scale(x, -1.0)
-
-
-@handles("where.self")
-def where(b: Builder, mask: Operand, x: Operand | float, y: Operand | float) -> Operand:
-    return arithmetic.where(b, constant(mask, "condition"), operand(x), operand(y))
 
 
 for _name, _reduction in {
@@ -183,14 +180,13 @@ def cumsum(b: Builder, x: Value, axis: int, dtype: torch.dtype | None = None) ->
 
 
 @handles("linear")
-def linear(b: Builder, x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
-    value, matrix = computed(x, "input"), constant(weight, "weight")
-    if matrix.dim() == 1:
-        y = matrices.matmul(b, value, matrix)
+def linear(b: Builder, x: Value, weight: Tensor, bias: Operand | None = None) -> Operand:
+    if weight.dim() == 1:
+        y = matrices.matmul(b, x, weight)
         return y if bias is None else b.combine(y, bias, 1.0)
     if isinstance(bias, Value):
-        return b.combine(b.linear(value, matrix), bias, 1.0)
-    return b.linear(value, matrix, bias)
+        return b.combine(b.linear(x, weight), bias, 1.0)
+    return b.linear(x, weight, bias)
 
 
 handles("matmul", "mm", "bmm", "mv", "dot")(matrices.matmul)
@@ -204,16 +200,16 @@ def addmm(
         x = b.constant(x.double())  # whose product with the other is charged as any
     product = matrices.matmul(b, x, y)
     if alpha != 1:
-        product = arithmetic.multiply(b, product, operand(alpha))
+        product = arithmetic.multiply(b, product, torch.tensor(alpha, dtype=torch.float64))
     return b.combine(product, bias, float(beta))
 
 
 @handles("convolution")
 def convolution(
     b: Builder,
-    x: Operand,
-    weight: Operand,
-    bias: Operand | None,
+    x: Value,
+    weight: Tensor,
+    bias: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -221,35 +217,24 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Value:
-    value, kernel = computed(x, "input"), constant(weight, "kernel")
-    offset = None if bias is None else constant(bias, "bias")
-    dims = kernel.dim() - 2
+    dims = weight.dim() - 2
     pads = [(p, p) for p in each(padding, dims)]
     steps, gaps = each(stride, dims), each(dilation, dims)
     if transposed:
         extra = each(output_padding, dims)
-        return b.conv_transpose(value, kernel, offset, steps, pads, extra, gaps, groups)
-    return b.conv(value, kernel, offset, steps, pads, gaps, groups)
+        return b.conv_transpose(x, weight, bias, steps, pads, extra, gaps, groups)
+    return b.conv(x, weight, bias, steps, pads, gaps, groups)
 
 
 @handles("_native_batch_norm_legit_no_training")
 def batch_norm(
     b: Builder,
     x: Value,
-    weight: Operand | None,
-    bias: Operand | None,
-    mean: Operand,
-    var: Operand,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
     momentum: float,
     eps: float,
 ) -> tuple[Value, None, None]:
-    y = attention.batch_norm(
-        b,
-        x,
-        optional(weight, "weight"),
-        optional(bias, "bias"),
-        constant(mean, "mean"),
-        constant(var, "variance"),
-        eps,
-    )
-    return y, None, None
+    return attention.batch_norm(b, x, weight, bias, mean, variance, eps), None, None

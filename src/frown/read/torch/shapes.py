@@ -11,7 +11,7 @@ from torch import Tensor
 
 from frown.graph import Builder, Operand, Unsupported, Value, Windows
 from frown.read import arithmetic
-from frown.read.torch.ops import H, Handler, constant, each, handles, operand
+from frown.read.torch.ops import H, Handler, each, handles
 from frown.relax import Max
 
 # Handlers that learn what the operator does by running it on a probe. They get the
@@ -127,8 +127,8 @@ def copy(b: Builder, x: Operand, source: Operand, non_blocking: bool = False) ->
 
 
 @handles("full_like", "fill")
-def full_like(b: Builder, x: Value, value: Operand | float, **kind: Any) -> Tensor:
-    return constant(operand(value), "value").expand(x.shape)
+def full_like(b: Builder, x: Operand, value: Tensor | float, **kind: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64).expand(x.shape)
 
 
 @handles("pad")
