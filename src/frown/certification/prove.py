@@ -28,6 +28,7 @@ from frown.bounds.tree import Branched, Tree
 from frown.bounds.work import OutOfTime, Work, now
 from frown.certification.certificate import Recorder
 from frown.certification.findings import Begun, Proved, Searched
+from frown.certification.results import LEVELS
 from frown.certification.search import Searcher
 from frown.errors import InvalidInput
 from frown.problem.options import Option, check_options
@@ -37,7 +38,6 @@ from frown.read.model import Model
 from frown.relax.proven.curves import NoProof
 from frown.relax.proven.rounding import LONGEST, arithmetic_fault
 
-LEVELS = ("estimate", "rigorous", "checked")
 LARGE = 950_000  # bytes of a certificate that is worth another replay
 # How such replays are made: thrift, and the part of the radius that is kept.
 _THRIFTY = (

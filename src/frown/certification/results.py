@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 # What a row's status can be, and what it means.
 STATUSES = {
-    "certified": "proved at the radius shown; with --eps: proved at that radius",
-    "robust": "proved for the whole valid range, and so at every radius",
-    "misclassified": "the label does not win at the input itself (a tie is no win); radius 0",
-    "falsified": "only with --eps: a counterexample within that radius was found",
-    "unknown": "nothing could be proved (or, with --eps, neither proved nor broken)",
-    "mismatch": "the imported graph and the original model disagree: nothing is proved, see remark",
+    "certified": "proved at the radius shown",
+    "robust": "proved for the whole valid range, at any radius",
+    "misclassified": "wrong before any change",
+    "falsified": "a counterexample lies within the radius asked about",
+    "unknown": "nothing was proved",
+    "mismatch": "the imported graph and the original model disagree, so nothing is proved",
 }
 
 

@@ -456,12 +456,12 @@ def moving(frames: str, along: str = "") -> str:
     return (only if which else "") + (own if frames.startswith("each") else "")
 
 
-def levels_text(rows: Iterable[Row]) -> str:
-    """The levels of radii: one level with what it means, or how many there are of each."""
+def levels_text(rows: Iterable[Row], more: str = "") -> str:
+    """The levels of radii: one level with what it means and `more`, or how many of each."""
     counts = Counter(row.level for row in rows if row.proved)
     if len(counts) == 1:
         (level,) = counts
-        return f"{level} ({LEVELS.get(level, level)})"
+        return f"{level} ({LEVELS.get(level, level)}{more})"
     return ", ".join(f"{n:,} {level}" for level, n in sorted(counts.items()))
 
 

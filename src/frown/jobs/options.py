@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from frown.bounds.method import Method
 from frown.bounds.work import MOST, Machine
 from frown.certification.attack import PGD
-from frown.certification.prove import LEVELS, Estimate, Rigorous
+from frown.certification.prove import Estimate, Rigorous
+from frown.certification.results import LEVELS
 from frown.certification.search import At, Largest
 from frown.errors import InvalidInput
 from frown.methods import METHODS, kind_of, method_of
@@ -116,7 +117,7 @@ class Choices:
 
     method: Annotated[str, Option("how to bound", tuple(METHODS), panel=SEARCH)] = "frown"
     attack: Annotated[bool, Option("look for counterexamples", panel=SEARCH)] = True
-    level: Annotated[str, Option("how to prove", LEVELS, panel=SEARCH)] = "rigorous"
+    level: Annotated[str, Option("how to prove", tuple(LEVELS), panel=SEARCH)] = "rigorous"
 
 
 @dataclass(frozen=True, slots=True)

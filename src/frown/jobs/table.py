@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from frown.certification.results import (
-    LEVELS,
     Row,
     averaged,
     class_text,
@@ -23,7 +22,7 @@ from frown.certification.results import (
     percent,
     plain,
 )
-from frown.certification.statement import Statement, proved_word, uncertified
+from frown.certification.statement import Statement, levels_text, proved_word, uncertified
 
 MOST_ROWS = 40
 # Columns that a narrow terminal does without, in this order; the summary or files have them.
@@ -198,16 +197,11 @@ def doubtful(rows: Sequence[Row], said: Statement) -> list[str]:
 
 def levels(rows: Sequence[Row]) -> list[str]:
     """A line on the levels of the radii."""
-    counts = Counter(row.level for row in rows if row.proved)
-    if not counts:
-        return []
-    if len(counts) == 1:
-        (level,) = counts
-        also = {row.deployed for row in rows if row.proved}
-        executed = f"; {also.pop()} execution covered" if len(also) == 1 and also != {""} else ""
-        executed += uncertified(rows) if executed else ""
-        return [f"level: {level} ({LEVELS.get(level, level)}{executed})"]
-    return ["level: " + ", ".join(f"{n} {level}" for level, n in sorted(counts.items()))]
+    covered, executed = {row.deployed for row in rows if row.proved}, ""
+    if len(covered) == 1 and covered != {""}:
+        executed = f"; {covered.pop()} execution covered{uncertified(rows)}"
+    told = levels_text(rows, executed)
+    return [f"level: {told}"] if told else []
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

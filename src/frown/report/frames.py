@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frown.certification.results import (
+    STATUSES,
     Certification,
     Row,
     Sensitivity,
@@ -39,11 +40,7 @@ _DEEPEST = 78  # per cent of the accent colour, so that ink on it stays readable
 _WORDS = {
     "robust": ("any", "any", "proved for every valid value of it"),
     "misclassified": ("wrong", "wrong", "misclassified before any change"),
-    "mismatch": (
-        "mismatch",
-        "wrong",
-        "the imported graph and the original model disagree, so nothing is proved",
-    ),
+    "mismatch": ("mismatch", "wrong", STATUSES["mismatch"]),
 }
 
 

@@ -49,15 +49,6 @@ from frown.report.read import (
     read_sequences,
 )
 
-_STATUSES = {
-    "certified": "proved at the radius shown",
-    "robust": "proved for the whole valid range, at any radius",
-    "misclassified": "wrong before any change",
-    "falsified": "a counterexample lies within the radius asked about",
-    "unknown": "nothing was proved",
-    "mismatch": "the imported graph and the original model disagree, so nothing is proved",
-}
-
 
 def write_report(
     results: Mapping[str, Certification],
@@ -431,8 +422,7 @@ def _table(comparison: Comparison) -> str:
     rows = (_cells(comparison, e, shown, span) for e in comparison.entries)
     early = any(e.main.early for e in comparison.entries)
     seen = {e.main.status for e in comparison.entries}
-    known = _STATUSES | {s: text for s, text in STATUSES.items() if s not in _STATUSES}
-    meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in known.items() if s in seen)
+    meanings = "; ".join(f"<em>{s}</em>: {text}" for s, text in STATUSES.items() if s in seen)
     said = comparison.statement
     star = "; <em>*</em>: ended early, more may be provable" if early else ""
     return (
