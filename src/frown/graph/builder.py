@@ -211,7 +211,7 @@ class Builder:
         x = self.expand(x, broadcast(x.shape, tuple(a.shape), tuple(b.shape)))
         return self.add(Scale(a, b), x)
 
-    def combine(self, x: Operand, y: Operand, weight: float) -> Operand:
+    def combine(self, x: Operand, y: Operand, weight: float) -> Value:
         """x + weight * y, at least one of them computed."""
         if isinstance(y, Tensor):
             if isinstance(x, Tensor):

@@ -25,15 +25,15 @@ OfTwo = Callable[[Builder, Operand, Operand], Operand]
 Reduction = Callable[[Builder, Value, Sequence[int], bool], Value]
 
 
-def add(b: Builder, x: Operand, y: Operand) -> Operand:
+def add(b: Builder, x: Operand, y: Operand) -> Value:
     return b.combine(x, y, 1.0)
 
 
-def subtract(b: Builder, x: Operand, y: Operand) -> Operand:
+def subtract(b: Builder, x: Operand, y: Operand) -> Value:
     return b.combine(x, y, -1.0)
 
 
-def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
+def multiply(b: Builder, x: Operand, y: Operand) -> Value:
     """x y; the square of one tensor as such."""
     if isinstance(x, Tensor):
         x, y = y, x
@@ -44,7 +44,7 @@ def multiply(b: Builder, x: Operand, y: Operand) -> Operand:
     return b.add(Power(2.0), x) if x == y else b.add(Product(), b.pair(x, y))
 
 
-def divide(b: Builder, x: Operand, y: Operand) -> Operand:
+def divide(b: Builder, x: Operand, y: Operand) -> Value:
     """x / y; for a computed y, x times its reciprocal."""
     if isinstance(y, Value):
         return multiply(b, x, b.add(Power(-1.0), y))
@@ -69,7 +69,7 @@ def power(b: Builder, x: Operand, exponent: Operand) -> Operand:
     return b.add(Exp(), b.scale(exponent, x.double().log()))
 
 
-def largest(b: Builder, operands: Sequence[Operand]) -> Operand:
+def largest(b: Builder, operands: Sequence[Operand]) -> Value:
     """The maximum of several tensors, entry by entry."""
     values = [x for x in operands if isinstance(x, Value)]
     shape = broadcast(*(tuple(x.shape) for x in operands))
@@ -85,7 +85,7 @@ def largest(b: Builder, operands: Sequence[Operand]) -> Operand:
     return y if floor is None else at_least(b, y, floor)
 
 
-def smallest(b: Builder, operands: Sequence[Operand]) -> Operand:
+def smallest(b: Builder, operands: Sequence[Operand]) -> Value:
     """The minimum of several tensors, entry by entry."""
     opposite = [-x if isinstance(x, Tensor) else b.scale(x, -1.0) for x in operands]
     return multiply(b, largest(b, opposite), torch.tensor(-1.0, dtype=torch.float64))
@@ -111,7 +111,7 @@ def clipped(b: Builder, x: Value, low: float, high: float, most: float = inf) ->
     return b.add(Relu(most) if (low, high) == (0.0, inf) else Clip(low, high, most), x)
 
 
-def where(b: Builder, mask: Tensor, x: Operand, y: Operand) -> Operand:
+def where(b: Builder, mask: Tensor, x: Operand, y: Operand) -> Value:
     """x where the mask says so, else y."""
     broadcast(tuple(mask.shape), tuple(x.shape), tuple(y.shape))  # or it is refused for its size
     zero = torch.zeros((), dtype=torch.float64)

@@ -77,9 +77,8 @@ def softmax(b: Builder, x: Value, axis: int = -1) -> Operand:
         against = against | ~against.any(-1, keepdim=True)
         rest = b.add(LogSumExp(against), rivals)
     margin = b.combine(value, rest, -1.0)
-    assert isinstance(margin, Value)
     y = b.add(Sigmoid(), margin)
-    shares = _as_before(b, y if kept is None else _fixed(b, y, kept), scores)
+    shares = b.permute(y if kept is None else _fixed(b, y, kept), scores.back)
     if whole:
         b.ordered[shares.index] = x
     return shares
@@ -100,15 +99,10 @@ def log_softmax(b: Builder, x: Value, axis: int = -1) -> Operand:
         return torch.zeros(x.shape, dtype=torch.float64)
     total = b.add(LogSumExp(), scores.value)
     kept = b.reshape(total, (*total.shape, 1))
-    shares = _as_before(b, b.combine(scores.value, kept, -1.0), scores)
+    shares = b.permute(b.combine(scores.value, kept, -1.0), scores.back)
     if scores.value.shape[-1] == math.prod(x.shape):
         b.ordered[shares.index] = x
     return shares
-
-
-def _as_before(b: Builder, y: Operand, scores: _Scores) -> Value:
-    assert isinstance(y, Value)
-    return b.permute(y, scores.back)
 
 
 # -- normalisation --------------------------------------------------------------------
@@ -129,9 +123,7 @@ def centred(b: Builder, x: Value, axes: Sequence[int]) -> Value:
         count = x.shape[axes[0]]
         matrix = torch.eye(count, dtype=torch.float64) - 1 / count
         return arithmetic.along(b, x, axes[0] % x.rank, matrix)
-    gap = b.combine(x, b.mean(x, axes, True), -1.0)
-    assert isinstance(gap, Value)
-    return gap
+    return b.combine(x, b.mean(x, axes, True), -1.0)
 
 
 def normalised(b: Builder, x: Value, axes: Sequence[int], eps: float) -> Value:

@@ -89,13 +89,13 @@ class Cell(ABC):
             x = clipped(self.build, x, -self.clip, self.clip)
         return self.activations[place](self.build, x)
 
-    def plus(self, x: Operand, y: Operand) -> Operand:
+    def plus(self, x: Operand, y: Operand) -> Value:
         return self.build.combine(x, y, 1.0)
 
-    def minus(self, x: Operand, y: Operand) -> Operand:
+    def minus(self, x: Operand, y: Operand) -> Value:
         return self.build.combine(x, y, -1.0)
 
-    def times(self, x: Operand, y: Operand) -> Operand:
+    def times(self, x: Operand, y: Operand) -> Value:
         return multiply(self.build, x, y)
 
 
@@ -121,7 +121,6 @@ class Lstm(Cell):
             f = self.activated(0, self._seen(self.part(gates, 2), 2, c))
             cell = self.plus(self.times(f, c), self.times(i, g))
         o = self.activated(0, self._seen(self.part(gates, 1), 1, cell))
-        assert isinstance(cell, Value)
         return self.times(o, self.activations[2](self.build, cell)), cell
 
     def _seen(self, gate: Operand, place: int, c: Operand) -> Operand:
@@ -144,10 +143,9 @@ class Gru(Cell):
         hidden = self.from_state(h) if early else self.from_state(h, two)
         gates = self.plus(self.part(hidden, 0, 2), self.part(x, 0, 2))
         z, r = (self.activated(0, self.part(gates, k)) for k in (0, 1))
-        if early:
-            kept = self.times(self.part(hidden, 2), r)
-        else:
-            kept = self.from_state(self.times(h, r), slice(2 * self.size, None))
+        kept: Operand = self.times(self.part(hidden, 2) if early else h, r)
+        if not early:
+            kept = self.from_state(kept, slice(2 * self.size, None))
         n = self.activated(1, self.plus(self.part(x, 2), kept))
         return (self.plus(self.times(self.minus(h, n), z), n),)
 
