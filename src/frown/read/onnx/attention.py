@@ -7,35 +7,21 @@ from math import prod
 import torch
 from torch import Tensor
 
-from frown.graph import Builder, Operand, Unsupported, Value
+from frown.graph import Operand, Unsupported, Value
 from frown.read import attention, matrices
 from frown.read.onnx.call import Call, axis_of, handles
 
 
-@handles("Softmax", attributes="axis")
+@handles("Softmax", "LogSoftmax", attributes="axis")
 def softmax(call: Call) -> Operand:
-    x, axis, shape = _axis(call)
-    return _shaped(call.build, attention.softmax(call.build, x, axis), shape)
-
-
-@handles("LogSoftmax", attributes="axis")
-def log_softmax(call: Call) -> Operand:
-    x, axis, shape = _axis(call)
-    return _shaped(call.build, attention.log_softmax(call.build, x, axis), shape)
-
-
-def _axis(call: Call) -> tuple[Value, int, tuple[int, ...]]:
-    """The input, its axis and its shape; before opset 13 all axes from `axis` on are one."""
-    x = call.value()
+    x, build = call.value(), call.build
+    function = attention.softmax if call.op == "Softmax" else attention.log_softmax
     if call.opset >= 13:
-        return x, axis_of(call.integer("axis", -1), x.rank), x.shape
+        return function(build, x, axis_of(call.integer("axis", -1), x.rank))
+    # All axes from the given one on were one.
     axis = axis_of(call.integer("axis", 1), x.rank)
-    flat = call.build.reshape(x, (*x.shape[:axis], prod(x.shape[axis:])))
-    return flat, axis, x.shape
-
-
-def _shaped(b: Builder, y: Operand, shape: tuple[int, ...]) -> Operand:
-    return b.reshape(y, shape) if isinstance(y, Value) else y.reshape(shape)
+    y = function(build, build.reshape(x, (*x.shape[:axis], prod(x.shape[axis:]))), axis)
+    return build.reshape(y, x.shape) if isinstance(y, Value) else y.reshape(x.shape)
 
 
 @handles("LayerNormalization", attributes="axis epsilon stash_type")

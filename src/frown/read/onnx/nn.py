@@ -7,7 +7,7 @@ from math import inf, prod
 
 import torch
 
-from frown.graph import Unsupported, Value, Windows, require_entries
+from frown.graph import Builder, Unsupported, Value, Windows, require_entries
 from frown.read import attention
 from frown.read.arithmetic import largest_over
 from frown.read.onnx.call import Call, axis_of, handles
@@ -18,11 +18,7 @@ Pads = list[tuple[int, int]]
 
 def _windows(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Windows:
     """Windows of a Conv or pooling node over an input of this spatial shape."""
-    dims = len(spatial)
-    if len(kernel) != dims:
-        raise Unsupported(f"a window over {len(kernel)} axes for an input with {dims}")
-    stride = call.list("strides") or (1,) * dims
-    dilation = call.list("dilations") or (1,) * dims
+    dims, stride, dilation = _steps(call, spatial, kernel)
     declared = call.list("kernel_shape")
     if declared is not None and declared != kernel:
         raise call.refuse_attribute("kernel_shape")
@@ -44,6 +40,17 @@ def _windows(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> W
         raise Unsupported(f"auto_pad={mode} with strides={stride} and dilations={dilation}")
     pads = _shared_out([max(0, t) for t in totals], mode == "SAME_UPPER")
     return replace(windows, pads=pads)
+
+
+def _steps(
+    call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """The number of axes of windows, their strides and dilations."""
+    dims = len(spatial)
+    if len(kernel) != dims:
+        raise Unsupported(f"a window over {len(kernel)} axes for an input with {dims}")
+    ones = (1,) * dims
+    return dims, call.list("strides") or ones, call.list("dilations") or ones
 
 
 def _auto_pad(call: Call) -> str:
@@ -84,11 +91,7 @@ def conv_transpose(call: Call) -> Value:
     x, weight = call.value(), call.constant(1, "weights")
     bias = call.constant(2, "a bias") if call.has(2) else None
     spatial, kernel = x.shape[2:], tuple(weight.shape[2:])
-    dims = len(spatial)
-    if len(kernel) != dims:
-        raise Unsupported(f"a window over {len(kernel)} axes for an input with {dims}")
-    stride = call.list("strides") or (1,) * dims
-    dilation = call.list("dilations") or (1,) * dims
+    dims, stride, dilation = _steps(call, spatial, kernel)
     extra = call.list("output_padding") or (0,) * dims
     mode = _auto_pad(call)
     wanted = call.list("output_shape")
@@ -131,16 +134,10 @@ def max_pool(call: Call) -> Value:
     return call.build.add(Max(), entries)
 
 
-@handles("GlobalAveragePool")
-def global_average_pool(call: Call) -> Value:
-    x = call.value()
-    return call.build.mean(x, tuple(range(2, x.rank)), True)
-
-
-@handles("GlobalMaxPool")
-def global_max_pool(call: Call) -> Value:
-    x = call.value()
-    return largest_over(call.build, x, tuple(range(2, x.rank)), True)
+@handles("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(call: Call) -> Value:
+    x, pool = call.value(), Builder.mean if call.op == "GlobalAveragePool" else largest_over
+    return pool(call.build, x, tuple(range(2, x.rank)), True)
 
 
 @handles("BatchNormalization", attributes="epsilon momentum spatial training_mode")

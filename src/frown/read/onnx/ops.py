@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from math import inf, sqrt
 
@@ -16,6 +17,8 @@ from frown.read.model import applied
 from frown.read.onnx.call import Call, axes_once, axis_of, handles
 from frown.read.onnx.fuse import WRITTEN_GELU
 from frown.relax import Elu, Gelu, GeluTanh, LeakyRelu, Silu
+
+WithAlpha = Callable[[Builder, Value, float], Value]
 
 # -- arithmetic -----------------------------------------------------------------
 
@@ -137,24 +140,20 @@ for _name, _function in activations.PLAIN.items():
         return applied(call.build, _function, call.value())
 
 
-@handles("LeakyRelu", attributes="alpha")
-def leaky_relu(call: Call) -> Value:
-    return call.build.add(LeakyRelu(call.number("alpha", 0.01)), call.value())
+for _name, _usual, _with in (
+    ("Celu", 1.0, activations.celu),
+    ("Elu", 1.0, lambda b, x, alpha: b.add(Elu(alpha), x)),
+    ("LeakyRelu", 0.01, lambda b, x, alpha: b.add(LeakyRelu(alpha), x)),
+):
+
+    @handles(_name, attributes="alpha")
+    def _with_alpha(call: Call, _usual: float = _usual, _with: WithAlpha = _with) -> Value:
+        return _with(call.build, call.value(), call.number("alpha", _usual))
 
 
 @handles("PRelu")
 def prelu(call: Call) -> Value:
     return activations.prelu(call.build, call.value(), call.constant(1, "slopes"))
-
-
-@handles("Elu", attributes="alpha")
-def elu(call: Call) -> Value:
-    return call.build.add(Elu(call.number("alpha", 1.0)), call.value())
-
-
-@handles("Celu", attributes="alpha")
-def celu(call: Call) -> Value:
-    return activations.celu(call.build, call.value(), call.number("alpha", 1.0))
 
 
 @handles("Selu", attributes="alpha gamma")
@@ -231,11 +230,7 @@ def _limit(call: Call, index: int, name: str, absent: float) -> tuple[float, flo
     return bound, inf
 
 
-@handles("Max")
-def maximum(call: Call) -> Operand:
-    return arithmetic.largest(call.build, [call.operand(i) for i in range(len(call.inputs))])
-
-
-@handles("Min")
-def minimum(call: Call) -> Operand:
-    return arithmetic.smallest(call.build, [call.operand(i) for i in range(len(call.inputs))])
+@handles("Max", "Min")
+def extreme(call: Call) -> Value:
+    of = arithmetic.largest if call.op == "Max" else arithmetic.smallest
+    return of(call.build, [call.operand(i) for i in range(len(call.inputs))])
