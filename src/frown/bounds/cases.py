@@ -110,7 +110,7 @@ class _Level:
         return Given({i: box for i, box in self.boxes.items() if i > 0}, cuts=True)
 
     def region(self, root: Replay, sample: int) -> Region:
-        """What cuts of the input leave of the sample's region, for every node."""
+        """The part of the sample's region that cuts of the input leave, for every node."""
         whole = root.region.rows(torch.full((len(self.nodes),), sample))
         if 0 not in self.boxes:
             return whole

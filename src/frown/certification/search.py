@@ -234,7 +234,8 @@ class RadiusSearch:
             return
         self._clock, own = clock, self._bracket
         base, single = self._of.base, self._of.single
-        rough = base if base.lines is None else CrownIbp(_rule_of(base))
+        rule = base.rule if isinstance(base, Crown) else "area"
+        rough = base if base.lines is None else CrownIbp(rule)
         evaluate = self._evaluate(rough, limited=False)
         first = self._begun.limit if single else self._begun.guess * 0.1
         self._cheap = own
@@ -618,8 +619,3 @@ def still_open(bracket: Bracket, goal: Goal, whole: Tensor) -> Iterator[tuple[in
     last = (bracket.proved >= bracket.limit) & (bracket.limit < whole)
     for k in last.nonzero().flatten().tolist():
         yield k, "the search ends at this radius; more may hold"
-
-
-def _rule_of(method: Fixed) -> str:
-    """The name of CROWN's rule; Fast-Lin has none, and starts with the usual one."""
-    return method.rule if isinstance(method, Crown) else "area"

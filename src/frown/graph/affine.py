@@ -81,7 +81,8 @@ class Convolution(Affine):
         return self._convolve(xs[0], self.weight, self.bias)
 
     def shift(self, coef: Tensor) -> Tensor | None:
-        return _channels(coef, self.bias, len(self.stride))
+        totals = coef.flatten(-len(self.stride)).sum(-1)  # of every channel
+        return (totals @ self.bias)[..., None].flatten(1).sum(1)
 
     def spread(self, *radii: Tensor) -> Tensor:
         return self._convolve(radii[0], self.weight.abs(), None)
@@ -331,11 +332,6 @@ def _on_images(function: Callable[[Tensor], Tensor], x: Tensor, dims: int) -> Te
     """A function of (images, channels, *spatial axes), whatever axes x has before those."""
     y = function(x.reshape(-1, *x.shape[-dims - 1 :]))
     return y.reshape(*x.shape[: -dims - 1], *y.shape[1:])
-
-
-def _channels(coef: Tensor, bias: Tensor, dims: int) -> Tensor:
-    """Row-wise inner product of coef with a number per channel, the axis before `dims` others."""
-    return (coef.flatten(-dims).sum(-1) @ bias)[..., None].flatten(1).sum(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,9 +235,11 @@ class Builder:
         """Entries of two tensors, by their places in the flattened ones, side by side on a new
         last axis. Entries that repeat are bounded once."""
         flat = [self.reshape(v, (output_size(v),)) for v in (x, y)]
-        require_entries((2, *broadcast(tuple(rows.shape), tuple(columns.shape))))
+        shape = broadcast(tuple(rows.shape), tuple(columns.shape))
+        require_entries((2, *shape))
         both = self.add(Concat(0, (output_size(x), output_size(y))), *flat)
-        return self.gather(both, 0, torch.stack(_broadcast(rows, columns + output_size(x)), -1))
+        places = rows.expand(shape), (columns + output_size(x)).expand(shape)
+        return self.gather(both, 0, torch.stack(places, -1))
 
     def sum(self, x: Value, axes: Sequence[int] | None, keepdim: bool) -> Value:
         """Sum over axes; None means all of them."""
@@ -358,11 +360,6 @@ class Builder:
 
 def output_size(x: Value) -> int:
     return int(torch.Size(x.shape).numel())
-
-
-def _broadcast(x: Tensor, y: Tensor) -> list[Tensor]:
-    shape = broadcast(tuple(x.shape), tuple(y.shape))
-    return [x.expand(shape), y.expand(shape)]
 
 
 def _alone(what: str) -> Unsupported:

@@ -135,19 +135,6 @@ def _reachable(nodes: list[Node], output: int) -> tuple[Node, ...]:
 # -- rules: (outer, inner, the shape between them) -> both in one, or None --------------
 
 
-def _reshape_reshape(outer: Reshape, inner: Reshape, between: Shape) -> Op | None:
-    return Reshape(inner.source, outer.target)
-
-
-def _permute_permute(outer: Permute, inner: Permute, between: Shape) -> Op | None:
-    return Permute(tuple(inner.axes[a] for a in outer.axes))
-
-
-def _scale_scale(outer: Scale, inner: Scale, between: Shape) -> Op | None:
-    # a2 (a1 x + b1) + b2
-    return Scale(outer.factor * inner.factor, outer.factor * inner.offset + outer.offset)
-
-
 def _scale_weights(outer: Scale, inner: Linear | Conv | ConvTranspose, between: Shape) -> Op | None:
     dims = inner.weight.dim() - 2
     line = _along(outer, between, len(between) - dims - 1)
@@ -197,9 +184,9 @@ def _linear_linear(outer: Linear, inner: Linear, between: Shape) -> Op | None:
 
 
 _RULES: dict[tuple[type[Op], type[Op]], Callable[..., Op | None]] = {
-    (Reshape, Reshape): _reshape_reshape,
-    (Permute, Permute): _permute_permute,
-    (Scale, Scale): _scale_scale,
+    (Reshape, Reshape): lambda outer, inner, _: Reshape(inner.source, outer.target),
+    (Permute, Permute): lambda outer, inner, _: Permute(tuple(inner.axes[a] for a in outer.axes)),
+    (Scale, Scale): lambda a, b, _: Scale(a.factor * b.factor, a.factor * b.offset + a.offset),
     (Scale, Linear): _scale_weights,
     (Scale, Conv): _scale_weights,
     (Scale, ConvTranspose): _scale_weights,

@@ -317,7 +317,7 @@ def read_vnnlib(path: str | Path) -> VnnLib:
 
 
 def _read(path: str | Path, parse: Callable[[str], _Read]) -> _Read:
-    """What a file's text says; errors name the file."""
+    """A file's text, parsed; errors name the file."""
     try:
         return parse(_text(Path(path)))
     except InvalidInput as error:

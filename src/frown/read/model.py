@@ -295,7 +295,7 @@ def _rough(graph: Graph, x: Tensor, start: int, slack: float) -> Tensor:
         if any(node is one for one in before):
             return inputs[0]
         y = node.op.apply(*inputs)
-        if slack and _is_smooth(node.op):
+        if slack and isinstance(node.op, Elementwise) and not isinstance(node.op, PiecewiseLinear):
             size = y.abs().maximum(inputs[0].abs()).clamp(min=1.0)
             y = y + slack * size * _draw(y, dice)
         elif slack and not isinstance(node.op, Selection):
@@ -307,10 +307,6 @@ def _rough(graph: Graph, x: Tensor, start: int, slack: float) -> Tensor:
 
 def _draw(like: Tensor, dice: torch.Generator) -> Tensor:
     return 2 * torch.rand(like.shape, generator=dice) - 1
-
-
-def _is_smooth(op: object) -> bool:
-    return isinstance(op, Elementwise) and not isinstance(op, PiecewiseLinear)
 
 
 def same(found: Array, expected: Array) -> bool:

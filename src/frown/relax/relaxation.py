@@ -91,7 +91,7 @@ class Lines:
         )
 
     def moved(self, reads: Move, gives: Move) -> Lines:
-        """The same lines with tensors of the input's and of the output's shape laid out anew."""
+        """A copy whose tensors of the input's and of the output's shape are laid out anew."""
         slopes = Slopes(reads(self.slopes.lower), reads(self.slopes.upper))
         return Lines(slopes, gives(self.lower), gives(self.upper))
 

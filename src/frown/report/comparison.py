@@ -78,7 +78,11 @@ class Comparison:
         rows = {m: {row.index: row for row in results[m].rows} for m in methods}
         common = sorted(set.intersection(*(set(by_index) for by_index in rows.values())))
         if not common:
-            _refuse("inputs, and none in common", {m: _indices(rows[m]) for m in methods})
+            held = {m: sorted(own) for m, own in rows.items()}
+            _refuse(
+                "inputs, and none in common",
+                {m: f"{len(r):,} from {r[0]} to {r[-1]}" if r else "none" for m, r in held.items()},
+            )
         entries = tuple(_entry(i, {m: rows[m][i] for m in methods}) for i in common)
         kept = {
             m: replace(results[m], rows=tuple(r for r in results[m].rows if r.index in set(common)))
@@ -274,7 +278,3 @@ def _refuse(what: str, found: Mapping[str, str]) -> NoReturn:
         + "\n".join(f"  {m}: {text}" for m, text in found.items())
         + "\nwrite one report for each"
     )
-
-
-def _indices(rows: Mapping[int, Row]) -> str:
-    return f"{len(rows):,} from {min(rows)} to {max(rows)}" if rows else "none"

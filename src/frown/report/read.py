@@ -67,8 +67,9 @@ def read_any(directory: Path) -> Certification | Sensitivity:
 def _result(
     directory: Path, about: dict[str, Any], first: dict[str, Any], rows: tuple[Row, ...]
 ) -> Certification | Sensitivity:
+    model = about.get("model", "")
     origin: dict[str, Any] = {
-        "model": _model_name(about),
+        "model": str(model.get("file", "")) if isinstance(model, dict) else str(model),
         "digest": str(first.get("model", "")),
         "settings": dict(first.get("settings") or about.get("settings") or {}),
         "version": str(first.get("version", "")),
@@ -172,11 +173,6 @@ def _about(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
     return about if isinstance(about, dict) else {}
-
-
-def _model_name(about: dict[str, Any]) -> str:
-    model = about.get("model", "")
-    return str(model.get("file", "")) if isinstance(model, dict) else str(model)
 
 
 def read_command(directory: Path) -> str | None:

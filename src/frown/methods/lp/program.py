@@ -207,9 +207,11 @@ class Program:
         (source,) = self.plan.graph.nodes[node].inputs
         size, width = self.plan.graph.nodes[node].size, self.plan.graph.nodes[source].size
         stable = op.stable(relaxed.box)  # per entry of the input; all or none of an output's
-        inside = _owner(op.expand(torch.arange(size).view(1, *self._shape(node))), stable)
+        owner = op.expand(torch.arange(size).view(1, *self._shape(node)))
+        # The output that every entry of the input belongs to.
+        inside = owner.expand(1, *stable.shape[1:]).reshape(-1).numpy()
         open_out = np.zeros(size, bool)
-        open_out[inside[~_flat_bool(stable)]] = True
+        open_out[inside[flat(stable) == 0]] = True
         exact = flat(relaxed.lines.slopes.upper)
         z = np.flatnonzero(open_out[inside] | (exact != 0))
         a = np.flatnonzero(open_out)
@@ -296,11 +298,6 @@ class Program:
         return AffineValue(csr_array(matrix), shift)
 
 
-def _owner(numbers: Tensor, like: Tensor) -> Index:
-    """The output that every entry of a node's input belongs to."""
-    return numbers.expand(1, *like.shape[1:]).reshape(-1).numpy()
-
-
 def picked(rows: Index, columns: Index, entries: Array, shape: tuple[int, int]) -> csr_array:
     """A sparse matrix with these entries."""
     from scipy.sparse import csr_array
@@ -318,7 +315,3 @@ def widened(matrix: csr_array, width: int) -> csr_array:
 def flat(t: Tensor) -> Array:
     """One sample's tensor as a vector."""
     return t.detach().cpu().double().numpy().reshape(-1)
-
-
-def _flat_bool(t: Tensor) -> NDArray[np.bool_]:
-    return t.detach().cpu().numpy().reshape(-1)
