@@ -18,7 +18,6 @@ from torch import Tensor
 
 from frown.graph.intervals import Intervals, beside, rows_of
 
-
 HAIR = 4e-9  # more than a proof adds to a norm of four million numbers for its rounding
 
 
