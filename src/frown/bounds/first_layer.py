@@ -19,6 +19,7 @@ from frown.bounds.forms import LinearForm
 from frown.bounds.plan import Plan, per_plan
 from frown.graph.affine import Linear, Reshape
 from frown.graph.intervals import rows_of
+from frown.graph.products import product
 from frown.problem.region import Region
 
 
@@ -77,7 +78,7 @@ class AtFirstLayer(Start):
         const = form.const
         if constants:
             const = const + (form.coef * self.bias).flatten(1).sum(1)
-        return LinearForm(form.coef.flatten(1) @ self.weight, const)
+        return LinearForm(product(form.coef.flatten(1), self.weight), const)
 
     def least(self, coef: Tensor) -> Tensor:
         if self.ball.p == inf:
@@ -87,12 +88,12 @@ class AtFirstLayer(Start):
     def lowest(self, coef: Tensor) -> Tensor:
         # W d^T is faster than d W^T where neurons are few.
         if self.ball.p == inf:
-            step = (self.weight @ coef.sign().T).T
+            step = product(self.weight, coef.sign().T).T
             if self.bias.dim() == 2:
                 return torch.addcmul(self.bias, step, self.ball.radius[:, None], value=-1)
             step = step * -self.ball.radius[:, None]
         else:
-            step = (self.weight @ self.ball.lowest(coef).T).T
+            step = product(self.weight, self.ball.lowest(coef).T).T
         return self.bias + step.reshape(-1, *self.bias.shape[1:])
 
     def minimiser(self, coef: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from frown.graph.op import Affine, Selection, Shape, inner
+from frown.graph.products import affine, product
 
 FEW = 8  # channels; transposed convolutions to so few are slow with a stride
 
@@ -51,10 +52,10 @@ class Linear(Affine):
         return (*inputs[0][:-1], self.weight.shape[0])
 
     def apply(self, *xs: Tensor) -> Tensor:
-        return F.linear(xs[0], self.weight, self.bias)
+        return affine(xs[0], self.weight, self.bias)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
-        return (coef @ self.weight,)
+        return (product(coef, self.weight),)
 
     def shift(self, coef: Tensor) -> Tensor | None:
         if coef.dim() == 2:
@@ -215,10 +216,10 @@ class Flat(Affine):
         return self.target
 
     def apply(self, *xs: Tensor) -> Tensor:
-        return F.linear(xs[0].flatten(1), self.weight, self.bias).view(-1, *self.target)
+        return affine(xs[0].flatten(1), self.weight, self.bias).view(-1, *self.target)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
-        return ((coef.flatten(1) @ self.weight).view(-1, *self.source),)
+        return (product(coef.flatten(1), self.weight).view(-1, *self.source),)
 
     def shift(self, coef: Tensor) -> Tensor | None:
         return coef.flatten(1) @ self.bias

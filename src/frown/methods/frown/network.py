@@ -193,7 +193,7 @@ class FrownState(State):
 
 
 ONCE = 20  # steps of every ascent, but those of wide layers, where there is one region only
-FEW_ONCE = 6  # and at least so many there
+FEW_ONCE = 7  # and at least so many there
 WIDE = 1 << 13  # slopes of a layer's neurons; of fewer, ascents cost calls more than arithmetic
 
 
