@@ -20,7 +20,7 @@ from frown.bounds.halfspace import Planes
 from frown.bounds.patches import of_convolution
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
-from frown.bounds.replay import Replay, ReplayedRows
+from frown.bounds.replay import Replay, ReplayedRows, halved
 from frown.bounds.rows import Rows
 from frown.bounds.spill import SpillingTable
 from frown.bounds.tree import CODES, INPUT, NONE, Literals, Multipliers, Tree, source_entry
@@ -371,7 +371,7 @@ class ByRows(_TreeReplay):
             cut[place_of[self._slot_of(node)], place] = side.double() * 2 - 1
             lift, own = torch.zeros_like(cut), rows.multipliers
             at = place_of[own.slot]
-            lift[at, own.row] = _short(own.value.float()).double()
+            lift[at, own.row] = halved(own.value.float()).double()
             if bool((at < 0).any() | (lift * cut > 0).any() | (lift.bool() & (cut == 0)).any()):
                 yield from self.bounded(index, None)
                 continue
@@ -755,10 +755,7 @@ class Explicit(Proof):
 
     def _stored(self, numbers: Tensor) -> Tensor:
         """Numbers in double precision, rounded as they are stored."""
-        if not self.halves:
-            return numbers.float().double()
-        short = numbers.half().double()
-        return torch.where(short.isfinite() | numbers.isnan(), short, numbers.float().double())
+        return _stored(numbers) if self.halves else numbers.float().double()
 
 
 def _numbers(slopes: Tensor, rows: Literals) -> Tensor:
@@ -769,10 +766,10 @@ def _numbers(slopes: Tensor, rows: Literals) -> Tensor:
     return torch.where(given > 0, (given - 1) / max(1, rows.levels - 1), torch.nan)
 
 
-def _short(lifts: Tensor) -> Tensor:
-    """Multipliers in half precision, where that holds them."""
-    short = lifts.half().float()
-    return torch.where(short.isfinite(), short, lifts)
+def _stored(numbers: Tensor) -> Tensor:
+    """Numbers in double precision, rounded to half precision or, where that is none, to single."""
+    short = numbers.half().double()
+    return torch.where(short.isfinite() | numbers.isnan(), short, numbers.float().double())
 
 
 def _coded(plan: Plan) -> bool:
@@ -802,7 +799,7 @@ class AlongTree(Proof):
         if rows.coded and not _coded(plan):
             raise InvalidInput("codes of slopes are read for ReLU alone")
         given = _numbers(rows.dense(slots), rows)
-        lifts = _short(rows.multipliers.dense(len(index), slots).float())
+        lifts = halved(rows.multipliers.dense(len(index), slots).float())
         return cls(root.proof.rule or LeastArea(), plan, given, lifts, _coded(plan))
 
     @property
@@ -836,8 +833,7 @@ class AlongTree(Proof):
                 low, high = (end.double()[row] for end in (lines.lower, lines.upper))
                 usual = torch.where(op.expand(here >= 0), low, high).flatten(1)
                 own = torch.where(own.isnan(), usual, own)
-                short = own.half().double()
-                own = torch.where(short.isfinite() | own.isnan(), short, own.float().double())
+                own = _stored(own)
                 self.slopes[row, part] = own.float()
                 return own.view(shape)
             low, high = (end.flatten(1)[row] for end in (box.lower, box.upper))

@@ -520,7 +520,7 @@ class Guided:
             box = self.nodes.relaxed[i].box.rows(self.index)
             gain = op.expand(here).abs() * (given - usual).abs() * (box.upper - box.lower)
             matters = gain > beside(self.least_gain, gain)
-            given = _short(given)
+            given = halved(given)
         taken = torch.where(matters, given, usual)
         self.slopes[i] = taken.where(matters, torch.nan)
         return taken
@@ -553,7 +553,7 @@ def _complete(stack: Stack, *tables: dict[int, Tensor]) -> list[int] | None:
     return unread
 
 
-def _short(slope: Tensor) -> Tensor:
-    """Rounded to half precision, where that holds it."""
-    half = slope.half().to(slope.dtype)
-    return torch.where(half.isfinite(), half, slope)
+def halved(numbers: Tensor) -> Tensor:
+    """Numbers rounded to half precision, where that holds them."""
+    half = numbers.half().to(numbers.dtype)
+    return torch.where(half.isfinite(), half, numbers)

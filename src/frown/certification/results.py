@@ -416,7 +416,8 @@ def plain(text: object) -> str:
     shown = str(text)
     if shown.isascii() and shown.isprintable():
         return shown
-    return "".join(_code(c) if category(c) in _UNSEEN else c for c in shown)
+    told = (c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in shown)
+    return "".join(t if category(c) in _UNSEEN else c for c, t in zip(shown, told, strict=True))
 
 
 def plain_lines(text: object) -> str:
@@ -436,7 +437,3 @@ def cell(value: object) -> object:
         shown = plain(value)
         return f"'{shown}" if shown[:1] in ("=", "+", "-", "@") else shown
     return value
-
-
-def _code(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -215,7 +215,8 @@ class Builder:
         """x + weight * y, at least one of them computed."""
         if isinstance(y, Tensor):
             if isinstance(x, Tensor):
-                raise _alone("sum")
+                # It would be rounded here, unseen by proofs, which take all constants as exact.
+                raise Unsupported("a sum of constants alone")
             return self.scale(x, 1.0, lossless(weight * y.double(), y))
         if isinstance(x, Tensor):
             return self.scale(y, weight, x)
@@ -360,12 +361,3 @@ class Builder:
 
 def output_size(x: Value) -> int:
     return int(torch.Size(x.shape).numel())
-
-
-def _alone(what: str) -> Unsupported:
-    """The error for a sum or product of constants alone.
-
-    It would be rounded here, unseen by proofs, which take all constants as exact, or right to a few
-    units in the last place. Readers make one of them a node instead.
-    """
-    return Unsupported(f"a {what} of constants alone")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from frown.graph import Builder, Operand, Scale, Unsupported, Value, lossless
 from frown.read import arithmetic
-from frown.read.matrices import matmul
+from frown.read.matrices import matmul, swapped
 from frown.relax import LogSumExp, Moderate, Power, Product, Sigmoid
 
 MASKED = -1e30  # scores moved this far down count for nothing: exporters write -inf or -3.4e38
@@ -198,7 +198,7 @@ def attention(
 ) -> Operand:
     """softmax(query key^T scale + mask) value over the last two axes."""
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    turned = key.mT if isinstance(key, Tensor) else b.permute(key, _swap(key.rank))
+    turned = key.mT if isinstance(key, Tensor) else swapped(b, key)
     scores = matmul(b, query, turned)
     if isinstance(scores, Tensor):
         raise Unsupported("attention whose scores are constant")
@@ -211,7 +211,3 @@ def attention(
         offset = offset + torch.where(later, -math.inf, 0.0).double()
     weights = softmax(b, b.scale(scores, factor, offset))
     return matmul(b, weights, value)
-
-
-def _swap(rank: int) -> tuple[int, ...]:
-    return (*range(rank - 2), rank - 1, rank - 2)

@@ -31,8 +31,8 @@ def matmul(b: Builder, x: Operand, y: Operand) -> Operand:
     turned = x if x.dim() == 1 else x.mT
     if y.rank == 1:
         return _by_constant(b, y, turned)
-    z = _by_constant(b, _swapped(b, y), turned)
-    return z if x.dim() == 1 else _swapped(b, z)
+    z = _by_constant(b, swapped(b, y), turned)
+    return z if x.dim() == 1 else swapped(b, z)
 
 
 def _by_constant(b: Builder, x: Value, matrix: Tensor) -> Value:
@@ -47,7 +47,8 @@ def _by_constant(b: Builder, x: Value, matrix: Tensor) -> Value:
     return b.reshape(z, (1,) * added + z.shape)
 
 
-def _swapped(b: Builder, x: Value) -> Value:
+def swapped(b: Builder, x: Value) -> Value:
+    """x with its last two axes swapped."""
     return b.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 

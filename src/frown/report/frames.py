@@ -90,8 +90,9 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
     shades, index = Shades.of(found), found.index
     shown = index[:MOST]
     said = Statement.of(found)
-    wanted = sequences is not None and said.part == "frame"
-    pictures = _pictures(sequences, _axis(found)) if wanted and sequences is not None else None
+    pictures = None
+    if sequences is not None and said.part == "frame":
+        pictures = _pictures(sequences, int(found.settings.get("frame_axis") or 0))
     held = {(row.index, int(row.frames)): row for row in found.rows}
     lines = []
     for place, i in enumerate(shown):
@@ -285,10 +286,6 @@ def _meanings(found: Sensitivity) -> str:
     if any(row.early for row in found.rows):
         words.append(("*", "ended early, more may be provable"))
     return "".join(f" <em>{text}</em>: {meaning}." for text, meaning in words)
-
-
-def _axis(found: Sensitivity) -> int:
-    return int(found.settings.get("frame_axis") or 0)
 
 
 def _pictures(sequences: NDArray[np.floating], axis: int) -> list[list[str]]:

@@ -60,9 +60,10 @@ def _opening(answers: Sequence[Answered], name: str) -> str:
 def _tiles(answers: Sequence[Answered]) -> str:
     solved = [one for one in answers if one.solved]
     count = Counter(one.verdict for one in answers)
-    times = [one.seconds for one in solved]
+    times, families = [one.seconds for one in solved], len(_order(answers))
+    within = "in 1 family" if families == 1 else f"in {families} families"
     tiles = [
-        tile("Queries", f"{len(answers):,}", f"in {_counted(len(_order(answers)))}"),
+        tile("Queries", f"{len(answers):,}", within),
         tile(
             "Decided",
             f"{len(solved):,}",
@@ -73,10 +74,6 @@ def _tiles(answers: Sequence[Answered]) -> str:
         tile("Time", duration(sum(one.seconds for one in answers)), "of all, one after the other"),
     ]
     return f'<section class="tiles">{"".join(tiles)}</section>'
-
-
-def _counted(families: int) -> str:
-    return "1 family" if families == 1 else f"{families} families"
 
 
 def _order(answers: Sequence[Answered]) -> list[str]:

@@ -261,7 +261,7 @@ class _Hunt:
         for v in candidates:
             x = torch.from_numpy(value.matrix @ v[: value.matrix.shape[1]] + value.shift)
             x = self._ball(self.upper).box().clip(x.view_as(self.region.centre))
-            distance = self._distance(x)
+            distance = float(self.region.distance(x))
             if distance < self.upper and bool(violated(self._conditions(x))):
                 self.upper, self.broken, moved = distance, True, True
                 self.point, self.found = x[0], distance
@@ -272,6 +272,3 @@ class _Hunt:
 
     def _conditions(self, x: Tensor) -> Array:
         return self.property.literals(self.plan.graph.apply(x).flatten(1))[0].numpy()
-
-    def _distance(self, x: Tensor) -> float:
-        return float(self.region.distance(x))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -243,7 +243,11 @@ class _Importer:
             x, *rest = args
             if not isinstance(x, Value) or _computed((rest, kwargs)):
                 raise Unsupported("places computed from the input")
-            run = partial(_run, target, tuple(rest), kwargs)
+
+            def run(x: Tensor) -> Tensor:
+                result: Tensor = target(x, *rest, **kwargs)
+                return result
+
             dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
             return PROBED[name](self.builder, run, x, dtype, *rest)
         raise Unsupported(HINTS.get(name, ""))
@@ -274,11 +278,6 @@ class _Importer:
         if isinstance(result, Value) and declared.dtype not in (torch.float32, torch.float64):
             raise Unsupported(f"a computed tensor of type {declared.dtype}")
         return result if isinstance(result, Value) else result.to(declared.dtype)
-
-
-def _run(target: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> Tensor:
-    result: Tensor = target(x, *rest, **kwargs)
-    return result
 
 
 def _computed(tree: Any) -> bool:
