@@ -198,7 +198,7 @@ class _TreeReplay:
         least = torch.where(torch.isfinite(least) & wanted, least, -torch.inf)
         return least, tree.leaves[(~(leaves > 0) & wanted).any(1)]
 
-    def told(
+    def replayed(
         self, found: Tensor, kept: Sequence[tuple[Tensor, ...]], passes: dict[int, Pass]
     ) -> Replayed:
         """The tree, whose nodes bounded the network anew: `found` (nodes, clauses) along the rows
@@ -477,7 +477,7 @@ class _ByNodes(_TreeReplay):
             unproved = (~(done.margins > 0) & wanted).any(1) & ~tree.inner[done.nodes]
             if bool(unproved.any()):
                 break  # nothing is proved here, whatever the others give
-        return self.told(found, kept, passes)
+        return self.replayed(found, kept, passes)
 
     def _doubted(self, doubtful: Tensor, doubts: Tensor) -> Tensor:
         """Those leaves among the doubts that fail still, until the first does."""
@@ -667,7 +667,7 @@ class _ByLeaves(_TreeReplay):
             moved[place] = least
             least, head = moved, place[failing]
             todo = torch.stack([head + 1, head + 2], 1).flatten()
-        return self.told(least, kept, passes)
+        return self.replayed(least, kept, passes)
 
 
 def tables(plan: Plan, step: ReplayedRows) -> tuple[Tensor, Tensor]:

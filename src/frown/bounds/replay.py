@@ -39,7 +39,7 @@ from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.rows import Rows, charged_pieces, inner, one_hot, sample_index, tightened
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Work
-from frown.graph.intervals import Intervals, beside
+from frown.graph.intervals import Intervals, unsqueezed
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.curvature import bends
@@ -332,7 +332,7 @@ class Replay:
         region = self.region.rows(sample)
         factor = best_factor(form.coef, half, region.lowest)[0]
         factor = torch.where(factor.isfinite(), factor, 0.0).clamp(min=0).float().double()
-        wide = beside(factor, form.coef)
+        wide = unsqueezed(factor, form.coef)
         added = wide * half.coef
         # The product rounds, then the sum; each by half a unit in its last place, or it underflows.
         size = form.coef.abs() + added.abs()
@@ -519,7 +519,7 @@ class Guided:
         if self.least_gain is not None:
             box = self.nodes.relaxed[i].box.rows(self.index)
             gain = op.expand(here).abs() * (given - usual).abs() * (box.upper - box.lower)
-            matters = gain > beside(self.least_gain, gain)
+            matters = gain > unsqueezed(self.least_gain, gain)
             given = halved(given)
         taken = torch.where(matters, given, usual)
         self.slopes[i] = taken.where(matters, torch.nan)

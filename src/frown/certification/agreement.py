@@ -20,7 +20,7 @@ from torch import Tensor
 from frown.certification.findings import Begun, Findings, joined
 from frown.certification.results import digits
 from frown.graph.graph import Graph
-from frown.graph.intervals import beside
+from frown.graph.intervals import unsqueezed
 from frown.problem.problem import Cast, Problem
 from frown.problem.property import LabelWins
 from frown.problem.region import Region
@@ -290,7 +290,7 @@ def _attacked(region: Region, findings: Findings, claim: _Claim) -> Tensor:
     step = torch.from_numpy(found).reshape(-1, *centre.shape[1:]).to(centre) - centre[rows]
     far = region.rows(torch.tensor(rows)).distance(centre[rows] + step)
     part = (region.radius[rows] / far.clamp(min=1e-30)).clamp(max=1.0)
-    points[rows] += step * beside(part, centre)
+    points[rows] += step * unsqueezed(part, centre)
     return region.project(points)
 
 

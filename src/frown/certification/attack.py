@@ -21,7 +21,7 @@ from torch import Tensor
 from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
 from frown.certification.findings import Begun, Broken
 from frown.graph.graph import Graph
-from frown.graph.intervals import beside
+from frown.graph.intervals import unsqueezed
 from frown.problem.options import Option, check_options
 from frown.problem.problem import Problem
 from frown.problem.property import Property, violated
@@ -96,7 +96,7 @@ def nearest(
         hit = violated(worst[:, None]) & (distance <= ball.radius)
         closer = hit & (distance < best)
         best = torch.where(closer, distance, best)
-        where = torch.where(beside(closer, x), x, where)
+        where = torch.where(unsqueezed(closer, x), x, where)
         # The pace falls along a cosine, as the walk settles on the boundary.
         pace = 0.5 * (1 + torch.cos(torch.tensor(pi * step / attack.steps)).item())
         ratio = 1 + 0.25 * pace + 0.01
@@ -184,15 +184,15 @@ def _pull_in(
     step = where - ball.centre
     for _ in range(12):
         middle = (low + high) / 2
-        x = ball.centre + beside(middle, step) * step
+        x = ball.centre + unsqueezed(middle, step) * step
         try:
             bad = work.bad(x, clock)
         except OutOfTime:
             break
         high, low = torch.where(bad, middle, high), torch.where(bad, low, middle)
-    x = ball.centre + beside(high, step) * step
+    x = ball.centre + unsqueezed(high, step) * step
     found = torch.isfinite(best)
-    return torch.where(beside(found, x), x, where), torch.where(found, ball.distance(x), best)
+    return torch.where(unsqueezed(found, x), x, where), torch.where(found, ball.distance(x), best)
 
 
 # Rounding may undo a point on the boundary: also try a little beyond it.

@@ -25,7 +25,7 @@ from frown.certification.attack import confirmed
 from frown.certification.findings import Begun, Broken, Searched, Unbranched
 from frown.certification.radius import Bracket, Evaluate, Goal, search
 from frown.graph.affine import Conv
-from frown.graph.intervals import Intervals, beside
+from frown.graph.intervals import Intervals, unsqueezed
 from frown.methods.crown import Crown, CrownIbp, Fixed
 from frown.methods.frown.curved import further, gains
 from frown.methods.frown.network import Frown
@@ -60,7 +60,7 @@ class KnownBoxes:
         found: Boxes = {}
         for source, box in self.boxes.items():
             own = box.rows(sample)
-            mask = beside(holds, own.lower)
+            mask = unsqueezed(holds, own.lower)
             found[source] = Intervals(
                 own.lower.where(mask, -torch.inf), own.upper.where(mask, torch.inf)
             )

@@ -16,8 +16,8 @@ def rows_of(t: Tensor, index: Tensor | slice) -> Tensor:
     return t.index_select(0, index)
 
 
-def beside(numbers: Tensor, like: Tensor) -> Tensor:
-    """Numbers (rows,) with as many axes as `like` (rows, ...) has, to be multiplied with it."""
+def unsqueezed(numbers: Tensor, like: Tensor) -> Tensor:
+    """Numbers (rows,) with axes of length 1 added, so that they broadcast to `like` (rows, ...)."""
     return numbers.view(-1, *([1] * (like.dim() - 1)))
 
 

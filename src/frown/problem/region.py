@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frown.graph.intervals import Intervals, beside, rows_of
+from frown.graph.intervals import Intervals, rows_of, unsqueezed
 
 HAIR = 4e-9  # more than a proof adds to a norm of four million numbers for its rounding
 
@@ -201,7 +201,7 @@ class Region:
 
     def box(self) -> Intervals:
         """The smallest box around the region: |x_i - c_i| <= radius scale_i for every p."""
-        reach = beside(self.radius, self.centre)
+        reach = unsqueezed(self.radius, self.centre)
         if self.scale is not None:
             reach = reach * self.scale
         low, high = self.centre - reach, self.centre + reach
@@ -268,7 +268,7 @@ class Region:
             norm = norms(flat, self.dual)[..., None]
             share = flat.abs() / safe(norm)
             step = share ** (self.dual - 1) * flat.sign()
-        step = -self._whole(step) * beside(self.radius, self.centre)
+        step = -self._whole(step) * unsqueezed(self.radius, self.centre)
         return step if self.scale is None else step * self.scale
 
     def extremes(self, coef: Tensor) -> Intervals:
@@ -326,7 +326,7 @@ class Region:
 
     def _corner(self, coef: Tensor) -> Tensor:
         if self.scale is None and not self.clipped:
-            reach = beside(self.radius, self.centre)
+            reach = unsqueezed(self.radius, self.centre)
             return torch.addcmul(self.centre, coef.sign(), reach, value=-1)
         box = self.box()
         # Exact for weights 0 and 1; torch compares and selects far more slowly.
@@ -345,7 +345,7 @@ class Region:
         else:
             share = flat.abs() / safe(norm)[..., None]
             step = share ** (self.dual - 1) * flat.sign()
-        step = self._whole(step) * beside(self.radius, self.centre)
+        step = self._whole(step) * unsqueezed(self.radius, self.centre)
         return norm.sum(1), step if self.scale is None else step * self.scale
 
     def _minimise_clipped(self, coef: Tensor) -> Minimum:

@@ -33,7 +33,7 @@ from frown.bounds.rows import (
 from frown.bounds.walk import Arithmetic, Boxes
 from frown.bounds.work import Work
 from frown.graph.affine import Combine, Concat, Permute, Reshape, Slice
-from frown.graph.intervals import Intervals, beside, rows_of
+from frown.graph.intervals import Intervals, rows_of, unsqueezed
 from frown.graph.op import Affine, Selection
 from frown.problem.region import Region
 from frown.relax.proven.curves import NoProof
@@ -446,7 +446,7 @@ SMALL = 2.0**-400  # squares of numbers between it and its inverse stay far with
 
 def enclosing(region: Region) -> Intervals:
     """A box around the region."""
-    reach = beside(region.radius, region.centre)
+    reach = unsqueezed(region.radius, region.centre)
     if region.scale is not None:
         reach = reach * region.scale
     slack = 4 * UNIT * reach

@@ -35,7 +35,7 @@ from frown.bounds.plan import Plan
 from frown.bounds.rows import one_hot, pieces
 from frown.bounds.work import Work
 from frown.graph.affine import Concat
-from frown.graph.intervals import Intervals, beside
+from frown.graph.intervals import Intervals, unsqueezed
 from frown.graph.op import Affine, Selection
 from frown.problem.region import Region
 from frown.relax.product import Product
@@ -123,7 +123,7 @@ class Execution:
         most = run.reach**2
         gain = run.gain.amax().clamp(min=1) ** 2
         lost = _finite(most * gain, torch.full_like(most, 8 * TINY32) * gain)
-        return torch.zeros_like(value) + beside(lost, value)
+        return torch.zeros_like(value) + unsqueezed(lost, value)
 
     def affine(
         self, node: int, op: Affine, inputs: Sequence[int], boxes: list[Intervals]
@@ -237,7 +237,7 @@ def _after(op: Affine, runs: list[_Chain]) -> _Chain:
         # What it reads may be flushed to 0, and its weights, products, sums and bias.
         lost = op.spread(*(run.lost + TINY32 for run in runs))
         flushed = (2.0 * paths + 2) * TINY32 * (1 + most)
-        lost = lost + beside(flushed, lost)
+        lost = lost + unsqueezed(flushed, lost)
         mixed = mixed or mixes(op)
     sums = terms, width, tilt, error * LOOSE, lost * LOOSE
     return _Chain(*sums, gain, most, paths, rounded, mixed)
