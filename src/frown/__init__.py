@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from frown.certification.results import Certification, Row, Sensitivity
     from frown.certification.run import Outcome, Progress, Watch
     from frown.certification.search import At, Largest
-    from frown.certification.verdict import Verdict
-    from frown.certification.witness import Witness
+    from frown.certification.witness import Verdict, Witness
     from frown.methods.branch.method import Branch
     from frown.methods.crown import Crown, CrownIbp, FastLin, Interval
     from frown.methods.exact.distance import Exact
@@ -83,8 +82,7 @@ _HOMES = {
     "frown.certification.results": "Certification Row Sensitivity",
     "frown.certification.run": "Outcome Progress Watch",
     "frown.certification.search": "At Largest",
-    "frown.certification.verdict": "Verdict",
-    "frown.certification.witness": "Witness",
+    "frown.certification.witness": "Verdict Witness",
     "frown.methods.branch.method": "Branch",
     "frown.methods.crown": "Crown CrownIbp FastLin Interval",
     "frown.methods.exact.distance": "Exact",

@@ -39,8 +39,7 @@ from frown.certification.search import At, Largest, search_of
 from frown.certification.spread.driver import shared
 from frown.certification.spread.messages import out_of_memory
 from frown.certification.statement import KEY, Statement, statement_of
-from frown.certification.verdict import Verdict
-from frown.certification.witness import Group, Posed, Unsatisfied, Witness
+from frown.certification.witness import Group, Posed, Unsatisfied, Verdict, Witness
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Reshape
 from frown.graph.graph import Graph, Node

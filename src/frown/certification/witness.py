@@ -1,17 +1,18 @@
-"""A query beside a model: its boxes and cases as arrays, and witnesses, which the original answers.
+"""A query put to a model: its boxes and cases as arrays, verdicts, and witnesses.
 
 A witness is an input in the network's own element type. It counts when it lies in the box that was
 asked, exactly, and the outputs of the original model there satisfy the constraints, exactly.
-Inputs that are fixed at the digits of a double are that double. Where the element type has no
-number between an input's bounds, the witness has the bounds' own: the model is given the nearest,
-and the graph, whose answer must satisfy the constraints as well, the witness's own in double
-precision.
+
+An input that is fixed at the digits of a double is that double. Where the element type has no
+number between an input's bounds, the witness has one of the bounds: the original model is given the
+nearest number of its type, the imported graph, in double precision, the bound, and the answers of
+both must satisfy the constraints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from math import prod
@@ -36,6 +37,33 @@ class Witness:
     y: NDArray[np.floating]  # (outputs,)
     disjunct: int  # the first of the query's that it satisfies
     stated: Array  # (*input shape), x with doubles of the box where the element type has none
+
+
+# What a verdict can be, and what it means.
+ANSWERS = {
+    "sat": "an input satisfies the query; the original model answers it so",
+    "unsat": "no input satisfies the query: proved with all rounding errors accounted for",
+    "unknown": "neither was found, and nothing is left to try",
+    "timed-out": "neither was found within the time limit",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The answer to a query.
+
+    `unsat` is proved for the real-valued network, over boxes that contain those that were asked,
+    and graph and original have agreed on points of every one of them. `sat` has a witness.
+    """
+
+    answer: str  # a key of ANSWERS
+    witness: Witness | None = None  # of `sat`
+    disjuncts: int = 0  # boxes with cases that the query consists of
+    proved: int = 0  # of these, how many are refuted
+    level: str = "rigorous"  # of `unsat`; "checked": the independent checker accepted its proof
+    certificate: bytes = field(default=b"", repr=False)  # the proof of `unsat`, where one was asked
+    remarks: tuple[str, ...] = ()  # what a reader must know
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from pathlib import Path
 from frown import __version__
 from frown.certification.folder import reported, write_whole
 from frown.certification.results import plain
-from frown.certification.verdict import ANSWERS
+from frown.certification.witness import ANSWERS
 from frown.errors import InvalidInput
 from frown.jobs.runner import JobWatch, run
 from frown.jobs.store import Row, Store, key_of

@@ -9,7 +9,7 @@ from math import log10
 from statistics import median
 
 from frown.certification.results import markup
-from frown.certification.verdict import ANSWERS
+from frown.certification.witness import ANSWERS
 from frown.report.charts import NARROW, WIDE, Plane, drawing
 from frown.report.parts import document, duration, table, tile
 
