@@ -60,8 +60,3 @@ class Intervals:
 
     def rows(self, index: Tensor | slice) -> Intervals:
         return Intervals(rows_of(self.lower, index), rows_of(self.upper, index))
-
-    def finite(self) -> Tensor:
-        """(rows,) whether every bound of the row is a finite number."""
-        whole = torch.isfinite(self.lower) & torch.isfinite(self.upper)
-        return whole.flatten(1).all(1)
