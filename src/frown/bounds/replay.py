@@ -4,9 +4,9 @@ The walk is that of a search, on the graph as the model file has it (nothing mer
 with every rounding error charged. What a method found enters as slopes and multipliers; any of
 these is valid, so a poor choice makes a bound loose and never wrong.
 
-The slopes that rows want are asked for node by node, since these depend on the signs of
-coefficients. What intercepts add and rounding takes is found when rows have come all the way down:
-for all neighbouring nodes of one elementwise function at once.
+A row asks the proof for slopes node by node, since these depend on the signs of its coefficients.
+Intercepts, and the charges for rounding, are computed after a row has reached the input: for all
+neighbouring nodes of one elementwise function at once.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from frown.read.model import ROUNDINGS, UNIT, Array, Model
 
 
 def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
-    """Answer the inputs by the original and by the graph, which must agree."""
+    """Run original and graph on the inputs; nothing is proved of those on which they differ."""
     regions = problem.regions
     outputs = model.run(regions.x)
     prediction = problem.property.predicted(outputs)
@@ -220,7 +220,7 @@ def _points(model: Model, graph: Graph, findings: Findings, claim: _Claim) -> Te
 
 
 def _each(region: Region, given: Tensor, call: Callable[[Region, Tensor], Tensor]) -> Tensor:
-    """(n, lanes, *shape) what a region says of each of its lanes, many of them in one call."""
+    """(n, lanes, *shape) a method of the region called for every lane, many of them in one call."""
     count, lanes, found = *given.shape[:2], torch.empty_like(given)
     step = max(1, NEAR // max(1, given[:, :1].numel()))
     for first in range(0, lanes, step):

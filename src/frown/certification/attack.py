@@ -162,7 +162,7 @@ def _aims(graph: Graph, region: Region, property: Property, restarts: int) -> Te
 
 
 def _at_once(graph: Graph, clock: Clock, memory: int | None) -> int:
-    """Rows whose nodes, with what their gradients need, fit the memory and take no long time."""
+    """The number of rows at once: they fit the memory and, if time is limited, are quickly done."""
     numbers = sum(node.size for node in graph.nodes)
     most = 1 << 40 if memory is None else memory // (4 * numbers * graph.dtype.itemsize)
     return max(1, most if clock == NO_LIMIT else min(most, BRIEF // numbers))

@@ -132,8 +132,8 @@ class Recorder:
         return found
 
     def _read_at(self, source: int, entry: torch.Tensor) -> tuple[int, int]:
-        """A site that reads this entry of a node, which others may read other entries of, and the
-        entry's place in what it reads."""
+        """A site that reads this entry of a node, and the entry's place in what the site reads:
+        sites may read different entries of one node."""
         for site, node in enumerate(self.plan.nonlinear):
             if self.plan.sources[node] == source:
                 origin = source_entry(self.plan, site, slice(None))[1]
@@ -143,8 +143,8 @@ class Recorder:
         raise AssertionError("entries that nothing reads are never cut")
 
     def _assumption(self, step: ReplayedRows, payload: Payload) -> dict[str, Any]:
-        """The row of a literal that is assumed to fail, or of an entry that an end of its box is
-        known of."""
+        """The row of a literal that is assumed to fail, or of an entry one end of whose box is
+        known."""
         about: dict[str, Any] = {"literal": int(step.rows.neuron[0])}
         if step.target != self.plan.graph.output:
             site, neuron = self._read_at(step.target, step.rows.neuron[0])
@@ -294,7 +294,7 @@ def _lifts(lifts: Multipliers, rows: int, payload: Payload) -> dict[str, Any]:
 
 
 def _stored(slopes: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:
-    """Slopes with the shorter type that holds them; replays use no others than single ones."""
+    """Slopes, and the shortest type that holds them all; replays use single precision at most."""
     with np.errstate(over="ignore", under="ignore"):
         same = (slopes.astype(np.float16) == slopes) | np.isnan(slopes)
     return slopes, "f2" if same.all() else "f4"

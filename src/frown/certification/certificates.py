@@ -176,8 +176,8 @@ def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:
 
 
 def _before(claim: Claim, model: Model) -> bool:
-    """True if a claim is about the network behind the model's own normalisation, or about the
-    network itself where it has none."""
+    """True if a claim is about the network with the model's own normalisation in front of it, or
+    with none where the model has none."""
     claimed = [] if claim.mean is None or claim.std is None else [claim.mean, claim.std]
     own = [part for pair in model.normalisation for part in pair]
     return len(claimed) == len(own) and all(
@@ -186,7 +186,7 @@ def _before(claim: Claim, model: Model) -> bool:
 
 
 def _states(claim: Claim, property: Property, n: int) -> bool:
-    """True if a claim is about the outputs what input n's property says of them."""
+    """True if a claim says the same about the outputs as the property of input n."""
     if isinstance(property, LabelWins):
         rivals = sorted(property.targets[n].tolist())
         return claim.label == int(property.label[n]) and sorted(claim.others) == rivals

@@ -79,7 +79,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Unbranched:
-    """Brackets from which a method that closes them went on."""
+    """Brackets as they were before a method that closes brackets changed them."""
 
     proved: Tensor  # (n,) of the right answers, in plain floating point
     broken: Array  # (N,) by place; inf: there was no counterexample
@@ -87,7 +87,7 @@ class Unbranched:
 
 @dataclass(frozen=True)
 class Searched:
-    """Brackets in plain floating point, as far as a search has come; of the right answers."""
+    """The results of a search so far, in plain floating point, for inputs answered rightly."""
 
     bracket: Bracket
     cheap: Bracket | None = None  # by lines over plain intervals, where time is limited
@@ -103,7 +103,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Proved:
-    """Radii proved with all rounding accounted for; of the right answers."""
+    """Radii proved with all rounding accounted for, for inputs answered rightly."""
 
     radius: Tensor | None  # (n,) double; None: there are no such proofs, remarks say why
     margins: Tensor  # (n, clauses) there

@@ -133,7 +133,7 @@ def bounded(
 
 @dataclass(frozen=True)
 class _Inside:
-    """The findings of a method, to look things up in."""
+    """The bounds that a method returned, looked up by the names of layers."""
 
     plan: Plan
     region: Region

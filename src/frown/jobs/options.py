@@ -339,7 +339,7 @@ def parse_numbers(text: str, option: str) -> NDArray[np.float64]:
 
 
 def per_feature(values: NDArray[np.float64], shape: Sequence[int]) -> NDArray[np.float64]:
-    """Numbers laid over an input: one per channel gets axes to broadcast with."""
+    """Numbers in a shape that broadcasts to an input's: those per channel get further axes."""
     if values.ndim == 1 and len(shape) > 1 and values.size == shape[0]:
         return values.reshape(-1, *[1] * (len(shape) - 1))
     if values.size == np.prod(shape):

@@ -84,7 +84,7 @@ class Pace:
         self._began, self._longest = monotonic(), longest
 
     def told(self, progress: Progress) -> str:
-        """Means of both ends of the brackets, throughput, and the time left.
+        """The means of both ends of the brackets, the throughput, and the time left.
 
         It does not say proved: of inputs under way nothing is, yet.
         """
@@ -113,7 +113,7 @@ def _rate(speed: float) -> str:
 
 
 class LineWatch(Watch):
-    """A line now and then, by a thread of its own, so that a long step is no silence."""
+    """Progress as a line per minute, printed by a thread, so that long steps are seen to go on."""
 
     def __init__(self, console: Console, total: int, longest: float = inf) -> None:
         self._console, self._pace = console, Pace(longest)

@@ -341,7 +341,7 @@ def frames_summary(
 
 
 def _partial(rows: Sequence[Row]) -> list[str]:
-    """A line on means that are not there."""
+    """A line that says why means of counterexamples are missing."""
     held = [row for row in rows if row.limited]
     found = sum(row.broken is not None for row in held)
     if found in (0, len(held)):
@@ -375,7 +375,7 @@ def _cell(row: Row, checked: bool) -> str:
 
 
 def _digits(radius: float, way: int) -> str:
-    """Rounded down (way -1) or up (1)."""
+    """A radius with four digits, rounded down (way -1) or up (1)."""
     return f"{digits(radius, 4, way):.4g}"
 
 

@@ -1,7 +1,8 @@
-"""The words between the driver of a run and its workers, whatever carries them.
+"""Messages between the driver of a run and its workers, which pipes or Ray carry.
 
-A worker has one `Procedure` for all its life. It says `Ready`, gets one `Order` at a time, tells of
-its progress, hands over outcomes and says `Done`. The carrier adds that a worker was `Lost`.
+A worker has one `Procedure` for all its life. It sends `Ready`, gets one `Order` at a time, sends
+its progress and its outcomes, and then `Done`. Whatever carries the messages adds `Lost` when a
+worker is gone.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Vetting:
         )
 
     def _unproved(self, n: int, row: Row) -> Row:
-        """The row of which nothing is proved without what would say so in other words."""
+        """The row, of which nothing is proved, without the fields that would claim a proof."""
         row = replace(row, margins={}, leaves=0)
         if row.level not in ("estimate", "rigorous"):
             row = replace(row, level="estimate")
