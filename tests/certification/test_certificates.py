@@ -122,6 +122,17 @@ def test_certificates_may_be_checked_without_a_folder_to_keep_them(net: Path, da
     assert [(row.level, row.certificate) for row in rows] == [("checked", "")] * 2
 
 
+@pytest.mark.parametrize("norm", [1, 2, 3, "inf"])
+@pytest.mark.parametrize("low", [0.0, -np.inf])
+def test_ranges_without_an_end_are_checked(net: Path, data: Path, norm: object, low: float) -> None:
+    """Every number of a ball is below the largest double, so that is as good an end as none."""
+    ball = frown.Ball(np.load(data), norm=norm, within=(low, np.inf))
+    rows = frown.certify(net, ball, method="crown", proof="checked", attack=None).rows
+    assert all(row.level == "checked" and row.radius > 0 for row in rows)
+    plain = frown.certify(net, ball, method="crown", attack=None).rows
+    assert [row.radius for row in rows] == [row.radius for row in plain]
+
+
 def test_certificates_of_frames_have_names_of_their_own(
     net: Path, data: Path, tmp_path: Path
 ) -> None:

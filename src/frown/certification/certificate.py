@@ -385,8 +385,9 @@ def _region(regions: Regions, n: int, radius: float, payload: Payload) -> dict[s
             return None
         return payload.put(np.broadcast_to(array[n if len(array) > 1 else 0], shape), dtype)
 
-    if regions.box and regions.range is not None:
-        return {"lower": put(regions.range.lower), "upper": put(regions.range.upper)}
+    lower, upper = regions.range.stated if regions.range else (None, None)
+    if regions.box:
+        return {"lower": put(lower), "upper": put(upper)}
     norm = {inf: "inf", 1.0: "1", 2.0: "2"}.get(regions.p, float(regions.p).hex())
     return {
         "norm": norm,
@@ -394,6 +395,6 @@ def _region(regions: Regions, n: int, radius: float, payload: Payload) -> dict[s
         "centre": payload.put(regions.x[n]),
         "scale": put(regions.scale),
         "ball": payload.put(balls, "i4") if (balls := regions.balls()).any() else None,
-        "lower": put(regions.range.lower) if regions.range else None,
-        "upper": put(regions.range.upper) if regions.range else None,
+        "lower": put(lower),
+        "upper": put(upper),
     }

@@ -159,7 +159,7 @@ def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:
             claimed, np.broadcast_to(own, regions.x.shape[1:]).reshape(claimed.shape)
         )
 
-    lower, upper = (regions.range.lower, regions.range.upper) if regions.range else (None, None)
+    lower, upper = regions.range.stated if regions.range else (None, None)
     ends = same(claim.lower, lower) and same(claim.upper, upper)
     if not ends or claim.box != regions.box or not _states(claim, problem.property, n):
         return False

@@ -135,6 +135,13 @@ class Range:
     lower: Array  # (1, *shape)
     upper: Array
 
+    @property
+    def stated(self) -> tuple[Array, Array]:
+        """Both ends as certificates have them: in place of infinity the largest double, beyond
+        which no number of a ball is."""
+        most = np.finfo(np.float64).max
+        return np.clip(self.lower, -most, most), np.clip(self.upper, -most, most)
+
 
 def range_of(bounds: object, x: Array, numbers: Numbers = None) -> Range | None:
     """(lo, hi), numbers or arrays, checked to contain all inputs; None: no range."""
