@@ -279,7 +279,7 @@ class BoundedRows:
 
 
 class ByRows(_TreeReplay):
-    """A tree whose boxes are cut and that is all: its rows are bounded over them."""
+    """A tree whose nodes do no more than cut boxes, over which its rows are bounded."""
 
     def run(self, doubts: Tensor | None, record: bool) -> Replayed:
         """Bound all rows of the clauses that are wanted."""
@@ -700,8 +700,8 @@ def picked(step: ReplayedRows, mine: Tensor) -> ReplayedRows:
 
 @dataclass(frozen=True, eq=False)
 class Explicit(Proof):
-    """A proof with every slope and multiplier said, rounded to what a certificate stores of it:
-    single precision or, with `halves`, half of it where that holds a number."""
+    """A proof that gives every slope and multiplier explicitly, rounded as a certificate stores it:
+    to single precision or, with `halves`, to half precision where that holds the number."""
 
     inner: Proof
     plan: Plan
@@ -778,7 +778,7 @@ def _coded(plan: Plan) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AlongTree(Proof):
-    """The slopes and multipliers of a tree's rows, each row a sample; as used they are kept."""
+    """The slopes and multipliers of a tree's rows, each row a sample; `slopes` are those used."""
 
     lines: Rule
     plan: Plan

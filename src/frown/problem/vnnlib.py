@@ -177,8 +177,8 @@ class Disjunct:
         return low, high
 
     def reading(self, x: Sequence[Fraction], dtype: type[np.floating]) -> list[Fraction]:
-        """An input of a type as the query has it: numbers that stand for others (`within`) are
-        those."""
+        """An input of a type as the query has it: a number that stands in for a value of the box
+        (`within`) is replaced by that value."""
         found = list(x)
         for i in self._fixed():
             if found[i] == Fraction(float(self.lower[i])):
@@ -733,7 +733,7 @@ _Value = _Term | list[_Case]
 
 
 def _cases(reader: _Reader, formula: _Expression, find: _Find) -> _Cases:
-    """A formula in disjunctive form. However deep it is nested, no call is."""
+    """A formula in disjunctive form, without recursion: formulas may be nested deeply."""
     waiting: list[tuple[_List, list[_Value]]] = []
     said = reader.said
     current: _Expression = formula
@@ -768,8 +768,8 @@ def _cases(reader: _Reader, formula: _Expression, find: _Find) -> _Cases:
 
 
 def _bound(reader: _Reader, parts: list[_Expression], find: _Find) -> _Cases | None:
-    """The one case of a comparison of a variable and a number behind it; None: of something else.
-    It is kept as what those parts say."""
+    """The one case that a comparison of a variable with a number behind it states, kept for the
+    next comparison of the same parts; None: it compares something else."""
     name, left, right = parts
     assert isinstance(name, _Atom) and isinstance(left, _Atom) and isinstance(right, _Atom)
     bound = reader.number(right.text)

@@ -98,7 +98,7 @@ class Charges:
         return Partial({target: coef}, zero, target)
 
     def take(self, charge: Tensor) -> None:
-        """Charge rows with what an arithmetic knows itself."""
+        """Add a charge that the caller has computed."""
         self.charge = self.charge + charge
 
     def affine(self, step: RouteNode, here: Tensor) -> None:
@@ -184,7 +184,7 @@ def by_lines(
     size: Tensor,
     sample: SampleIndex,
 ) -> Passed:
-    """Along exact slopes with proven intercepts, of the sides that the coefficients want; `size`
+    """Pass forms along exact slopes with proven intercepts, each of its coefficient's side; `size`
     (N, ...) is at least |z| at the node's input."""
     gains, coef = here * intercept, op.expand(here) * slope
     charge = gains.abs().flatten(1).sum(1) * gamma(gains[0].numel())

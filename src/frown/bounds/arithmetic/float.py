@@ -57,7 +57,7 @@ class Float(Arithmetic):
 def without_rows(
     plan: Plan, region: Region, source: int, box: Intervals, work: Work
 ) -> Intervals | None:
-    """A source's box where no row can tell more of it; None elsewhere."""
+    """A source's box where rows could not tighten it; None elsewhere."""
     if region.p == torch.inf and plan.interval_exact(source):
         return box
     return None if plan.below(source) else affine_box(plan, region, source, work)
