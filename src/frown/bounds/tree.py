@@ -283,7 +283,8 @@ class Tree:
     def check(self, plan: Plan) -> None:
         """Raise InvalidInput where cuts or rows are not about this network."""
         graph, relaxed = plan.graph, plan.nonlinear
-        sizes = torch.tensor([_reads(plan, i) for i in relaxed] + [graph.nodes[0].size])
+        reads = [graph.nodes[i].inputs[0] for i in relaxed]
+        sizes = torch.tensor([graph.nodes[j].size for j in (*reads, 0)])
         inner = self.inner
         site = self.site[inner]
         if len(site) and int(site.max()) >= len(relaxed):
@@ -365,11 +366,6 @@ def _amiss(m: Multipliers, rows: int, slots: int | None) -> str:
     if slots is not None and int(m.slot.max()) >= slots:
         return "a multiplier is at no slot"
     return "" if bool(m.value.isfinite().all()) else "a multiplier is not finite"
-
-
-def _reads(plan: Plan, node: int) -> int:
-    (source,) = plan.graph.nodes[node].inputs
-    return plan.graph.nodes[source].size
 
 
 def source_entry(plan: Plan, site: int, neuron: Tensor | slice) -> tuple[int, Tensor]:

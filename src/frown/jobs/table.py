@@ -317,11 +317,12 @@ def frames_summary(
             f"least radius {proved_word(rows)}": lambda row: row.radius,
             "nearest counterexample": lambda row: row.broken,
         }
+        open_ = sum(any(r.limited for r in one.values()) for one in held.values())
         for what, end in ends.items():
             least = Counter(f for one in held.values() if (f := lowest(one, end)) is not None)
             for frame, times in least.most_common(1):
                 name = f"{said.part} {said.part_name(frame)}"
-                lines.append(f"{what}: in {name}, for {times} of {inputs(_open(held))}")
+                lines.append(f"{what}: in {name}, for {times} of {inputs(open_)}")
     lines += said.lines() + levels(rows)
     if eps is None and len(held) > 1:
         lines += _partial(rows)
@@ -355,11 +356,6 @@ def lowest(rows: dict[int, Row], end: Callable[[Row], float | None]) -> int | No
     values = {f: value for f, value in open_.items() if value is not None}
     least = [f for f, value in values.items() if value == min(values.values())]
     return least[0] if len(least) == 1 else None
-
-
-def _open(by_input: dict[int, dict[int, Row]]) -> int:
-    """The number of inputs that have a frame with a radius."""
-    return sum(any(r.limited for r in rows.values()) for rows in by_input.values())
 
 
 def _cell(row: Row, checked: bool) -> str:

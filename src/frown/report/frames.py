@@ -123,7 +123,9 @@ def frames_section(method: str, found: Sensitivity, sequences: NDArray[np.floati
         f" {markup(said.allowed('r'))}. {markup(said.caveat())} {markup(said.asked())} The smaller"
         f" a radius is, the deeper its colour.{attack} A small radius"
         f" may only mean that no better proof was found.{above}{kept}</p>"
-        f'{_scale(shades)}<div class="scroll" tabindex="0"><table class="strips">'
+        f'<p class="note shades">radius proved<span>{number(shades.least, -1)}</span><i></i>'
+        f"<span>{number(shades.most, -1)}</span></p>"
+        '<div class="scroll" tabindex="0"><table class="strips">'
         f"<thead>{_heads(found)}{_profile(found)}</thead><tbody>{''.join(lines)}</tbody>"
         "</table></div>"
         f'<p class="note">{bars}{_meanings(found)}</p></section>'
@@ -271,13 +273,6 @@ def _profile(found: Sensitivity) -> str:
         for p, b in over
     )
     return f'<tr class="profile"><th scope="row">mean</th>{bars}</tr>'
-
-
-def _scale(shades: Shades) -> str:
-    return (
-        f'<p class="note shades">radius proved<span>{number(shades.least, -1)}</span><i></i>'
-        f"<span>{number(shades.most, -1)}</span></p>"
-    )
 
 
 def _meanings(found: Sensitivity) -> str:

@@ -89,14 +89,10 @@ def rsub(b: Builder, x: Operand, y: Operand, alpha: float = 1) -> Operand:
 def mul(b: Builder, x: Operand, y: Operand) -> Operand:
     if isinstance(x, Value) and isinstance(y, Value):
         for gate, value in ((x, y), (y, x)):
-            if _is_sigmoid_of(b, gate, value):
+            node = b.nodes[gate.index]
+            if isinstance(node.op, Sigmoid) and node.inputs == (value.index,):
                 return b.add(Silu(), value)
     return arithmetic.multiply(b, x, y)
-
-
-def _is_sigmoid_of(b: Builder, gate: Value, value: Value) -> bool:
-    node = b.nodes[gate.index]
-    return isinstance(node.op, Sigmoid) and node.inputs == (value.index,)
 
 
 @handles("div")
