@@ -9,8 +9,11 @@ import pytest
 import torch
 
 import zoo
+from frown.bounds.cases import replay_tree
 from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
+from frown.bounds.replay import Replay
+from frown.bounds.tree import LEAF
 from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.graph.intervals import Intervals
@@ -142,3 +145,27 @@ def test_other_networks_are_bounded_by_the_method_itself() -> None:
     assert not curve(chain, Frown(group=2)) and not curve(chain, Frown(wide=True))
     assert not curve(zoo.mlp(Relu(), SIZES)) and not curve(zoo.residual(Tanh()))
     assert not curve(zoo.lstm()) and not curve(zoo.conv_max())
+
+
+def test_what_bounds_a_node_once_more_is_told_as_a_cut_beyond_a_box() -> None:
+    """The other side of such a cut is empty, in the replay too: it proves what the node does."""
+    graph = zoo.mlp(Tanh(), SIZES, 1).to(torch.float64)
+    search, root = search_of(graph, inf, 0.25)
+    found = search._bound([root], search.fine)
+    search._take(root, found, 0)
+    again = replace(root, before=root.slopes)
+    root.children = (again,)
+    search._take(again, search._bound([again], search.fine), 0)
+    assert bool((again.lower >= root.lower).all() & (again.upper <= root.upper).all())
+    own = search.inputs[0]
+    own.trees[0], own.whole = root, found.bounds.proof.take(torch.tensor([0]))
+    tree = search._tree(own, 0)
+    tree.check(search.plan)
+    assert tree.site.tolist() == [0, LEAF, LEAF] and float(tree.point[0]) > float(root.upper[0])
+    region, wanted = question(graph, inf, 0.25)
+    replay = Replay(search.plan, region, own.whole, Work())
+    replay.layers()
+    done = replay_tree(replay, 0, tree, wanted, torch.tensor([True, False]))
+    assert again.literals is not None
+    expected = again.literals[wanted.clause == 0].max()
+    assert float(done.margins[0]) == pytest.approx(float(expected), rel=1e-3)

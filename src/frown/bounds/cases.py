@@ -493,6 +493,14 @@ class _ByNodes(_TreeReplay):
         waiting = [start] if only is None or bool(only[0]) else []
         while waiting:
             level = waiting.pop()
+            gone = level.crossed
+            if bool(gone.any()):  # nothing is left to bound
+                count = int(gone.sum()), self.property.clauses
+                nothing = torch.full(count, torch.inf, dtype=torch.float64)
+                yield _Bounded(level.nodes[gone], {}, nothing, {}, [])
+                level = level.rows((~gone).nonzero().flatten())
+                if not len(level.nodes):
+                    continue
             done = self._bound(level, record)
             yield done
             open_ = (~(done.margins > 0) & self.wanted).any(1) & self.tree.inner[done.nodes]

@@ -67,6 +67,7 @@ FIRST = 0.02  # of a radius: the first step beyond what is proved
 FEW, GROWTH = 4, 2.0  # leaves that are next to nothing; times as many should be next
 HOPELESS = 4  # times as many nodes as a radius took before, and it is given up for a smaller one
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
+ROUND = 0.05  # of what a node lacks is to be gained along its own slopes, and it is bounded again
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 PLANES = 8  # of a layer: one of a literal, the others of the last cuts
 REPLAY = 1.8  # times as long as bounding it did, the replay of a node takes ...
@@ -103,7 +104,7 @@ class TreeNode:
     fresh: int = -1  # ... if it is new
     literals: Tensor | None = None  # (T,) their bounds
     cut: tuple[int, float] | None = None  # a slot of the output's rows, and a point
-    children: tuple[TreeNode, TreeNode] | None = None
+    children: tuple[TreeNode, ...] | None = None  # two, or itself once more
 
 
 @dataclass
@@ -320,6 +321,8 @@ class SampleSearch:
                 else:
                     open_.append((k, node))
             if open_:
+                open_ = self._again(found, open_)
+            if open_:
                 yield from self._cut(found, open_)
         for own in active:
             yield from self._settle(own)
@@ -354,7 +357,35 @@ class SampleSearch:
         if found.tables is not None:
             node.slopes, node.fresh = NodeSlopes(found.tables, k), -1
 
-    def _inherited(self, node: TreeNode, children: tuple[TreeNode, TreeNode]) -> list[TreeNode]:
+    def _again(
+        self, found: NodeBounds, open_: list[tuple[int, TreeNode]]
+    ) -> list[tuple[int, TreeNode]]:
+        """Bound nodes once more where that promises much; returns those where it does not."""
+        if not self.assume:
+            return open_
+        trial = [
+            replace(node, before=node.slopes, literal=self._likely(node), children=None)
+            for _, node in open_
+        ]
+        tried = self._bound(trial, self.quick)
+        left = []
+        for j, (k, node) in enumerate(open_):
+            own, again = self.inputs[node.sample], trial[j]
+            lacks, still = (
+                float(found.margins[k, node.clause]),
+                float(tried.margins[j, node.clause]),
+            )
+            if not still > (1 - ROUND) * lacks:
+                left.append((k, node))
+                continue
+            node.children, again.literals = (again,), tried.literals[j]
+            if still > 0:
+                own.closed += 1
+            else:
+                own.open.append(again)
+        return left
+
+    def _inherited(self, node: TreeNode, children: tuple[TreeNode, ...]) -> list[TreeNode]:
         """The children of a node over its boxes."""
         for child in children:
             child.lower, child.upper = (
@@ -415,7 +446,7 @@ class SampleSearch:
         return Branched(own.whole, (tuple(self._tree(own, c) for c in own.needed),))
 
     def _tree(self, own: SampleTrees, clause: int) -> Tree:
-        nodes = _preorder(own.trees[clause])
+        nodes, empty = _whole(own.trees[clause])
         starts, slots = self.plan.slots(self.plan.graph.output)
         numbers = {i: k for k, i in enumerate(self.plan.nonlinear)}
         site, neuron, point = [], [], []
@@ -424,10 +455,16 @@ class SampleSearch:
             cut = next(i for i, part in starts.items() if part.start <= slot < part.stop)
             return numbers[cut], slot - starts[cut].start
 
-        for node in nodes:
+        first = int(self.entry[0])
+        for k, node in enumerate(nodes):
             place, where = (LEAF, 0), 0.0
-            if node.cut is not None:
+            if k in empty or node.children is None:
+                pass
+            elif node.cut is not None:
                 place, where = named(node.cut[0]), node.cut[1]
+            else:  # beyond the end of a box, so that one side is empty, and the other is all of it
+                low, high = float(node.lower[first]), float(node.upper[first])
+                place, where = named(0), high + (high - low) + 1.0
             site.append(place[0])
             neuron.append(place[1])
             point.append(where)
@@ -917,6 +954,24 @@ def _preorder(root: TreeNode) -> list[TreeNode]:
         if node.children is not None:
             waiting += reversed(node.children)
     return found
+
+
+def _whole(root: TreeNode) -> tuple[list[TreeNode], set[int]]:
+    """The nodes of a tree in preorder, where those that are bounded once more are followed by what
+    is told as an empty side; the places of these."""
+    found: list[TreeNode] = []
+    empty: set[int] = set()
+    waiting = [(root, False)]
+    while waiting:
+        node, nothing = waiting.pop()
+        if nothing:
+            empty.add(len(found))
+        found.append(node)
+        if node.children is not None and not nothing:
+            if len(node.children) == 1:
+                waiting.append((node.children[0], True))
+            waiting += [(child, False) for child in reversed(node.children)]
+    return found, empty
 
 
 def _levels(root: TreeNode) -> int:
