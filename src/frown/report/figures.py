@@ -215,6 +215,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
     held = proved_word(comparison.results[comparison.main].rows)
     called = comparison.called(comparison.main)
     told: set[str] = set()  # in the legend already
+    width = min(2.5, max(0.6, 60 / max(len(entries), 1)))
 
     def once(label: str) -> str | None:
         first = label not in told
@@ -229,7 +230,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
                 [i - 0.2] * 2,
                 [row.radius_before, min(upper, top)],
                 color="#c9c4b8",
-                lw=max(0.6, 90 / max(len(entries), 1) / 10),
+                lw=width,
                 ls="-" if isfinite(upper) else ":",
                 label=once("before branching"),
             )
@@ -239,7 +240,12 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
             [i + 0.2 * branched] * 2,
             [min(entry.proved, top), min(entry.limit, top)],
             color=colour,
-            lw=max(0.6, 90 / max(len(entries), 1) / 10),
+            lw=width,
+            solid_capstyle="butt",
+            marker="o",  # a bracket that is closed is a dot
+            ms=width,
+            mew=0,
+            markevery=[0],
             ls="-" if known else ":",
             label=once(f"{called}: {what}"),
         )

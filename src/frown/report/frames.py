@@ -143,7 +143,7 @@ def frames_page(
     method, main = list(frames.items())[-1]
     seconds = sum(row.seconds for found in frames.values() for row in found.rows)
     tiles = [tile(name, value, below) for name, value, below in _tiles(method, main)]
-    tiles.append(tile("Time", duration(seconds), ""))
+    tiles.append(tile("Time, all inputs", duration(seconds), ""))
     sections = [
         banner([*notices, *caution(frames)]),
         _opening(title, main, frames),

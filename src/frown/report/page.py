@@ -231,7 +231,7 @@ def _tiles(comparison: Comparison) -> str:
     else:
         mean = comparison.mean(comparison.main)
         tiles.append(tile(f"Mean radius proved by {main}", number(mean, -1), "", accent=True))
-    tiles.append(tile("Time", duration(total), markup(each)))
+    tiles.append(tile("Time, all inputs", duration(total), markup(each)))
     means = "" if comparison.statement.eps is not None else _means(comparison)
     return f'<section class="tiles">{"".join(tiles)}{means}</section>'
 
