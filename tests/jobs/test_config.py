@@ -46,7 +46,7 @@ def test_options_come_from_a_file(given, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[certify]\nmetod = "crown"\n', "no option metod"),
+        ('[certify]\nmetod = "crown"\n', "no option metod; did you mean method"),
         ("[certify]\ntol = true\n", "tol = True"),
         ("[certify]\nresume = 1\n", "resume = 1"),
         ("[certify\n", "frown.toml: "),

@@ -205,12 +205,13 @@ def test_other_settings_are_refused_by_name(
         code=2,
     )
     assert "tol: 0.01 there, 0.1 here" in said and 'norm: "inf" there, "2" here' in said
+    assert "statement." not in said  # the norm once more
     with np.load(data) as held:
         np.savez(tmp_path / "other.npz", x=held["x"], y=(held["y"] + 1) % 3)
     said = frown(
         "certify", net, tmp_path / "other.npz", "--out", whole, "--resume", *OPTIONS, code=2
     )
-    assert "inputs and labels: " in said and "data: " in said
+    assert "inputs and labels: " in said and 'data: "' in said and '..." there' in said
     assert "--resume" in frown("certify", net, data, "--out", whole, *OPTIONS, code=6)
     assert (whole / "results.jsonl").read_bytes() == before
 

@@ -182,6 +182,9 @@ def test_a_data_frame_has_names_of_its_own(folder: Path) -> None:
         found.radius.tolist()
         == frown.certify(folder / "model.onnx", plain, [0, 1], method="crown").radius.tolist()
     )
+    frame.loc[1, "dose"] = float("nan")
+    with pytest.raises(frown.FrownError, match="number 1, first in column dose"):
+        frown.certify(folder / "model.onnx", frame)
 
 
 def test_means_and_deviations_come_from_files(folder: Path, tmp_path: Path) -> None:

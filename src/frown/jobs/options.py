@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -301,7 +302,9 @@ def read_config(path: Path | None) -> dict[str, Any]:
     for name, value in held.items():
         flag = known.get(name.replace("-", "_"))
         if flag is None:
-            raise InvalidInput(f"{path}: certify has no option {name}")
+            near = get_close_matches(name, known)
+            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise InvalidInput(f"{path}: certify has no option {name}{meant}")
         try:
             found[flag.name] = _typed(flag, value)
         except (TypeError, ValueError):

@@ -68,7 +68,11 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
         array = array.reshape(len(array), *shape)
     bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
     if bad.any():
-        raise InvalidInput(f"NaN or infinity among the inputs: number {_some(bad, numbers)}")
+        first, where = array[int(np.argmax(bad))].ravel(), ""
+        columns = getattr(x, "columns", ())  # of a DataFrame
+        if len(columns) == len(first):
+            where = f", first in column {columns[int(np.argmin(np.isfinite(first)))]}"
+        raise InvalidInput(f"NaN or infinity among the inputs: number {_some(bad, numbers)}{where}")
     return array
 
 
