@@ -449,11 +449,10 @@ class _Verification:
         return self._said("timed-out" if self.clock.expired() else "unknown")
 
     def _sat(self, witness: Witness) -> Verdict:
-        instead = int((witness.stated != witness.x).sum())
-        if instead:
+        if witness.instead:
             self.remarks.append(
-                f"{instead} inputs have no number of type {witness.x.dtype} between their bounds; "
-                "the network was given the nearest ones"
+                f"{witness.instead} inputs have no number of type {witness.x.dtype} between their "
+                "bounds; the network was given the nearest ones"
             )
         return self._said("sat", witness)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
@@ -15,6 +16,7 @@ import pytest
 
 import frown
 from frown.errors import InvalidInput
+from frown.jobs.verify import written
 from frown.problem.vnnlib import parse_vnnlib
 from onnx_models import model, node, saved, weights
 
@@ -123,6 +125,52 @@ def test_where_floats_have_no_number_between_bounds_a_witness_has_one(net: Path)
     assert never.answer == "unsat"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        ("0.12345678901234567890", "0.12345678901234567891", "0.12345678901234567891"),
+        ("0.12345678901234567890", "0.12345678901234567890", "0.1234567890123456789"),
+        ("-0.333333333333333333334", "-0.333333333333333333333", "-0.333333333333333333334"),
+        ("1e-400", "2e-400", f"0.{'0' * 399}1"),
+        ("0.1", "0.1", "0.1"),
+        ("0.1000000001", "0.1000000002", "0.1000000002"),
+    ],
+)
+@pytest.mark.parametrize("second", [False, True])
+def test_what_is_told_of_a_witness_lies_in_the_box(
+    net: Path, low: str, high: str, told: str, second: bool
+) -> None:
+    """To its last digit, also where no double lies between the bounds, and in both versions."""
+    ends = [(low, high), ("0", "0"), ("0", "0")]
+    if second:
+        head = "(vnnlib-version <2.0>)(declare-network N (declare-input X real [1,3])"
+        head += "(declare-output Y real [1,2]))"
+        names, last = [f"X[0,{i}]" for i in range(3)], "Y[0,0]"
+    else:
+        head, names, last = HEAD, ["X_0", "X_1", "X_2"], "Y_0"
+    sides = " ".join(f"(>= {x} {a}) (<= {x} {b})" for x, (a, b) in zip(names, ends, strict=True))
+    query = parse_vnnlib(f"{head}(assert (and {sides}))(assert (>= {last} -1e6))")
+    verdict = frown.verify(net, query, machine=frown.Machine(seconds=3))
+    assert verdict.answer == "sat" and verdict.witness is not None
+    numbers = re.findall(
+        r"(?:^|\(X_\d )(-?[\d.]+)\)?$", "\n".join(written(query, verdict.witness)), re.M
+    )
+    assert numbers[0] == told and Fraction(low) <= Fraction(told) <= Fraction(high)
+
+
+def test_numbers_that_no_witness_can_tell(net: Path) -> None:
+    """Neither a third nor what is beyond doubles; and digits are those of the standard."""
+    rest = "(>= X_1 0) (<= X_1 0) (>= X_2 0) (<= X_2 0)))(assert (>= Y_0 -1e6))"
+    machine = frown.Machine(seconds=1)
+    third = parse_vnnlib(f"{HEAD}(assert (and (>= X_0 (/ 1 3)) (<= X_0 (/ 1 3)) {rest}")
+    assert frown.verify(net, third, machine=machine).answer != "sat"
+    far = parse_vnnlib(f"{HEAD}(assert (and (>= X_0 1e309) (<= X_0 1e310) {rest}")
+    with pytest.raises(InvalidInput, match="infinity"):
+        frown.verify(net, far, machine=machine)
+    with pytest.raises(InvalidInput, match="neither a number"):
+        parse_vnnlib(f"{HEAD}(assert (and (>= X_0 \uff12) (<= X_0 3) {rest}")
+
+
 def test_what_is_given_in_place_of_an_input_does_not_decide_alone(tmp_path: Path) -> None:
     """1e9 (x - b) with b just below 0.1 is 5.96 at 0.1, and 7.45 at the number of single precision
     next to it."""
@@ -154,7 +202,7 @@ def test_inputs_fixed_at_the_digits_of_a_double_are_that_double(net: Path, digit
     assert Fraction(low[0]) <= Fraction(digits) <= Fraction(high[0])
     assert low[0] <= float(digits) <= high[0]
     assert verdict.witness is not None
-    assert verdict.witness.x[0] == number and verdict.witness.stated[0] == float(digits)
+    assert verdict.witness.x[0] == number and verdict.witness.stated[0] == Fraction(digits)
     exact = [Fraction(float(v)) for v in verdict.witness.x]
     read = one.reading(exact, np.float32)
     assert not one.contains(exact) and one.contains(read) and read[1:] == exact[1:]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from frown.errors import InvalidInput
 from frown.problem.property import Answers, Condition, LinearProperty
-from frown.problem.vnnlib import Declared, VnnLib
+from frown.problem.vnnlib import Declared, VnnLib, double
 from frown.read.model import Model
 
 Array = NDArray[np.float64]
@@ -36,7 +36,20 @@ class Witness:
     x: NDArray[np.floating]  # (*input shape), in the network's element type
     y: NDArray[np.floating]  # (outputs,)
     disjunct: int  # the first of the query's that it satisfies
-    stated: Array  # (*input shape), x with doubles of the box where the element type has none
+    stated: tuple[Fraction, ...]  # x with numbers of the box where the element type has none
+
+    @property
+    def instead(self) -> int:
+        """The number of inputs that x has others for."""
+        given = self.x.ravel().tolist()
+        return sum(
+            s not in (Fraction(v), Fraction(repr(v)))
+            for s, v in zip(self.stated, given, strict=True)
+        )
+
+    def digits(self) -> list[str]:
+        """The numbers stated, in decimal digits."""
+        return [written for v in self.stated if (written := digits_of(v)) is not None]
 
 
 # What a verdict can be, and what it means.
@@ -170,9 +183,11 @@ class Posed:
                 read = one.reading(given, self.element)
                 if not one.satisfied(read, answered):
                     continue
+                if None in map(digits_of, read):
+                    continue
                 stated = np.array([float(v) for v in read]).reshape(x.shape)
                 if (stated == x).all() or one.satisfied(read, self._computed(stated)):
-                    return Witness(x, y.astype(self.element), k, stated)
+                    return Witness(x, y.astype(self.element), k, tuple(read))
         return None
 
     def _computed(self, x: Array) -> list[Fraction]:
@@ -183,8 +198,8 @@ class Posed:
     @cached_property
     def _boxes(self) -> tuple[Array, Array]:
         """(disjuncts, inputs) the boxes, rounded to doubles."""
-        low = [[float(v) for v in one.lower] for one in self.query.disjuncts]
-        high = [[float(v) for v in one.upper] for one in self.query.disjuncts]
+        low = [[double(v) for v in one.lower] for one in self.query.disjuncts]
+        high = [[double(v) for v in one.upper] for one in self.query.disjuncts]
         return np.array(low), np.array(high)
 
     def _around(self, x: NDArray[np.floating]) -> list[int]:
@@ -222,6 +237,22 @@ def _require_fit(model: Model, declared: Declared, real: bool) -> None:
                 "proved is true of the real-valued network (theory REAL): write real in its place, "
                 "or give --real to read it so"
             )
+
+
+def digits_of(value: Fraction) -> str | None:
+    """A number in decimal digits: the shortest of its double, where they or the double are that
+    number, and otherwise all of its own. None: it has no end."""
+    text = repr(float(value))
+    if value in (Fraction(text), Fraction(float(text))):
+        return text
+    rest, places = value.denominator, 0
+    while rest != 1:
+        factor = next((f for f in (10, 5, 2) if rest % f == 0), None)
+        if factor is None:
+            return None
+        rest, places = rest // factor, places + 1
+    whole = f"{abs(int(value * 10**places)):0{places + 1}d}"
+    return f"{'-' * (value < 0)}{whole[:-places] if places else whole}.{whole[-places:]}"
 
 
 def _exact(values: NDArray[np.floating]) -> list[Fraction]:

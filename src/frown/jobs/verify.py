@@ -101,8 +101,10 @@ def network_of(networks: Sequence[str], query: VnnLib) -> Path:
 
 def written(query: VnnLib, witness: Witness) -> list[str]:
     """The lines of a witness in the form of the query's version."""
-    x = witness.stated if query.declared is None else witness.x
-    numbers = [[repr(v) for v in values.ravel().tolist()] for values in (x, witness.y)]
+    x, y = ([repr(v) for v in values.ravel().tolist()] for values in (witness.x, witness.y))
+    if query.declared is None or query.declared.input.real:
+        x = witness.digits()
+    numbers = [x, y]
     if query.declared is not None:
         lines = []
         for tensor, own in zip((query.declared.input, query.declared.output), numbers, strict=True):

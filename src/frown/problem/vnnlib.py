@@ -55,13 +55,13 @@ _COMPARED = re.compile(
 )
 _ATOM_2 = r"\s+[^\s();\"\[\]]+(?:\[[\d,]+\])?"
 _COMPARED_2 = re.compile(r"(?P<compared>\([<>]=?" + 2 * _ATOM_2 + r"\s*\))\s*|" + _TOKEN_2.pattern)
-_NUMBER = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(?:[eE](?P<exponent>[+-]?\d+))?")
-_DECIMAL = re.compile(r"[+-]?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?")
-_VARIABLE = re.compile(r"(?P<kind>[XY])_(?P<index>0|[1-9]\d{0,8})")
+_NUMBER = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(?:[eE](?P<exponent>[+-]?\d+))?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_VARIABLE = re.compile(r"(?P<kind>[XY])_(?P<index>0|[1-9]\d{0,8})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_ELEMENT = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\[(?P<places>[\d,]+)\])?")
-_SHAPE = re.compile(r"\[(?:[1-9]\d{0,8}(?:,[1-9]\d{0,8})*)?\]")
-_VERSION = re.compile(r"<(?P<major>\d{1,9})\.(?P<minor>\d{1,9})>")
+_ELEMENT = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\[(?P<places>[\d,]+)\])?", re.ASCII)
+_SHAPE = re.compile(r"\[(?:[1-9]\d{0,8}(?:,[1-9]\d{0,8})*)?\]", re.ASCII)
+_VERSION = re.compile(r"<(?P<major>\d{1,9})\.(?P<minor>\d{1,9})>", re.ASCII)
 _IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")
 _BEYOND = {
     "not": "negation",
@@ -187,16 +187,17 @@ class Disjunct:
             if low <= v <= high or i in self.above or i in self.below:
                 continue
             if v == self._instead(i, dtype):
-                found[i] = min(max(v, low), high)
+                found[i] = _nearest(v, low, high)
         return found
 
     def _instead(self, i: int, dtype: type[np.floating]) -> float:
         """The number of a type that is nearest to the middle of a side, if it has none between the
         bounds; otherwise NaN."""
+        middle = (self.lower[i] + self.upper[i]) / 2
         if _rounded(self.lower[i], dtype, inf) <= self.upper[i]:
             return nan
         with np.errstate(over="ignore"):
-            near = float(dtype(float((self.lower[i] + self.upper[i]) / 2)))
+            near = float(dtype(double(middle)))
         return near if isfinite(near) else nan
 
     def _fixed(self) -> Iterator[int]:
@@ -1052,6 +1053,25 @@ def _narrowed(
     return lower, upper
 
 
+def double(value: Fraction) -> float:
+    """The nearest double to a rational, infinite beyond them."""
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf
+
+
+def _nearest(value: Fraction, low: Fraction, high: Fraction) -> Fraction:
+    """The number of a side next to one outside of it: a double, or an end where there is none."""
+    end = min(max(value, low), high)
+    inwards = inf if end == low else -inf
+    near = float(end)
+    for double in (near, float(np.nextafter(near, inwards))):
+        if low <= Fraction(double) <= high:
+            return Fraction(double)
+    return end
+
+
 @lru_cache(1 << 16)
 def _is_written(value: Fraction) -> bool:
     """True if a rational is what the shortest digits of a double say."""
@@ -1067,12 +1087,8 @@ def _rounded(value: Fraction, dtype: type[np.floating], towards: float) -> float
 def _rounded_as(value: Fraction, kind: str, towards: float) -> float:
     """`_rounded`, of the type with this character."""
     dtype: type[np.floating] = np.dtype(kind).type
-    try:
-        near = float(value)
-    except OverflowError:
-        near = inf if value > 0 else -inf
     with np.errstate(over="ignore"):
-        found = dtype(near)
+        found = dtype(double(value))
 
     def beyond(number: np.floating) -> bool:
         if np.isinf(number):
