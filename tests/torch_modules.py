@@ -396,8 +396,17 @@ def branching(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
     return x if x.sum() > 0 else -x
 
 
+def catching(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    """Goes on where torch cannot export a branch, as if nothing had been there."""
+    try:
+        return -x if bool((x > 50).any()) else x
+    except Exception:
+        return x
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "branch on values": (lambda: Fn(branching), "values, at `return x if x.sum() > 0 else -x`"),
+    "branch on values that is hidden": (lambda: Fn(catching), "takes numbers out of what"),
     "all scores masked": (
         lambda: Fn(lambda x, w, c: torch.where(c > 99, x, -torch.inf).softmax(1)),
         "all of whose scores are masked",

@@ -117,6 +117,14 @@ def test_refusals_say_what_to_do(net: Path, data: Path, tmp_path: Path) -> None:
     assert "take frown, crown or lp" in call("certify", net, data, *given, code=2).stderr
 
 
+@pytest.mark.parametrize("method", ["crown", "frown", "lp", "branch"])
+def test_networks_without_activations_have_certificates(method: str, tmp_path: Path) -> None:
+    constants = {"w": weights(4, 3), "b": weights(3, seed=9)}
+    net = saved(model([node("Gemm", "x w b", "y")], ["N", 4], constants), tmp_path)
+    rows = frown.certify(net, weights(8, 4), method=method, proof="checked").rows
+    assert {(row.status, row.level) for row in rows} == {("certified", "checked")}
+
+
 def test_certificates_may_be_checked_without_a_folder_to_keep_them(net: Path, data: Path) -> None:
     rows = frown.certify(frown.load(net), np.load(data)[:2], method="crown", proof="checked").rows
     assert [(row.level, row.certificate) for row in rows] == [("checked", "")] * 2

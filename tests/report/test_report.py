@@ -258,6 +258,17 @@ def test_results_of_two_models_are_refused(tmp_path):
         write_report(made, None, tmp_path / "r.html", "t")
 
 
+def test_results_with_other_names_of_classes_are_refused(tmp_path):
+    """A class has one name on a page; results without names are told with those of others."""
+    made = results(2, ("crown", "frown"))
+    names = tuple(f"word {k}" for k in range(10))
+    made["crown"] = replace(made["crown"], class_names=names)
+    write_report(made, None, tmp_path / "r.html", "t")
+    made["frown"] = replace(made["frown"], class_names=names[::-1])
+    with pytest.raises(InvalidInput, match="different names of classes"):
+        write_report(made, None, tmp_path / "q.html", "t")
+
+
 def test_empty_results_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="empty"):
         write_report({"frown": Certification(())}, None, tmp_path / "r.html", "t")

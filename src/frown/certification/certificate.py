@@ -219,12 +219,13 @@ class Recorder:
     def _final(self, parts: list[ReplayedRows], payload: Payload) -> dict[str, Any]:
         """The conditions' rows, in order."""
         count = sum(len(part.rows) for part in parts)
-        if any(part.slopes is None for part in parts):
+        over = self._over(self.plan.graph.output)
+        if not over or any(part.slopes is None for part in parts):
             none = payload.put(np.full(count, NO_TABLE), "u4")
             return {"over": [], "table": none, "slopes": None, "curvatures": None}
         condition = torch.cat([part.rows.neuron for part in parts]).numpy()
         return {
-            "over": self._over(self.plan.graph.output),
+            "over": over,
             "table": payload.put(np.argsort(condition), "u4"),
             "slopes": payload.put(*_stored(self._table(parts))),
             "curvatures": self._curvatures(parts, payload),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
 from typing import NoReturn
 
-from frown.certification.results import Certification, Row, Sensitivity, class_text
+from frown.certification.results import Certification, Row, Sensitivity, class_text, plain
 from frown.certification.statement import Statement
 from frown.errors import InvalidInput
 from frown.methods import TITLES
@@ -238,8 +238,8 @@ def _mean(numbers: Iterable[float]) -> float | None:
 
 
 def require_comparable(results: Mapping[str, Result], *, frames: bool = True) -> None:
-    """Raise InvalidInput where results differ in model, units, region or property, or in an
-    input, label or target of one index; without `frames`, whatever frames move."""
+    """Raise InvalidInput where results differ in model, units, region, property or names of
+    classes, or in an input, label or target of one index; without `frames`, whatever moves."""
     if len(results) < 2:
         return
     _require_one("models", {m: r.digest or r.model for m, r in results.items()})
@@ -247,6 +247,8 @@ def require_comparable(results: Mapping[str, Result], *, frames: bool = True) ->
     for what in next(iter(said.values())):
         if frames or what != "frames that move":
             _require_one(what, {m: aspects[what] for m, aspects in said.items()})
+    named = {m: ", ".join(map(plain, r.class_names)) for m, r in results.items() if r.class_names}
+    _require_one("names of classes", named)
     seen: dict[int, tuple[str, Row]] = {}
     for method, result in results.items():
         for row in result.rows:

@@ -110,6 +110,8 @@ def _export(runtime: Runtime, label: str) -> tuple[ExportedProgram, ExportedProg
     try:
         with _quiet(), torch.no_grad():
             program = torch.export.export(runtime.module, (runtime.example(),))
+            if _reads_numbers(program):
+                raise ValueError("forward takes numbers out of what it computes")
             return program, program.run_decompositions(_decompositions())
     except Exception as error:
         raise UnsupportedModel(
@@ -117,6 +119,22 @@ def _export(runtime: Runtime, label: str) -> tuple[ExportedProgram, ExportedProg
             "replace branches, loops and indices that depend on the input's values by tensor "
             "operations such as torch.clamp or torch.maximum, or export the part that has none"
         ) from error
+
+
+def _reads_numbers(program: ExportedProgram) -> bool:
+    """True if Python sees a number that depends on the input.
+
+    A branch on it ends the export with an error, which a module may catch: its other side would
+    then be read as if it were all.
+    """
+    given = set(program.graph_signature.user_inputs)
+    computed = set[object]()
+    for node in program.graph.nodes:
+        if node.name in given or computed.intersection(node.all_input_nodes):
+            computed.add(node)
+            if node.target is torch.ops.aten.item.default:
+                return True
+    return False
 
 
 def _cause(error: Exception) -> str:
