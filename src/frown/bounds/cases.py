@@ -19,7 +19,7 @@ from frown.bounds.dense import DenseRows, Held, dense_runs
 from frown.bounds.halfspace import Planes
 from frown.bounds.patches import of_convolution
 from frown.bounds.plan import Plan
-from frown.bounds.proof import ByRule, Choice, Proof, Request
+from frown.bounds.proof import ByRule, Choice, Proof, Request, RowChoices
 from frown.bounds.replay import Replay, ReplayedRows, halved
 from frown.bounds.rows import Rows
 from frown.bounds.spill import SpillingTable
@@ -146,7 +146,7 @@ class _TreeReplay:
         self.slots = root.plan.slots(root.plan.graph.output)[1]
 
     def bounded_anew(
-        self, level: _Level, proof: Proof, record: bool, given: Given | None = None
+        self, level: _Level, proof: RowChoices, record: bool, given: Given | None = None
     ) -> _Bounded:
         """Bound the literals that are asked about over these nodes' boxes, the network anew."""
         sample, asked, property = self.sample, self.asked, self.property
@@ -707,9 +707,9 @@ def picked(step: ReplayedRows, mine: Tensor) -> ReplayedRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Explicit(Proof):
-    """A proof that gives every slope and multiplier explicitly, rounded as a certificate stores it:
-    to single precision or, with `halves`, to half precision where that holds the number."""
+class Explicit(RowChoices):
+    """Every slope and multiplier of a proof, said explicitly, rounded as a certificate stores it: to
+    single precision or, with `halves`, to half precision where that holds the number."""
 
     inner: Proof
     plan: Plan
@@ -726,17 +726,6 @@ class Explicit(Proof):
     @property
     def wide(self) -> bool:
         return self.inner.wide
-
-    def take(self, index: Tensor) -> Explicit:
-        return Explicit(self.inner.take(index), self.plan, self.halves)
-
-    @classmethod
-    def cat(cls, proofs: Sequence[Explicit]) -> Explicit:
-        inner = [proof.inner for proof in proofs]
-        return cls(type(inner[0]).cat(inner), proofs[0].plan, proofs[0].halves)
-
-    def blank(self, samples: int) -> Explicit:
-        return Explicit(self.inner.blank(samples), self.plan, self.halves)
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         if not plan.below(request.target):
@@ -785,7 +774,7 @@ def _coded(plan: Plan) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class AlongTree(Proof):
+class AlongTree(RowChoices):
     """The slopes and multipliers of a tree's rows, each row a sample; `slopes` are those used."""
 
     lines: Rule
@@ -813,19 +802,6 @@ class AlongTree(Proof):
     @property
     def rule(self) -> Rule:
         return self.lines
-
-    def take(self, index: Tensor) -> AlongTree:
-        return AlongTree(self.lines, self.plan, self.given[index], self.lifts[index], self.coded)
-
-    @classmethod
-    def cat(cls, proofs: Sequence[AlongTree]) -> AlongTree:
-        given, lifts = (torch.cat(part) for part in zip(*((p.given, p.lifts) for p in proofs)))
-        return cls(proofs[0].lines, proofs[0].plan, given, lifts, proofs[0].coded)
-
-    def blank(self, samples: int) -> AlongTree:
-        slots = self.given.shape[1]
-        given, lifts = torch.full((samples, slots), torch.nan), torch.zeros(samples, slots)
-        return AlongTree(self.lines, self.plan, given.double(), lifts, self.coded)
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         places, _ = plan.slots(request.target)

@@ -59,10 +59,8 @@ class State:
         return self
 
 
-class Proof(ABC):
-    """The slopes of every row that a method bounded, for some samples."""
-
-    includes: ClassVar[bool] = False  # whether proofs of other kinds may be turned into this one
+class RowChoices(ABC):
+    """The slopes and multipliers of rows, as a replay asks for them."""
 
     @property
     @abstractmethod
@@ -80,13 +78,33 @@ class Proof(ABC):
         return False
 
     @property
-    def bends(self) -> bool:
-        """True if rows bend. Proofs that do are not joined with others."""
-        return False
-
-    @property
     def alone(self) -> bool:
         """True if every row has slopes of its own: none along the rule's comes before it."""
+        return False
+
+    def choose(self, plan: Plan, request: Request) -> Choice | None:
+        """Slopes for rows of `plan`; None: the rule's.
+
+        `plan` is a network with the nonlinearities, in the same order, of the one that was bounded.
+        """
+        return None
+
+    def ready(self, plan: Plan, source: int) -> Tensor | None:
+        """(N, size) mask of a node's entries whose own slopes are no worse than the rule's.
+
+        That is, for rows of both sides. None: nobody knows.
+        """
+        return None
+
+
+class Proof(RowChoices):
+    """The slopes of every row that a method bounded, for some samples: what a search keeps."""
+
+    includes: ClassVar[bool] = False  # whether proofs of other kinds may be turned into this one
+
+    @property
+    def bends(self) -> bool:
+        """True if rows bend. Proofs that do are not joined with others."""
         return False
 
     @abstractmethod
@@ -106,22 +124,8 @@ class Proof(ABC):
         """A proof of this kind that chooses what another one does, which is of so many samples."""
         raise TypeError(f"{type(other).__name__} is no {type(self).__name__}")
 
-    def choose(self, plan: Plan, request: Request) -> Choice | None:
-        """Slopes for rows of `plan`; None: the rule's.
-
-        `plan` is a network with the nonlinearities, in the same order, of the one that was bounded.
-        """
-        return None
-
     def state(self) -> State | None:
         """A state from which the method may tighten this proof; None: there is nothing to go on."""
-        return None
-
-    def ready(self, plan: Plan, source: int) -> Tensor | None:
-        """(N, size) mask of a node's entries whose own slopes are no worse than the rule's.
-
-        That is, for rows of both sides. None: nobody knows.
-        """
         return None
 
 

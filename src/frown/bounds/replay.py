@@ -35,7 +35,7 @@ from frown.bounds.forms import Partial, descend, form_of
 from frown.bounds.halfspace import Halfspace, Planes, best_factor
 from frown.bounds.patches import Parts, Patch, of_convolution, parts_of, shared
 from frown.bounds.plan import Plan, Stack, stacks
-from frown.bounds.proof import ByRule, Choice, Proof, Request
+from frown.bounds.proof import ByRule, Choice, Request, RowChoices
 from frown.bounds.rows import Rows, charged_pieces, inner, one_hot, sample_index, tightened
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Work
@@ -67,7 +67,7 @@ class Replay:
 
     plan: Plan
     region: Region
-    proof: Proof  # of the region's samples
+    proof: RowChoices  # of the region's samples
     work: Work
     record: Callable[[ReplayedRows], None] | None = None
     thrift: float = 0.0  # slopes that gain less than this share of a neuron's width are left out
@@ -219,7 +219,7 @@ class Replay:
             return box
         return tightened(self.plan, source, box, lambda rows: self._sides(source, rows, self.proof))
 
-    def _sides(self, source: int, rows: Rows, proof: Proof | None = None) -> Tensor:
+    def _sides(self, source: int, rows: Rows, proof: RowChoices | None = None) -> Tensor:
         """(rows,) proven lower bounds of neurons, along the proof's slopes or the fixed rule's."""
         node = self.plan.graph.nodes[source]
         if proof is None and self.execution is None and of_convolution(self.plan, source):
@@ -256,7 +256,7 @@ class Replay:
             self.record(ReplayedRows(source, rows, None))
         return bound
 
-    def _rows(self, target: int, coef: Tensor, rows: Rows, proof: Proof | None) -> Tensor:
+    def _rows(self, target: int, coef: Tensor, rows: Rows, proof: RowChoices | None) -> Tensor:
         """(rows,) proven lower bounds of coef . target."""
         self.work.clock.check()
         if not len(coef):
@@ -264,7 +264,7 @@ class Replay:
         form = self._form(target, coef, rows, proof)
         return bounded(self.region, form, sample_index(rows.sample))
 
-    def _form(self, target: int, coef: Tensor, rows: Rows, proof: Proof | None) -> ChargedForm:
+    def _form(self, target: int, coef: Tensor, rows: Rows, proof: RowChoices | None) -> ChargedForm:
         """Forms at the input that bound coef . target below, over what a halfspace leaves of the
         region where one is given."""
         nodes, sample = self.arithmetic, sample_index(rows.sample)
