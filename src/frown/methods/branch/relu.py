@@ -161,7 +161,7 @@ class ReluSearch:
     def advance(self, until: float = inf) -> Iterator[Update]:
         """Bound and cut leaves until then, in seconds of CPU time of this process."""
         try:
-            while time.process_time() + self.replay_seconds() < self.deadline:
+            while time.process_time() + self.replay_seconds() + self._ahead() < self.deadline:
                 if time.process_time() > until or self.work.clock.expired():
                     break
                 active = self._active()
@@ -185,6 +185,10 @@ class ReluSearch:
             pass
         except NoRoom as full:
             yield from self._stop(f"branching ended early: {full}")
+
+    def _ahead(self) -> float:
+        """The seconds that bounding the next leaves should take."""
+        return self.batch * self.spent / max(1, self.total)
 
     def _active(self) -> list[ReluInput]:
         """The inputs that leaves are bounded for. Where all others are done, one that rests may
