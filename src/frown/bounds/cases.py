@@ -708,8 +708,8 @@ def picked(step: ReplayedRows, mine: Tensor) -> ReplayedRows:
 
 @dataclass(frozen=True, eq=False)
 class Explicit(RowChoices):
-    """Every slope and multiplier of a proof, said explicitly, rounded as a certificate stores it: to
-    single precision or, with `halves`, to half precision where that holds the number."""
+    """Every slope and multiplier of a proof, said explicitly and rounded as certificates store it:
+    to single precision or, with `halves`, to half precision where that holds the number."""
 
     inner: Proof
     plan: Plan
