@@ -11,7 +11,7 @@ import torch
 import asking
 import frown
 import frown_check
-from frown.bounds.replay import _short
+from frown.bounds.replay import halved
 from frown.certification import prove as prover
 from onnx_models import model, node, saved
 from tamper.bases import recurrent
@@ -83,5 +83,5 @@ def test_a_radius_that_was_asked_for_stays(tmp_path: Path, monkeypatch: pytest.M
 
 def test_slopes_beyond_half_precision_stay_as_they_are() -> None:
     slope = torch.tensor([1e6, -1e6, 0.5, 1 / 3], dtype=torch.float64)
-    assert _short(slope)[:3].tolist() == [1e6, -1e6, 0.5]
-    assert _short(slope)[3] != slope[3] and abs(_short(slope)[3] - slope[3]) < 1e-3
+    assert halved(slope)[:3].tolist() == [1e6, -1e6, 0.5]
+    assert halved(slope)[3] != slope[3] and abs(halved(slope)[3] - slope[3]) < 1e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from frown.graph import products
+from frown.graph import affine
 
 SHAPES = [(3, 5, 7), (64, 1024, 512), (700, 300, 200)]
 
@@ -19,9 +19,9 @@ def test_products_are_as_precise_as_their_numbers(shape, dtype):
     bias = torch.randn(columns, dtype=dtype)
     exact, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
     room = 4 * inner**0.5 * torch.finfo(dtype).eps * size
-    assert ((products.product(a, b) - exact).abs() <= room).all()
-    assert ((products.affine(a, b.T.contiguous()) - exact).abs() <= room).all()
-    shifted = products.affine(a, b.T.contiguous(), bias)
+    assert ((affine.product(a, b) - exact).abs() <= room).all()
+    assert ((affine.affine(a, b.T.contiguous()) - exact).abs() <= room).all()
+    shifted = affine.affine(a, b.T.contiguous(), bias)
     assert ((shifted - exact - bias).abs() <= room + 1e-6).all()
 
 
@@ -30,7 +30,7 @@ def test_a_library_that_rounds_to_short_numbers_is_not_used(monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "__matmul__", lambda a, b: exact(a.bfloat16().to(a), b.bfloat16().to(b))
     )
-    assert not products._is_precise.__wrapped__()
+    assert not affine._is_precise.__wrapped__()
 
 
 def test_what_torch_is_told_is_as_before():
@@ -38,5 +38,5 @@ def test_what_torch_is_told_is_as_before():
     if setting is None:
         pytest.skip("this torch has no setting for products on the CPU")
     before = setting.fp32_precision, torch.get_float32_matmul_precision()
-    products.product(torch.ones(400, 400), torch.ones(400, 400))
+    affine.product(torch.ones(400, 400), torch.ones(400, 400))
     assert (setting.fp32_precision, torch.get_float32_matmul_precision()) == before

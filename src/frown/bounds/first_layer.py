@@ -17,9 +17,8 @@ from torch import Tensor
 
 from frown.bounds.forms import LinearForm
 from frown.bounds.plan import Plan, per_plan
-from frown.graph.affine import Linear, Reshape
+from frown.graph.affine import Linear, Reshape, product
 from frown.graph.intervals import rows_of
-from frown.graph.products import product
 from frown.problem.region import Region
 
 

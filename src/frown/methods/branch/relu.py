@@ -188,7 +188,8 @@ class ReluSearch:
 
     def _ahead(self) -> float:
         """The seconds that bounding the next leaves should take."""
-        return self.batch * self.spent / max(1, self.total)
+        waiting = sum(len(p.open) for own in self.inputs for p in own.problems.values())
+        return min(self.batch, waiting) * self.spent / max(1, self.total)
 
     def _active(self) -> list[ReluInput]:
         """The inputs that leaves are bounded for. Where all others are done, one that rests may
