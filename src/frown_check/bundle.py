@@ -52,7 +52,9 @@ def opened(path: Path) -> Iterator[Bundle]:
                 for entry in packed.infolist():
                     _require_inside(entry.filename)
                 packed.extractall(folder)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        except Refused:
+            raise
+        except Exception as error:  # of zipfile, zlib, bz2, lzma: no list of them is complete
             raise Refused(f"{path} cannot be unpacked: {error}") from None
         yield _verified(Path(folder))
 

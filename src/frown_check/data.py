@@ -61,7 +61,9 @@ def read_data(path: Path, divide: float = 1.0) -> Data:
             raise ValueError(f"inputs of type {x.dtype} and shape {x.shape}")
     except Exception as error:  # of numpy, zipfile, zlib, tokenize: no list of them is complete
         raise Refused(f"{path} holds no inputs: {type(error).__name__}: {error}") from None
-    labels = None if y is None or y.shape[:1] != x.shape[:1] else y.reshape(len(x), -1)[:, 0]
+    labels = None
+    if y is not None and y.size and y.shape[:1] == x.shape[:1]:
+        labels = y.reshape(len(x), -1)[:, 0]
     return Data(str(path), x.reshape(len(x), -1).astype(np.float64) / divide, labels)
 
 

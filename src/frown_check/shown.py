@@ -225,7 +225,9 @@ def as_json(path: Path, verdict: Verdict, seconds: float, data: Data | None, oth
     }
     if data is not None and claim is not None:
         rows = data.rows(claim.centre)
-        labels = None if data.y is None else [float(data.y[i]) for i in rows]
+        labels = None
+        if data.y is not None:
+            labels = [y if isfinite(y) else None for y in map(float, data.y[rows])]
         found["data"] = {"file": data.name, "rows": rows, "labels": labels, "mismatch": other}
     return json.dumps(found, allow_nan=False)
 

@@ -72,6 +72,21 @@ def test_zeros_that_a_file_pads_with_count_in_an_average(before: str, tmp_path: 
     assert not claimed(path, np.ones((1, 2))).accepted
 
 
+@pytest.mark.parametrize("shape", [(1,), (3, 1)])
+def test_a_bias_unlike_its_convolution_is_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Where there is one place it could be added to all channels: no other program does."""
+    known: Known = {
+        "w": np.zeros((3, 1, 2), np.float32),
+        "b": np.full(shape, 5, np.float32),
+        "v": np.array([[1.0, 0.0]] * 3, np.float32),
+    }
+    nodes = [node("Conv", "x w b", "c"), node("Flatten", "c", "f"), node("MatMul", "f v", "y")]
+    path = saved(model(nodes, ["N", 1, 2], known), tmp_path)
+    with pytest.raises(Exception, match="bias must be a 1D tensor of size output_channels"):
+        answered(path, np.zeros((1, 2)))
+    assert "a bias of another shape" in claimed(path, np.zeros((1, 2))).reason
+
+
 WRAPPED: dict[str, tuple[list[onnx.NodeProto], Known]] = {
     "int32": (
         [node("Mul", "i j", "k")],

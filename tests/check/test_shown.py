@@ -220,6 +220,16 @@ def test_data_that_cannot_be_read_end_with_2(net: Net, tmp_path: Path, capsys, c
         read_data(tmp_path / "d.npy", 0.0)
 
 
+def test_labels_that_are_no_numbers_are_told(net: Net, tmp_path: Path, capsys) -> None:
+    path = certificate(net, tmp_path / "c.frown")
+    data = written(tmp_path / "d.npz", X[None], np.array([np.nan]))
+    given = (str(path), "--model", str(net.path), "--data", str(data), "--json")
+    assert main(given) == 1
+    found = json.loads(capsys.readouterr().out)["data"]
+    assert found["labels"] == [None] and "labelled nan" in found["mismatch"]
+    assert read_data(written(data, X[None], np.zeros((1, 0)))).y is None
+
+
 def test_pickles_in_data_are_not_opened(net: Net, tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", np.array([object()]), allow_pickle=True)
     with pytest.raises(Refused, match="holds no inputs"):

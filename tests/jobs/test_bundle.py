@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from frown_check.bundle import opened
+from frown_check.errors import Refused
 from methods.programs.tools import command
 from onnx_models import model, node, saved, weights
 
@@ -163,6 +165,24 @@ def test_hashes_that_follow_a_change_do_not_help(run: Path, tmp_path: Path) -> N
     (out / "manifest.json").write_text(json.dumps(manifest))
     shown = command("check", out, code=1)
     assert "ANOTHER INPUT" in shown.stdout and ": accepted: " not in shown.stdout
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_file_that_cannot_be_unpacked_is_refused(tmp_path: Path, kind: int) -> None:
+    packed = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(packed, "w", kind) as file:
+        file.writestr("manifest.json", "{}" * 500)
+    whole = packed.read_bytes()
+    first, listed = (whole.index(b"manifest.json", k) for k in (0, whole.index(b"PK\x01\x02")))
+    damaged = bytearray(whole)
+    damaged[first + 13 : first + 27] = b"\xff" * 14
+    unnamed = bytearray(whole)
+    unnamed[whole.index(b"PK\x01\x02") + 9] |= 8  # names are UTF-8, which this one is not
+    unnamed[listed] = 0xFF
+    for content in (damaged, unnamed):
+        packed.write_bytes(content)
+        with pytest.raises(Refused, match="cannot be unpacked"), opened(packed):
+            pass
 
 
 def test_what_does_not_belong_together_is_not_packed(run: Path, tmp_path: Path) -> None:

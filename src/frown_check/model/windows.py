@@ -173,6 +173,8 @@ def _convolve(call: Call, x: View, weight: Constant, groups: int) -> View:
     by_group = picked.index.reshape(groups, inputs, -1, prod(kernel)).transpose(0, 2, 1, 3)
     index = by_group.reshape(groups, prod(counts), inputs * prod(kernel))
     matrix = weight.reshape(groups, outputs // groups, -1).transpose(0, 2, 1)
+    if call.has(2):
+        call.refuse_if(call.floats(2).shape != (outputs,), "a bias of another shape")
     bias = Ball(call.floats(2).reshape(groups, -1)) if call.has(2) else None
     y = call.linear(View(x.node, index), Ball(np.ascontiguousarray(matrix)), bias)
     return moved(View(y.node, y.index.transpose(0, 2, 1)), (1, outputs, *counts))
