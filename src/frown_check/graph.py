@@ -162,7 +162,7 @@ class Linear(Affine):
 
         def scatter(a: Array) -> Array:
             shaped = a.reshape(groups, rows, self.places, outer).transpose(1, 0, 2, 3)
-            return shaped.reshape(rows, -1)
+            return shaped.reshape(rows, groups * self.places * outer)
 
         return matmul(x.map(gather), w).map(scatter)
 

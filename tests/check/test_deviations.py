@@ -240,6 +240,21 @@ def test_points_of_the_ball_deviate_no_further(
         assert (slopes <= 0.5 + 1e-12).all()
 
 
+def test_rows_bend_behind_a_layer_in_which_all_is_straight(tmp_path: Path) -> None:
+    """The network of `dense`, behind max(x + 64, 0) - 64 = x."""
+    proto = onnx.load(dense(tmp_path).path)
+    known = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    known |= {"i": np.eye(30, dtype=np.float32)}
+    known |= {"c": np.full(30, 64, np.float32), "d": np.full(30, -64, np.float32)}
+    first = [node("Gemm", "x i c", "p"), node("Relu", "p", "q"), node("Gemm", "q i d", "s")]
+    rest = list(proto.graph.node)
+    rest[0].input[0] = "s"
+    path = saved(model([*first, *rest], ("N", 30), known, opset=15), tmp_path)
+    content, _ = certified(Net(path, (30,), []), tmp_path / "proofs")
+    assert read(content).final.curvatures is not None
+    assert frown_check.check(content, path).accepted
+
+
 def _inside(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     """A value inside a network."""
     proto = onnx.load(str(path))
