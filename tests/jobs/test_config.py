@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from frown.methods import METHODS
+from frown.problem.options import Option, options_of
 from methods.programs.tools import command
 from onnx_models import model, node, saved, weights
 
@@ -62,3 +64,13 @@ def test_help_comes_in_two_lengths() -> None:
     short, long = (command("certify", flag).output for flag in ("--help", "--help-all"))
     assert "--norm" in short and "--tangents" not in short and "--help-all" in short
     assert "--norm" in long and "--tangents" in long and "--id-column" in long
+
+
+def test_methods_that_share_an_option_explain_it_alike():
+    """Else the command line would show the help of one of them for all."""
+    held: dict[str, set[Option]] = {}
+    for kind in METHODS.values():
+        for known in options_of(kind):
+            held.setdefault(known.option.flag or known.name, set()).add(known.option)
+    assert {name for name, told in held.items() if len(told) > 1} == set()
+    assert held.keys() >= {"inner", "boxes", "rule"}

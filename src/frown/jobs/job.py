@@ -43,6 +43,7 @@ from frown.errors import (
 from frown.jobs.files import ROWS_JSON, Origin, ResultFiles, row_key, writing
 from frown.jobs.options import (
     CertifyRequest,
+    QuestionOptions,
     parse_numbers,
     parse_samples,
     parse_shape,
@@ -53,8 +54,7 @@ from frown.jobs.screen import Screen
 from frown.problem.data import Columns, Dataset, digest, placed, read_classes, read_data
 from frown.problem.options import options_of
 from frown.problem.problem import Ball, Problem
-from frown.problem.property import Condition, Labels, label_wins
-from frown.problem.questions import multilabel, threshold, top, vnnlib, within
+from frown.problem.property import Condition, Labels
 from frown.read.model import Model
 from frown.report.read import row_of
 
@@ -198,14 +198,14 @@ def _question(request: CertifyRequest, model: Model, data: Dataset, target: Any)
 def _notes(request: CertifyRequest, question: api.Question, data: Dataset) -> Iterator[str]:
     """Notes on what was made of the data; InvalidInput for other classes than the model's."""
     name, model = request.data.name, question.model
-    if data.y is None and _labelled(request):
+    if data.y is None and request.question.about_labels():
         yield f"{name} has no labels: the model's own predictions stand in"
     if data.unused:
         yield (
             f"{name}: the answers given there (y) are left aside: this question is about those "
             "of the model"
         )
-    if data.classes and _labelled(request):
+    if data.classes and request.question.about_labels():
         if len(data.classes) != max(2, model.classes):
             raise InvalidInput(
                 f"{name} names {len(data.classes)} classes, and the model has "
@@ -389,21 +389,10 @@ def _tell_interrupted(
 def _settings(request: CertifyRequest, question: api.Question, said: Statement) -> dict[str, Any]:
     """The settings with which the rows were made, for those who want to repeat it."""
     own = question.settings(request.method, request.proof, request.attack, request.machine)
-    names = [
-        "samples",
-        "output",
-        "shape",
-        "divide",
-        "mean",
-        "std",
-        "bounds",
-        "scale",
-        "fix",
-        "target",
-        "threads",
-    ]
-    names += [*(field.name for field in options_of(Columns)), *QUESTIONS]
-    typed = {name: request.given.get(name) for name in (*names, "eps", "frames", "frame_axis")}
+    names = ["samples", "output", "shape", "divide", "mean", "std", "bounds", "scale", "fix"]
+    names += ["target", "threads", "eps", "frames", "frame_axis"]
+    names += [known.name for kind in (Columns, QuestionOptions) for known in options_of(kind)]
+    typed = {name: request.given.get(name) for name in names}
     others = {k: v for k, v in own.items() if k not in ("norm", "method")}
     return others | {k: v for k, v in typed.items() if v is not None} | {KEY: said.facts()}
 
@@ -411,7 +400,7 @@ def _settings(request: CertifyRequest, question: api.Question, said: Statement) 
 def _data(request: CertifyRequest, model: Model) -> tuple[Dataset, Any]:
     """The chosen inputs, and the target as `api.certify` takes it."""
     own = model.taken.classes if len(model.taken.classes) == model.classes else ()
-    data = read_data(request.data, request.columns, _labelled(request), own)
+    data = read_data(request.data, request.columns, request.question.about_labels(), own)
     if request.labels is not None:
         y = read_classes(request.labels, "y")
         data = data.labelled(placed(y, data.classes, own, str(request.labels)))
@@ -431,36 +420,14 @@ def _data(request: CertifyRequest, model: Model) -> tuple[Dataset, Any]:
     return data, data.target if from_file else wanted
 
 
-QUESTIONS = ("threshold", "within", "multilabel", "top", "property")
-
-
-def _labelled(request: CertifyRequest) -> bool:
-    """True if the question is about labels, one for each input."""
-    return request.within is None and request.property is None and not request.multilabel
-
-
 def _condition(request: CertifyRequest, data: Dataset, target: Any) -> Condition:
     """The condition that options ask for; InvalidInput where they ask for two at once."""
-    asked = [f"--{name}" for name in QUESTIONS if request.given.get(name)]
-    if request.multilabel and request.threshold is not None:
-        asked.remove("--threshold")  # the limit of all labels
-    if len(asked) > 1:
-        raise InvalidInput(f"{' and '.join(asked)} are different questions: ask one at a time")
-    if asked and (request.target is not None or target is not None):
-        raise InvalidInput(f"--target is about labels that win, {asked[0]} is another question")
-    if asked and not _labelled(request) and request.labels is not None:
-        raise InvalidInput(f"{asked[0]} is not about labels: leave out --labels")
-    if request.multilabel:
-        return multilabel(request.threshold or "0.5")
-    if request.threshold is not None:
-        return threshold(request.threshold, data.y)
-    if request.within is not None:
-        return within(request.within)
-    if request.top is not None:
-        return top(request.top, data.y)
-    if request.property is not None:
-        return vnnlib(request.property)
-    return label_wins(data.y, target)
+    question, option = request.question, request.question.option()
+    if option and (request.target is not None or target is not None):
+        raise InvalidInput(f"--target is about labels that win, --{option} is another question")
+    if not question.about_labels() and request.labels is not None:
+        raise InvalidInput(f"--{option} is not about labels: leave out --labels")
+    return question.condition(data.y, target)
 
 
 def _model(request: CertifyRequest) -> Model:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from frown.bounds.method import Method
 from frown.bounds.work import MOST, Machine
@@ -30,9 +30,68 @@ from frown.methods import METHODS, kind_of, method_of
 from frown.problem.data import Columns, read_array
 from frown.problem.options import Option, OptionField, options_of
 from frown.problem.problem import DATA, SEARCH, Ball, Frames
+from frown.problem.property import Condition, label_wins
+from frown.problem.questions import multilabel, threshold, top, vnnlib, within
 
 MACHINE, OUTPUT = "Machine", "Output"
 CONFIG = "frown.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions:
+    """The question that options of `frown certify` ask: one of these or, without them, that labels
+    win. Not for Python, where conditions are given as they are."""
+
+    threshold: Annotated[
+        str | None, Option("one output stays on its side of T", metavar="T", panel=SEARCH)
+    ] = None
+    within: Annotated[
+        str | None,
+        Option("outputs change by less than D, or a share", metavar="D|P%", panel=SEARCH),
+    ] = None
+    multilabel: Annotated[
+        bool, Option("every output stays on its side of 0.5, or of --threshold", panel=SEARCH)
+    ] = False
+    top: Annotated[
+        int | None, Option("the label stays among the K largest outputs", metavar="K", panel=SEARCH)
+    ] = None
+    property: Annotated[
+        Path | None,
+        Option("outputs never satisfy FILE's assertions (VNN-LIB)", metavar="FILE", panel=SEARCH),
+    ] = None
+
+    def option(self) -> str:
+        """The name of the option that asks, empty where labels win; InvalidInput where several
+        ask."""
+        values = {known.name: getattr(self, known.name) for known in options_of(QuestionOptions)}
+        names = [k for k, value in values.items() if value is not None and value is not False]
+        if self.multilabel and self.threshold is not None:
+            names.remove("threshold")  # the limit of all labels
+        if len(names) > 1:
+            asked = " and ".join(f"--{name}" for name in names)
+            raise InvalidInput(f"{asked} are different questions: ask one at a time")
+        return names[0] if names else ""
+
+    def about_labels(self) -> bool:
+        """True if the question is about labels, one for each input."""
+        return self.option() in ("", "threshold", "top")
+
+    def condition(self, y: ArrayLike | None, target: Any = None) -> Condition:
+        """The condition for labels and, where these win, their targets."""
+        name = self.option()
+        value = getattr(self, name or "top")
+        match name:
+            case "threshold":
+                return threshold(value, y)
+            case "within":
+                return within(value)
+            case "multilabel":
+                return multilabel(self.threshold or "0.5")
+            case "top":
+                return top(value, y)
+            case "property":
+                return vnnlib(value)
+        return label_wins(y, target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,23 +128,7 @@ class CertifyRequest:
             panel=SEARCH,
         ),
     ] = None
-    threshold: Annotated[
-        str | None, Option("one output stays on its side of T", metavar="T", panel=SEARCH)
-    ] = None
-    within: Annotated[
-        str | None,
-        Option("outputs change by less than D, or a share", metavar="D|P%", panel=SEARCH),
-    ] = None
-    multilabel: Annotated[
-        bool, Option("every output stays on its side of 0.5, or of --threshold", panel=SEARCH)
-    ] = False
-    top: Annotated[
-        int | None, Option("the label stays among the K largest outputs", metavar="K", panel=SEARCH)
-    ] = None
-    property: Annotated[
-        Path | None,
-        Option("outputs never satisfy FILE's assertions (VNN-LIB)", metavar="FILE", panel=SEARCH),
-    ] = None
+    question: QuestionOptions = QuestionOptions()
     sensitivity: Annotated[bool, Option("a radius for every frame alone", panel=SEARCH)] = False
     threads: Annotated[
         int | None,
@@ -142,7 +185,18 @@ class Flag:
 def flags() -> list[Flag]:
     """All options of `frown certify` but its two files."""
     found = {}
-    for kind in (CertifyRequest, Columns, Choices, Ball, Frames, Largest, At, Rigorous, Machine):
+    for kind in (
+        CertifyRequest,
+        QuestionOptions,
+        Columns,
+        Choices,
+        Ball,
+        Frames,
+        Largest,
+        At,
+        Rigorous,
+        Machine,
+    ):
         for field in options_of(kind):
             found[_name(field)] = Flag.of(field, field.option.help)
     for field, methods in _of_methods():
@@ -180,6 +234,7 @@ def request_of(
     machine, frames = Machine(**limits), Frames(**_taken(Frames, left))
     ball = _taken(Ball, left)
     own, columns = _taken(CertifyRequest, left), Columns(**_taken(Columns, left))
+    question = QuestionOptions(**_taken(QuestionOptions, left))
     largest = Largest(**searching)
     return CertifyRequest(
         model=model,
@@ -189,6 +244,7 @@ def request_of(
         scale=ball.get("scale"),
         fix=ball.get("fix"),
         columns=columns,
+        question=question,
         frames=frames,
         method=_method(method, left),
         search=At(_number(at["eps"], "--eps")) if at else largest,
