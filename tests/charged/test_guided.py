@@ -1,4 +1,4 @@
-"""Rows along slopes of their own: what is found for many nodes at once is what each node gives."""
+"""Rows along slopes of their own, in the replay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch import Tensor
 
 import zoo
 from charged.cases import Chosen
-from frown.bounds import replay as passing
-from frown.bounds.arithmetic import charged
-from frown.bounds.arithmetic.charged import Charges, charged_form
+from frown.bounds.arithmetic.charged import Charges
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.bounds.replay import Guided, Replay, ReplayedRows
@@ -21,6 +19,7 @@ from frown.graph.graph import Graph
 from frown.graph.intervals import Intervals
 from frown.problem.property import conjunction
 from frown.relax import Relu, Sigmoid, Tanh
+from frown.relax.proven.lines import prove
 from frown.relax.relaxation import LeastArea
 
 RULE = ByRule(LeastArea())
@@ -69,23 +68,11 @@ def replayed(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_all_nodes_at_the_end_give_what_each_gives(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slopes_that_leave_nothing_to_the_rule_give_valid_bounds(name: str) -> None:
     graph = NETWORKS[name]()
-    late: list[Tensor] = []
-    real = Guided.rest
-
-    def rest(self: Guided) -> list[Tensor]:
-        late.extend(found := real(self))
-        return found
-
-    monkeypatch.setattr(Guided, "rest", rest)
     plan, steps = Plan(graph), []
     one, alone = replayed(graph, drawn(plan, whole=False))
-    assert not late
     many, together = replayed(graph, drawn(plan, whole=True), steps)
-    assert bool(late) == (name not in ("branches", "lstm"))  # without two like nodes in a row
     assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
     for i, box in one.values.items():
         other = many.values[i]
@@ -140,101 +127,23 @@ def test_rows_that_are_ready_spare_those_of_the_rule(name: str) -> None:
                 assert (values[i] >= box.lower).all() and (values[i] <= box.upper).all()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_rule_at_all_nodes_gives_what_it_gives_at_each(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = NETWORKS[name]()
-    many, together = replayed(graph, RULE)
-    assert bool(many.arithmetic._fixed_stacks) == (name not in ("branches", "lstm"))
-    monkeypatch.setattr(passing, "stacks", lambda plan, target: ())
-    one, alone = replayed(graph, RULE)
-    assert not one.arithmetic._fixed_stacks
-    assert torch.allclose(alone, together, rtol=1e-11, atol=1e-11)
-    for i, box in one.values.items():
-        assert torch.allclose(box.lower, many.values[i].lower, rtol=1e-11, atol=1e-11)
-        assert torch.allclose(box.upper, many.values[i].upper, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("name", ["relu", "sigmoid", "residual", "sliced"])
-def test_rounding_at_the_end_is_charged_as_it_is_at_each_node(
-    name: str, own: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At least as much, as sums are longer, and not many times more."""
-    graph = NETWORKS[name]()
-    taken: list[Tensor] = []
-    begin, take, settle = Charges.begin, Charges.take, Charges.settle
-
-    def begun(self, target, coef):
-        taken.append(coef.new_zeros(len(coef)))
-        return begin(self, target, coef)
-
-    def noted(self, charge):
-        taken[-1] = taken[-1] + charge
-        take(self, charge)
-
-    def settled(self, coef, const):
-        form = settle(self, coef, const)
-        assert (form.charge >= taken[-1]).all()  # nothing of it is forgotten
-        return form
-
-    for name_, function in (("begin", begun), ("take", noted), ("settle", settled)):
-        monkeypatch.setattr(charged.Charges, name_, function)
-    replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
-    together = taken.copy()
-    taken.clear()
-    monkeypatch.setattr(passing, "stacks", lambda plan, target: ())
-    replayed(graph, drawn(Plan(graph), whole=True) if own else RULE)
-    assert len(together) == len(taken) > 1
-    for many, one in zip(together, taken, strict=True):
-        assert (many >= one * (1 - 1e-9)).all() and (many <= 10 * one).all()
-    assert any(bool((many > 1.001 * one).any()) for many, one in zip(together, taken, strict=True))
-
-
-def test_forms_take_in_all_that_is_left_to_the_end() -> None:
-    graph = NETWORKS["relu"]()
-    walk, _ = replayed(graph, RULE)
-    coef = torch.eye(3, dtype=torch.float64)[:, None]
-    sample = torch.zeros(3, dtype=torch.long)
-
-    def form(more: bool) -> charged.ChargedForm:
-        charges = Charges(walk.plan, walk.arithmetic.weights, sample)
-
-        def through(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
-            passed = walk.fixed[i].through(walk.plan.relaxation(i), here, sample)
-            charges.take(passed.charge)
-            return passed.const, passed.coef
-
-        def late() -> list[Tensor]:
-            charges.take(torch.full((3,), 35.0).double())
-            return [torch.full((3,), c).double() for c in (2, 3)]
-
-        return charged_form(charges, graph.output, coef, through, late if more else tuple)
-
-    plain, more = form(False), form(True)
-    assert torch.equal(plain.coef, more.coef)
-    assert torch.allclose(more.const, plain.const + 5, rtol=1e-12)
-    assert (more.charge >= plain.charge + 35).all() and (more.charge <= plain.charge + 35.1).all()
-
-
 def test_an_undefined_line_that_is_read_proves_nothing() -> None:
     """Be its coefficient 0; one that no row reads does no harm."""
     graph = NETWORKS["relu"]()
     walk, _ = replayed(graph, drawn(Plan(graph), whole=True))
-    first, second, *_ = walk.plan.below(graph.output)
-    relaxed = walk.relaxed[first]
-    lost = Intervals(torch.full_like(relaxed.box.lower, torch.nan), relaxed.box.upper)
-    nodes = replace(walk.arithmetic, relaxed={**walk.relaxed, first: replace(relaxed, box=lost)})
-    nodes._proven_stacks.clear()
+    plan = walk.plan
+    first, second, *_ = plan.below(graph.output)
+    nodes = replace(walk.arithmetic, proven=dict(walk.arithmetic.proven))
+    low = torch.full_like(walk.relaxed[first].box.lower, torch.nan)
+    nodes.proven[first] = prove(plan.relaxation(first), Intervals(low, low))
     sample = torch.zeros(2, dtype=torch.long)
     choice = Choice(lambda i, here: torch.zeros_like(here), whole=True)
-    for read, proves in ((False, True), (True, False)):
-        charges = Charges(walk.plan, nodes.weights, sample)
+    for read in (False, True):
+        charges = Charges(plan, nodes.weights, sample)
         charges.begin(graph.output, torch.zeros(2, *graph.nodes[graph.output].shape).double())
-        rows = Guided(nodes, graph.output, choice, sample, charges)
-        rows.through(second, torch.ones(2, *graph.nodes[second].shape).double())
+        rows = Guided(nodes, choice, sample, charges)
+        const, _ = rows.through(second, torch.ones(2, *graph.nodes[second].shape).double())
         if read:
-            rows.through(first, torch.zeros(2, *graph.nodes[first].shape).double())
-        (late,) = rows.rest()
-        assert bool(late.isfinite().all()) is proves
+            none = torch.zeros(2, *graph.nodes[first].shape).double()
+            const = const + rows.through(first, none)[0]
+        assert bool(const.isfinite().all()) is not read

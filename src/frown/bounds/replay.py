@@ -5,13 +5,11 @@ with every rounding error charged. What a method found enters as slopes and mult
 these is valid, so a poor choice makes a bound loose and never wrong.
 
 A row asks the proof for slopes node by node, since these depend on the signs of its coefficients.
-Intercepts, and the charges for rounding, are computed after a row has reached the input: for all
-neighbouring nodes of one elementwise function at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -34,7 +32,7 @@ from frown.bounds.arithmetic.patches import patched_rows
 from frown.bounds.forms import Partial, descend, form_of
 from frown.bounds.halfspace import Halfspace, Planes, best_factor
 from frown.bounds.patches import Parts, Patch, of_convolution, parts_of, shared
-from frown.bounds.plan import Plan, Stack, stacks
+from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Request, RowChoices
 from frown.bounds.rows import Rows, charged_pieces, inner, one_hot, sample_index, tightened
 from frown.bounds.walk import Boxes, Given, Layers, walk
@@ -157,9 +155,8 @@ class Replay:
         choice = None if self._ruled else self.proof.choose(self.plan, request)
         if choice is None:
             return {0: self._form(target, coef, rows, self.proof)}
-        # Constants are to be known on the way, so that none are left to the end.
-        own = replace(choice, whole=False, curvature=None)
-        guided = Guided(nodes, target, own, shared(rows.sample), charges)
+        straight, index = replace(choice, curvature=None), shared(rows.sample)
+        guided = Guided(nodes, straight, index, charges)
         found, here = {}, charges.begin(target, coef)
         sources = {self.plan.sources[i] for i in self.plan.below(target)}
         for source in sorted(sources | {0}, reverse=True):
@@ -282,8 +279,12 @@ class Replay:
             factors = torch.where(factors.isfinite(), factors, 0.0).clamp(min=0).float().double()
             coef, more = self._joined(target, coef, rows.sample, planes.rows(rows.sample), factors)
         if choice is None:
-            ruled = Ruled(nodes, target, charges)
-            form = charged_form(charges, target, coef, ruled.through, ruled.rest)
+
+            def ruled(i: int, here: Tensor) -> tuple[Tensor, Tensor]:
+                passed = nodes.fixed[i].through(self.plan.relaxation(i), here, sample)
+                return _paid(charges, passed)
+
+            form = charged_form(charges, target, coef, ruled)
         else:
             least = None
             if self.thrift > 0 and target != self.plan.graph.output:
@@ -292,8 +293,8 @@ class Replay:
                 least = self.thrift * width[rows.sample, rows.neuron]
             bent = self.deviations if choice.curvature is not None else None
             index = shared(rows.sample)
-            guided = Guided(nodes, target, choice, index, charges, least, bent)
-            form = charged_form(charges, target, coef, guided.through, guided.rest)
+            guided = Guided(nodes, choice, index, charges, least, bent)
+            form = charged_form(charges, target, coef, guided.through)
             slopes, multipliers = guided.slopes, guided.multipliers
             curvatures = guided.curvatures
         if more is not None:
@@ -347,42 +348,6 @@ class Replay:
 
 
 @dataclass
-class Ruled:
-    """One backward pass of rows along CROWN's (or Fast-Lin's) lines."""
-
-    nodes: Charged
-    target: int
-    charges: Charges
-    coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
-
-    def __post_init__(self) -> None:
-        every = stacks(self.nodes.plan, self.target)
-        fixed = self.nodes.fixed_stack
-        self.stacks = [s for s in every if len(s.nodes) > 1 and fixed(s).charge is not None]
-        self.late = {i for stack in self.stacks for i in stack.nodes}
-
-    def through(self, i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Turn a form on a node's output into one on its input."""
-        rule, op = self.nodes.fixed[i], self.nodes.plan.relaxation(i)
-        if i not in self.late:
-            return _paid(self.charges, rule.through(op, here, self.charges.sample))
-        self.coefs[i] = here
-        return None, rule.back(op, here, self.charges.sample)
-
-    def rest(self) -> list[Tensor]:
-        """The constants of the nodes that were left to the end."""
-        found = []
-        for stack in self.stacks:
-            if _complete(stack, self.coefs) is None:
-                continue
-            coef = stack.join(self.coefs)
-            gain, charge = self.nodes.fixed_stack(stack).gain(coef, self.charges.sample)
-            self.charges.take(charge)
-            found.append(gain)
-        return found
-
-
-@dataclass
 class Guided:
     """One backward pass of rows along the slopes that a method chose, multipliers included.
 
@@ -391,7 +356,6 @@ class Guided:
     """
 
     nodes: Charged
-    target: int
     choice: Choice
     index: Tensor | slice  # a row's sample
     charges: Charges
@@ -400,20 +364,10 @@ class Guided:
     slopes: dict[int, Tensor] = field(default_factory=dict)  # that were used; NaN: the rule's
     multipliers: dict[int, Tensor] = field(default_factory=dict)  # likewise, where there are any
     curvatures: dict[int, Tensor] = field(default_factory=dict)  # (rows, entries) that gained
-    coefs: dict[int, Tensor] = field(default_factory=dict)  # of nodes that are left to the end
 
-    def __post_init__(self) -> None:
-        joint = self.choice.whole and self.least_gain is None
-        every = stacks(self.nodes.plan, self.target) if joint else ()
-        self.stacks = [stack for stack in every if len(stack.nodes) > 1]
-        self.late = {i for stack in self.stacks for i in stack.nodes}
-
-    def through(self, i: int, here: Tensor) -> tuple[Tensor | None, Tensor]:
+    def through(self, i: int, here: Tensor) -> tuple[Tensor, Tensor]:
         """Turn a form on a node's output into one on its input."""
         slope = self.choice.slope(i, here)
-        if i in self.late:
-            self.slopes[i], self.coefs[i] = slope, here
-            return self._multiplied(i, None, here * slope)
         op, under = self.nodes.plan.relaxation(i), here >= 0
         if self.least_gain is not None or not self.choice.whole:
             slope = self._partly(i, here, slope)
@@ -472,27 +426,7 @@ class Guided:
             self.curvatures[i] = bend * (gain > 0)[:, None]
         return gain, charge
 
-    def rest(self) -> list[Tensor]:
-        """The constants of the nodes that were left to the end."""
-        found = []
-        for stack in self.stacks:
-            unread = _complete(stack, self.coefs, self.slopes)
-            if unread is None:
-                continue
-            proven, size = self.nodes.proven_stack(stack)
-            coef, slope = stack.join(self.coefs), stack.join(self.slopes)
-            intercept = proven.rows(self.index).intercept(slope, coef >= 0)
-            if unread:  # be their lines what they may; what is read and has none proves nothing
-                gone = torch.tensor([i in unread for i in stack.nodes], device=coef.device)
-                gone = gone.repeat_interleave(torch.tensor(stack.sizes, device=coef.device))
-                intercept = torch.where(gone, 0.0, intercept)
-            passed = by_lines(stack.op, coef, slope, intercept, size, self.charges.sample)
-            found.append(_paid(self.charges, passed)[0])
-        return found
-
-    def _multiplied(
-        self, i: int, gain: Tensor | None, below: Tensor
-    ) -> tuple[Tensor | None, Tensor]:
+    def _multiplied(self, i: int, gain: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
         """Add m z - max(m l, m u), which is <= 0, for the multipliers m of a node's input z in
         [l, u]."""
         m = None if self.choice.multiplier is None else self.choice.multiplier(i)
@@ -508,8 +442,7 @@ class Guided:
         # Products may underflow, of which sums know nothing.
         charge = cost.abs().sum(1) * gamma(count + 1) + 2 * count * TINY
         self.charges.take(charge + inner(both, size, self.charges.sample) * (2 * UNIT))
-        total = -cost.sum(1)
-        return total if gain is None else gain + total, both
+        return gain - cost.sum(1), both
 
     def _partly(self, i: int, here: Tensor, given: Tensor) -> Tensor:
         """The given slopes where there are any, and where they matter; elsewhere the rule's."""
@@ -536,21 +469,6 @@ def _plus(least: Tensor, const: Tensor) -> Tensor:
 def _paid(charges: Charges, passed: Passed) -> tuple[Tensor, Tensor]:
     charges.take(passed.charge)
     return passed.const, passed.coef
-
-
-def _complete(stack: Stack, *tables: dict[int, Tensor]) -> list[int] | None:
-    """Zeros in tables of a stack's nodes where no row has read a node; these nodes, or None where
-    that is all of them."""
-    unread = [i for i in stack.nodes if i not in tables[0]]
-    if len(unread) == len(stack.nodes):
-        return None
-    if unread:
-        like = next(tables[0][i] for i in stack.nodes if i in tables[0])
-        shapes: Mapping[int, tuple[int, ...]] = dict(zip(stack.nodes, stack.shapes, strict=True))
-        for i in unread:
-            for table in tables:
-                table[i] = like.new_zeros(len(like), *shapes[i])
-    return unread
 
 
 def halved(numbers: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ it has been charged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.forms import Partial, Through, descend, form_of
-from frown.bounds.plan import Plan, RouteNode, Stack, stacked_lines
+from frown.bounds.plan import Plan, RouteNode
 from frown.bounds.rows import (
     Blocks,
     SampleIndex,
@@ -138,24 +138,14 @@ class Charges:
             self.charge = self.charge + inner(here, self.errors[node], self.sample)
 
 
-def charged_form(
-    charges: Charges,
-    target: int,
-    coef: Tensor,
-    through: Through,
-    rest: Callable[[], Iterable[Tensor]] = tuple,
-) -> ChargedForm:
+def charged_form(charges: Charges, target: int, coef: Tensor, through: Through) -> ChargedForm:
     """Bound coef . target below by a form at the input.
 
     `through` passes nonlinear nodes, along lines below f where a coefficient is >= 0, else above,
-    and charges what that costs; `rest` gives the constants that it has left to the end.
+    and charges what that costs.
     """
     end = descend(charges.plan, target, charges.begin(target, coef), through, account=charges)
-    const = end.const
-    for gain in rest():
-        const = const + gain
-        charges.constant(const)
-    return charges.settle(form_of(charges.plan, end).coef, const)
+    return charges.settle(form_of(charges.plan, end).coef, end.const)
 
 
 def bounded(region: Region, form: ChargedForm, sample: SampleIndex | None = None) -> Tensor:
@@ -219,27 +209,18 @@ class FixedLines:
             slope = torch.where(op.expand(under), low, high)
             low, high = (spread(t, sample) for t in (lines.lower, lines.upper))
             return by_lines(op, here, slope, torch.where(under, low, high), self.size, sample)
-        return Passed(self.back(op, here, sample), *self.gain(here, sample))
-
-    def back(self, op: Relaxation, here: Tensor, sample: SampleIndex) -> Tensor:
-        """The coefficients of a node's input, from those of its output."""
         # One of two halves is 0, so their sum is exact, and faster than a selection.
-        slopes = self.lines.slopes
-        halves = op.expand(here.clamp(min=0)), op.expand(here.clamp(max=0))
+        positive, negative = here.clamp(min=0), here.clamp(max=0)
+        const = dot(positive, lines.lower, sample) + dot(negative, lines.upper, sample)
+        halves = op.expand(positive), op.expand(negative)
         if isinstance(sample, Blocks):
             halves = sample.blocks(halves[0]), sample.blocks(halves[1])
             low, high = sample.table(slopes.lower), sample.table(slopes.upper)
         else:
             low, high = rows_of(slopes.lower, sample), rows_of(slopes.upper, sample)
         coef = (halves[0] * low).addcmul_(halves[1], high)
-        return coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :])
-
-    def gain(self, here: Tensor, sample: SampleIndex) -> tuple[Tensor, Tensor]:
-        """The sum of intercepts in forms with these coefficients, and what rounding may take."""
-        assert self.charge is not None
-        low = dot(here.clamp(min=0), self.lines.lower, sample)
-        high = dot(here.clamp(max=0), self.lines.upper, sample)
-        return low + high, inner(here, self.charge, sample)
+        coef = coef.reshape(len(here), *low.shape[-slopes.lower.dim() + 1 :])
+        return Passed(coef, const, inner(here, self.charge, sample))
 
 
 # -- boxes ---------------------------------------------------------------------------
@@ -265,8 +246,6 @@ class Charged(Arithmetic):
     proven: dict[int, Proven] = field(default_factory=dict)
     fixed: dict[int, FixedLines] = field(default_factory=dict)  # along the rule's slopes
     weights: Weights = field(default_factory=lambda: Weights({}, {}, {}))
-    _fixed_stacks: dict[tuple[int, ...], FixedLines] = field(default_factory=dict)
-    _proven_stacks: dict[tuple[int, ...], tuple[Proven, Tensor]] = field(default_factory=dict)
 
     @property
     def errors(self) -> Mapping[int, Tensor] | None:
@@ -396,28 +375,6 @@ class Charged(Arithmetic):
             else:
                 own._set(i, Intervals(points, points))
         return own.values[target]
-
-    def fixed_stack(self, stack: Stack) -> FixedLines:
-        """The rule's lines of all nodes of a stack side by side."""
-        if stack.nodes not in self._fixed_stacks:
-            every = [self.fixed[i] for i in stack.nodes]
-            lines = stacked_lines([own.lines for own in every], len(every[0].size))
-            size = torch.cat([own.size.flatten(1) for own in every], 1)
-            self._fixed_stacks[stack.nodes] = FixedLines.of(stack.op, lines, size)
-        return self._fixed_stacks[stack.nodes]
-
-    def proven_stack(self, stack: Stack) -> tuple[Proven, Tensor]:
-        """All nodes of a stack side by side, and the sizes of what they read."""
-        if stack.nodes not in self._proven_stacks:
-            boxes = [self.relaxed[i].box for i in stack.nodes]
-            low = torch.cat([box.lower.flatten(1) for box in boxes], 1)
-            high = torch.cat([box.upper.flatten(1) for box in boxes], 1)
-            proven = prove(stack.op, Intervals(low, high))
-            assert proven is not None  # each node has its own
-            reads = (self.plan.graph.nodes[i].inputs[0] for i in stack.nodes)
-            size = torch.cat([self.weights.value[j].flatten(1) for j in reads], 1)
-            self._proven_stacks[stack.nodes] = proven, size
-        return self._proven_stacks[stack.nodes]
 
     def affine_error(self, node: int, op: Affine, boxes: list[Intervals]) -> Tensor | None:
         """(N, *shape) by how much an affine operator as executed may be off."""
