@@ -23,7 +23,16 @@ from frown.bounds.proof import ByRule, Choice, Proof, Request, RowChoices
 from frown.bounds.replay import Replay, ReplayedRows, halved
 from frown.bounds.rows import Rows
 from frown.bounds.spill import SpillingTable
-from frown.bounds.tree import CODES, INPUT, NONE, Literals, Multipliers, Tree, source_entry
+from frown.bounds.tree import (
+    CODES,
+    INPUT,
+    NONE,
+    Assumed,
+    Literals,
+    Multipliers,
+    Tree,
+    source_entry,
+)
 from frown.bounds.unstable import UnstableRows
 from frown.bounds.walk import Given, walk
 from frown.errors import InvalidInput
@@ -41,6 +50,7 @@ FEW, FAILED = 32, 0.1  # ... if so many, or such a part of all, failed at the mo
 SMALL = 32  # leaves of a tree for which matrices are not worth while
 SPILL = 8  # the part of the memory, 1 / this, that recorded slopes may take
 TOGETHER = 1 << 10  # cases that pass matrices at once
+WAITING = 16  # batches of nodes that wait before the last of them go first
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +93,43 @@ def replay_tree(
     the tree is about another network, or has steps of its own. With `record`, the rows of leaves
     that bound the network anew are kept for a certificate.
     """
+    if tree.by_nodes:
+        return replay_together(root, [(sample, tree, wanted, doubts)], property, record)[0]
     tree.check(root.plan)
-    if tree.clause is not None:
-        wanted = wanted & (torch.arange(len(wanted)) == tree.clause)
-    given = root, sample, tree, property, wanted
-    if isinstance(tree.anew, ByRule):
-        return _ByLeaves(*given).run(record)
+    given = root, sample, tree, property, _about(tree, wanted)
     if tree.anew is not None:
-        return _ByNodes(*given).run(doubts, record)
+        return _ByLeaves(*given).run(record)
     if tree.passed is not None and bool((tree.passed >= 0).any()):
         raise InvalidInput("trees whose subtrees have steps of their own are not replayed")
     return ByRows(*given).run(doubts, record)
+
+
+def replay_together(
+    root: Replay,
+    jobs: Sequence[tuple[int, Tree, Tensor, Tensor | None]],
+    property: Property,
+    record: bool = False,
+) -> list[Replayed]:
+    """Replay trees whose nodes bound the network anew, nodes of all of them together: of each, its
+    sample, itself, the clauses that are wanted and the doubts, as in `replay_tree`."""
+    found: dict[int, Replayed] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for k, (_, tree, _, _) in enumerate(jobs):
+        tree.check(root.plan)
+        assumed = None if tree.assumed is None else type(tree.assumed.row)
+        kind = type(tree.anew), assumed, bool((tree.site == INPUT).any())
+        alike.setdefault(kind, []).append(k)
+    for which in alike.values():
+        mine = [jobs[k] for k in which]
+        trees = [_TreeReplay(root, n, tree, property, _about(tree, w)) for n, tree, w, _ in mine]
+        done = _ByNodes(trees).run([doubts for *_, doubts in mine], record)
+        found.update(zip(which, done, strict=True))
+    return [found[k] for k in range(len(jobs))]
+
+
+def _about(tree: Tree, wanted: Tensor) -> Tensor:
+    """(clauses,) those wanted that a tree is about."""
+    return wanted if tree.clause is None else wanted & (torch.arange(len(wanted)) == tree.clause)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,24 +137,45 @@ class _Level:
     """Tree nodes that are bounded together, and what they begin with."""
 
     nodes: Tensor
+    sample: Tensor  # (nodes,) of the root's replay
     boxes: dict[int, Intervals]  # of what nonlinearities read, and of the input where it is cut
     crossed: Tensor  # (nodes,) whether a cut has left nothing
+
+    def __len__(self) -> int:
+        return len(self.nodes)
 
     @property
     def given(self) -> Given:
         """The boxes of what nonlinearities read, as cuts."""
         return Given({i: box for i, box in self.boxes.items() if i > 0}, cuts=True)
 
-    def region(self, root: Replay, sample: int) -> Region:
-        """The part of the sample's region that cuts of the input leave, for every node."""
-        whole = root.region.rows(torch.full((len(self.nodes),), sample))
+    def region(self, root: Replay) -> Region:
+        """The part of its sample's region that cuts of the input leave, for every node."""
+        whole = root.region.rows(self.sample)
         if 0 not in self.boxes:
             return whole
         return replace(whole, lower=self.boxes[0].lower, upper=self.boxes[0].upper)
 
     def rows(self, index: Tensor) -> _Level:
         boxes = {i: box.rows(index) for i, box in self.boxes.items()}
-        return _Level(self.nodes[index], boxes, self.crossed[index])
+        return _Level(self.nodes[index], self.sample[index], boxes, self.crossed[index])
+
+    @classmethod
+    def cat(cls, parts: Sequence[_Level]) -> _Level:
+        """The nodes of several, which have boxes of the same."""
+        if len(parts) == 1:
+            return parts[0]
+        boxes = {
+            i: Intervals(
+                torch.cat([part.boxes[i].lower for part in parts]),
+                torch.cat([part.boxes[i].upper for part in parts]),
+            )
+            for i in parts[0].boxes
+        }
+        nodes, sample, crossed = (
+            torch.cat(own) for own in zip(*((p.nodes, p.sample, p.crossed) for p in parts))
+        )
+        return cls(nodes, sample, boxes, crossed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +189,49 @@ class _Bounded:
     rows: list[tuple[Tensor, ...]]  # node, literal, slopes, multipliers, factors
 
 
+def bounded_anew(
+    root: Replay,
+    property: Property,
+    wanted: Tensor,
+    level: _Level,
+    proof: RowChoices,
+    record: bool,
+    given: Given | None = None,
+) -> _Bounded:
+    """Bound the literals of those clauses that are wanted (nodes, clauses) over these nodes' boxes,
+    the network anew."""
+    plan, nodes, steps = root.plan, level.nodes, list[ReplayedRows]()
+    replay = Replay(
+        plan, level.region(root), proof, root.work, steps.append, given=given or level.given
+    )
+    layers = replay.layers()
+    empty = level.crossed | layers.empty
+    place, literal = wanted[:, property.clause].nonzero(as_tuple=True)
+    sample = level.sample[place]
+    rows = Rows(place, literal, torch.zeros_like(literal))
+    coef = property.pick(sample * property.shape[1] + literal)
+    inner = len(steps)
+    bound = replay.outputs(coef, rows, property.const[sample, literal])
+    bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
+    least = torch.full((len(nodes) * property.clauses,), -torch.inf, dtype=torch.float64)
+    least.scatter_reduce_(0, place * property.clauses + property.clause[literal], bound, "amax")
+    least = torch.where(empty[:, None], torch.inf, least.view(len(nodes), -1))
+    boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
+    passes, kept = dict[int, Pass](), list[tuple[Tensor, ...]]()
+    if not record:
+        return _Bounded(nodes, boxes, least, passes, kept)
+    for k in (~level.crossed).nonzero().flatten().tolist():
+        mine = (of_sample(step, k) for step in steps[:inner])
+        passes[int(nodes[k])] = Pass((), tuple(step for step in mine if step is not None))
+    for step in steps[inner:]:
+        good = (~empty[step.rows.sample]).nonzero().flatten()
+        slopes, lifts = tables(plan, step)
+        factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
+        own = step.rows.take(good)
+        kept.append((nodes[own.sample], own.neuron, slopes[good], lifts[good], factors))
+    return _Bounded(nodes, boxes, least, passes, kept)
+
+
 class _TreeReplay:
     """One sample's tree, over the boxes of the replay of its root."""
 
@@ -141,46 +241,8 @@ class _TreeReplay:
         """`wanted` (clauses,) says which clauses are to be proved."""
         self.root, self.sample, self.tree, self.property = root, sample, tree, property
         self.wanted = wanted
-        self.asked = wanted[property.clause].nonzero().flatten()  # literals
         self.plan = root.plan
         self.slots = root.plan.slots(root.plan.graph.output)[1]
-
-    def bounded_anew(
-        self, level: _Level, proof: RowChoices, record: bool, given: Given | None = None
-    ) -> _Bounded:
-        """Bound the literals that are asked about over these nodes' boxes, the network anew."""
-        sample, asked, property = self.sample, self.asked, self.property
-        plan, nodes, steps = self.plan, level.nodes, list[ReplayedRows]()
-        region, told = level.region(self.root, sample), given or level.given
-        replay = Replay(plan, region, proof, self.root.work, steps.append, given=told)
-        layers = replay.layers()
-        empty = level.crossed | layers.empty
-        count, total = len(nodes), len(asked)
-        sample_of = torch.arange(count).repeat_interleave(total)
-        literal = asked.repeat(count)
-        rows = Rows(sample_of, literal, torch.zeros_like(literal))
-        coef = property.pick(sample * property.shape[1] + literal)
-        inner = len(steps)
-        bound = replay.outputs(coef, rows, property.const[sample, literal].expand(len(literal)))
-        bound = torch.where(torch.isfinite(bound), bound, -torch.inf)
-        least = torch.full((count * property.clauses,), -torch.inf, dtype=torch.float64)
-        place = sample_of * property.clauses + property.clause[literal]
-        least.scatter_reduce_(0, place, bound, "amax")
-        least = torch.where(empty[:, None], torch.inf, least.view(count, -1))
-        boxes = {i: layers.values[i] if i > 0 else box for i, box in level.boxes.items()}
-        passes, kept = dict[int, Pass](), list[tuple[Tensor, ...]]()
-        if not record:
-            return _Bounded(nodes, boxes, least, passes, kept)
-        for k in (~level.crossed).nonzero().flatten().tolist():
-            mine = (of_sample(step, k) for step in steps[:inner])
-            passes[int(nodes[k])] = Pass((), tuple(step for step in mine if step is not None))
-        for step in steps[inner:]:
-            good = (~empty[step.rows.sample]).nonzero().flatten()
-            slopes, lifts = tables(plan, step)
-            factors = torch.zeros(len(good)) if step.factors is None else step.factors[good]
-            own = step.rows.take(good)
-            kept.append((nodes[own.sample], own.neuron, slopes[good], lifts[good], factors))
-        return _Bounded(nodes, boxes, least, passes, kept)
 
     def over_leaves(self, found: Tensor) -> tuple[Tensor, Tensor]:
         """(clauses,) what holds at all leaves, of bounds (nodes, clauses) that hold in all of a
@@ -258,13 +320,13 @@ class _TreeReplay:
             for i, box in boxes.items()
         }, crossed
 
-    def together(self, ruled: bool) -> int:
-        """The number of leaves whose boxes and lines go together; more where a rule gives slopes,
-        and none are kept."""
-        entries = sum(
-            self.plan.graph.nodes[i].size for i in self.plan.ancestors(self.plan.graph.output)
-        )
-        return int(max(1, min(512 if ruled else 64, self.root.work.memory // (800 * entries))))
+
+def together(root: Replay, ruled: bool) -> int:
+    """The number of nodes whose boxes and lines go together; more where a rule gives slopes, and
+    none are kept."""
+    plan = root.plan
+    entries = sum(plan.graph.nodes[i].size for i in plan.ancestors(plan.graph.output))
+    return int(max(1, min(512 if ruled else 64, root.work.memory // (800 * entries))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +480,7 @@ class ByRows(_TreeReplay):
         has crossed."""
         plan, root, (boxes, crossed) = self.plan, self.root, self.cut(nodes)
         index = torch.full((len(nodes),), self.sample)
-        region = _Level(nodes, boxes, crossed).region(root, self.sample)
+        region = _Level(nodes, index, boxes, crossed).region(root)
         found = Replay(plan, region, along, root.work)
         own, known = found.arithmetic, root.arithmetic
         for i in plan.ancestors(plan.graph.output):
@@ -443,93 +505,167 @@ class ByRows(_TreeReplay):
         yield from (items[k : k + size] for k in range(0, len(items), size))
 
 
-class _ByNodes(_TreeReplay):
-    """A tree whose nodes bound the network anew, each over its parent's boxes, cut.
+class _ByNodes:
+    """Trees of one kind whose nodes bound the network anew, each over its parent's boxes, cut.
 
-    Where a node proves the clauses, those below it are left alone.
+    Nodes of all trees are counted in one row, tree after tree, and those of a level are bounded
+    together. Where a node proves the clauses, those below it are left alone; where a leaf does not,
+    the rest of its tree is.
     """
 
-    def run(self, doubts: Tensor | None, record: bool) -> Replayed:
-        """Bound the network anew in every node, until a leaf fails."""
-        if self.tree.assumed is not None:
-            about = self.property.clause[self.tree.assumed.literal]
-            if set(about.tolist()) != {self.tree.clause}:
-                raise InvalidInput("a tree assumes that another clause fails than it is about")
-        tree, property, wanted = self.tree, self.property, self.wanted
-        found = torch.full((len(tree), property.clauses), -torch.inf, dtype=torch.float64)
+    def __init__(self, trees: Sequence[_TreeReplay]) -> None:
+        first = trees[0]
+        self.trees, self.root, self.plan, self.property = (
+            trees,
+            first.root,
+            first.plan,
+            first.property,
+        )
+        own = [each.tree for each in trees]
+        for tree in own:
+            if tree.assumed is not None:
+                about = self.property.clause[tree.assumed.literal]
+                if set(about.tolist()) != {tree.clause}:
+                    raise InvalidInput("a tree assumes that another clause fails than it is about")
+        sizes = torch.tensor([len(tree) for tree in own])
+        self.first = sizes.cumsum(0) - sizes
+        self.of = torch.arange(len(own)).repeat_interleave(sizes)  # (nodes,) its tree
+        self.site, self.neuron, self.point, self.inner = (
+            torch.cat([getattr(tree, name) for tree in own])
+            for name in ("site", "neuron", "point", "inner")
+        )
+        below = zip(own, self.first, strict=True)
+        self.children = torch.cat([tree.children + start for tree, start in below])
+        self.sample = torch.tensor([each.sample for each in trees])[self.of]
+        self.wanted = torch.stack([each.wanted for each in trees])[self.of]
+        proofs = [tree.anew for tree in own if tree.anew is not None]
+        self.anew = type(proofs[0]).cat(proofs)
+        self.assumed: Assumed | None = None
+        self.level = torch.zeros(len(own), dtype=torch.float64)
+        every = [tree.assumed for tree in own if tree.assumed is not None]
+        if every:
+            self.level = torch.tensor([one.level for one in every], dtype=torch.float64)
+            self.assumed = Assumed(
+                float(self.level.max()),
+                torch.cat([one.literal for one in every]),
+                type(every[0].row).cat([one.row for one in every]),
+                tuple(heads for one in every for heads in one.heads),
+            )
+
+    def run(self, doubts: Sequence[Tensor | None], record: bool) -> list[Replayed]:
+        """Bound the network anew in every node, until a leaf of its tree fails."""
+        every = torch.ones(len(self.trees), dtype=torch.bool)
+        failed = self._doubted(doubts)
+        for t in failed:
+            every[t] = False
+        found = torch.full((len(self.of), self.property.clauses), -torch.inf, dtype=torch.float64)
         passes: dict[int, Pass] = {}
         kept: list[tuple[Tensor, ...]] = []
-        doubtful = None
-        if doubts is not None and len(doubts):
-            doubtful = torch.zeros(len(tree), dtype=torch.bool)
-            doubtful[doubts] = doubtful[tree.cuts(doubts)[1]] = True
-            failed = self._doubted(doubtful, doubts)
-            if len(failed):
-                nothing = torch.zeros(0, self.slots)
-                least = torch.full((property.clauses,), -torch.inf, dtype=torch.float64)
-                return Replayed(
-                    tree, least, failed, torch.zeros(0).long(), 0, nothing, Multipliers.none()
-                )
-        for done in self._nodes(None, record):
+        for done in self._nodes(every, None, record):
             found[done.nodes] = done.margins
             passes |= done.passes
             kept += done.rows
-            unproved = (~(done.margins > 0) & wanted).any(1) & ~tree.inner[done.nodes]
-            if bool(unproved.any()):
-                break  # nothing is proved here, whatever the others give
-        return self.replayed(found, kept, passes)
+            unproved = self._unproved(done) & ~self.inner[done.nodes]
+            every[self.of[done.nodes[unproved]]] = (
+                False  # nothing is proved there, whatever others give
+            )
+        return [
+            self._result(t, found, passes, kept) if t not in failed else self._nothing(t, failed[t])
+            for t in range(len(self.trees))
+        ]
 
-    def _doubted(self, doubtful: Tensor, doubts: Tensor) -> Tensor:
-        """Those leaves among the doubts that fail still, until the first does."""
-        for done in self._nodes(doubtful, record=False):
-            bad = (~(done.margins > 0) & self.wanted).any(1) & torch.isin(done.nodes, doubts)
-            if bool(bad.any()):
-                return done.nodes[bad]
-        return doubts[:0]
+    def _result(
+        self, t: int, found: Tensor, passes: dict[int, Pass], kept: list[tuple[Tensor, ...]]
+    ) -> Replayed:
+        """What a tree proves."""
+        own, start = self.trees[t], int(self.first[t])
+        end = start + len(own.tree)
+        rows = []
+        for node, *others in kept:
+            mine = self.of[node] == t
+            rows.append((node[mine] - start, *(part[mine] for part in others)))
+        steps = {node - start: each for node, each in passes.items() if start <= node < end}
+        return own.replayed(found[start:end], rows, steps)
 
-    def _nodes(self, only: Tensor | None, record: bool) -> Iterator[_Bounded]:
-        """Bound all nodes (of the mask `only`, (nodes,)), parents first."""
-        size, start = self.together(False), self._start()
-        waiting = [start] if only is None or bool(only[0]) else []
-        while waiting:
-            level = waiting.pop()
+    def _nothing(self, t: int, failing: Tensor) -> Replayed:
+        """A tree that proves nothing, as these leaves fail."""
+        own = self.trees[t]
+        nothing = torch.zeros(0, own.slots)
+        least = torch.full((self.property.clauses,), -torch.inf, dtype=torch.float64)
+        none = Multipliers.none()
+        return Replayed(own.tree, least, failing, torch.zeros(0).long(), 0, nothing, none)
+
+    def _unproved(self, done: _Bounded) -> Tensor:
+        return (~(done.margins > 0) & self.wanted[done.nodes]).any(1)
+
+    def _doubted(self, doubts: Sequence[Tensor | None]) -> dict[int, Tensor]:
+        """By tree, leaves among the doubts that fail still, as soon as one does."""
+        only = torch.zeros(len(self.of), dtype=torch.bool)
+        leaf = torch.zeros_like(only)
+        for each, start, own in zip(self.trees, self.first, doubts, strict=True):
+            if own is not None and len(own):
+                only[start + own] = only[start + each.tree.cuts(own)[1]] = True
+                leaf[start + own] = True
+        every = only[self.first]
+        failed: dict[int, Tensor] = {}
+        if not bool(every.any()):
+            return failed
+        for done in self._nodes(every, only, record=False):
+            bad = done.nodes[self._unproved(done) & leaf[done.nodes]]
+            for t in set(self.of[bad].tolist()):
+                failed[t] = bad[self.of[bad] == t] - self.first[t]
+                every[t] = False
+        return failed
+
+    def _nodes(self, trees: Tensor, only: Tensor | None, record: bool) -> Iterator[_Bounded]:
+        """Bound all nodes (of the mask `only`, (nodes,)) of these `trees` (a mask that may change
+        on the way), parents first."""
+        size, waiting = together(self.root, False), self._start(trees)
+        while len(waiting):
+            # As many as go together: the last of them where very many wait, to be rid of them.
+            late = len(waiting) > WAITING * size
+            which = torch.arange(len(waiting))
+            head = slice(-size, None) if late else slice(size)
+            rest = slice(-size) if late else slice(size, None)
+            level, waiting = waiting.rows(which[head]), waiting.rows(which[rest])
             gone = level.crossed
             if bool(gone.any()):  # nothing is left to bound
                 count = int(gone.sum()), self.property.clauses
                 nothing = torch.full(count, torch.inf, dtype=torch.float64)
                 yield _Bounded(level.nodes[gone], {}, nothing, {}, [])
                 level = level.rows((~gone).nonzero().flatten())
-                if not len(level.nodes):
+                if not len(level):
                     continue
             done = self._bound(level, record)
             yield done
-            open_ = (~(done.margins > 0) & self.wanted).any(1) & self.tree.inner[done.nodes]
+            open_ = self._unproved(done) & self.inner[done.nodes]
             below = self._children(done, open_.nonzero().flatten(), only)
-            every = torch.arange(len(below.nodes))
-            waiting += [below.rows(every[k : k + size]) for k in range(0, len(every), size)]
+            waiting = _Level.cat([waiting, below])
+            waiting = waiting.rows(trees[self.of[waiting.nodes]].nonzero().flatten())
 
-    def _start(self) -> _Level:
-        here = slice(self.sample, self.sample + 1)
-        sources = set(self.root.plan.sources.values())
-        if bool((self.tree.site == INPUT).any()):
+    def _start(self, trees: Tensor) -> _Level:
+        which = trees.nonzero().flatten()
+        nodes = self.first[which]
+        sources = set(self.plan.sources.values())
+        if bool((self.site == INPUT).any()):
             sources.add(0)
-        boxes = {i: self.root.values[i].rows(here) for i in sources}
-        return _Level(torch.zeros(1, dtype=torch.long), boxes, torch.zeros(1, dtype=torch.bool))
+        boxes = {i: self.root.values[i].rows(self.sample[nodes]) for i in sources}
+        crossed = torch.zeros(len(nodes), dtype=torch.bool)
+        return _Level(nodes, self.sample[nodes], boxes, crossed)
 
     def _children(self, done: _Bounded, places: Tensor, only: Tensor | None) -> _Level:
         """Both children of the nodes at these places, over their boxes, cut."""
-        tree, plan = self.tree, self.root.plan
-        nodes = tree.children[done.nodes[places]].flatten()
+        nodes = self.children[done.nodes[places]].flatten()
         place, side = places.repeat_interleave(2), torch.arange(len(nodes)) % 2
         if only is not None:
             place, side, nodes = (t[only[nodes]] for t in (place, side, nodes))
         boxes = {i: box.rows(place) for i, box in done.boxes.items()}
         crossed = torch.zeros(len(nodes), dtype=torch.bool)
         parent = done.nodes[place]
-        for k in set(tree.site[parent].tolist()):
-            row = (tree.site[parent] == k).nonzero().flatten()
-            source, entry = source_entry(plan, k, tree.neuron[parent[row]])
-            box, point = boxes[source], tree.point[parent[row]]
+        for k in set(self.site[parent].tolist()):
+            row = (self.site[parent] == k).nonzero().flatten()
+            source, entry = source_entry(self.plan, k, self.neuron[parent[row]])
+            box, point = boxes[source], self.point[parent[row]]
             low, high = box.lower.flatten(1).clone(), box.upper.flatten(1).clone()
             upper = side[row] == 1
             at = row[upper], entry[upper]
@@ -541,16 +677,15 @@ class _ByNodes(_TreeReplay):
             low = torch.where(wrong, box.lower.flatten(1), low)
             high = torch.where(wrong, box.upper.flatten(1), high)
             boxes[source] = Intervals(low.view_as(box.lower), high.view_as(box.upper))
-        return _Level(nodes, boxes, crossed)
+        return _Level(nodes, self.sample[nodes], boxes, crossed)
 
     def _bound(self, level: _Level, record: bool) -> _Bounded:
         """Bound the network over the boxes of these nodes."""
         given, planes, told = None, list[Tensor](), list[ReplayedRows]()
-        if self.tree.assumed is not None:
-            given, planes = self._assuming(level, told.append)
-        assert self.tree.anew is not None
-        own = Explicit(self.tree.anew.take(level.nodes), self.plan)
-        done = self.bounded_anew(level, own, record, given)
+        if self.assumed is not None:
+            given, planes = self._assuming(self.assumed, level, told.append)
+        own, wanted = Explicit(self.anew.take(level.nodes), self.plan), self.wanted[level.nodes]
+        done = bounded_anew(self.root, self.property, wanted, level, own, record, given)
         for k, node in enumerate(level.nodes.tolist()):
             if node in done.passes:
                 assumed = _assumptions(told, planes, k)
@@ -559,22 +694,19 @@ class _ByNodes(_TreeReplay):
         return done
 
     def _assuming(
-        self, level: _Level, record: Callable[[ReplayedRows], None]
+        self, assumed: Assumed, level: _Level, record: Callable[[ReplayedRows], None]
     ) -> tuple[Given, list[Tensor]]:
         """Restrict regions to where literals are at most the level; and tell of every group of rows
         that say so, which of the planes they are."""
-        assumed = self.tree.assumed
-        assert assumed is not None
-        plan, count, given = self.root.plan, len(level.nodes), level.given
+        plan, count, given = self.plan, len(level), level.given
         own = Explicit(assumed.row.take(level.nodes), plan)
-        region = level.region(self.root, self.sample)
-        replay = Replay(plan, region, own, self.root.work, record, given=given)
+        replay = Replay(plan, level.region(self.root), own, self.root.work, record, given=given)
         walk(replay.arithmetic, lambda _, box: box, given)
         literal, every = assumed.literal[level.nodes], torch.arange(count)
-        coef = self.property.pick(self.sample * self.property.shape[1] + literal)
+        coef = self.property.pick(level.sample * self.property.shape[1] + literal)
         rows = Rows(every, literal, torch.zeros_like(every))
-        const = self.property.const[self.sample, literal].expand(count)
-        most = torch.full_like(const, assumed.level)
+        const = self.property.const[level.sample, literal]
+        most = self.level[self.of[level.nodes]]
         output = plan.graph.output
         coef = coef.view(-1, *plan.graph.nodes[output].shape)
         found = replay.halfspaces(output, coef, rows, const, most)
@@ -643,11 +775,12 @@ class _ByLeaves(_TreeReplay):
         passes: dict[int, Pass] = {}
         kept: list[tuple[Tensor, ...]] = []  # as `_Bounded` has rows
         own = Explicit(anew, self.plan, halves=False) if record else anew
-        size, todo = self.together(True), tree.leaves
+        size, todo = together(self.root, True), tree.leaves
         for left in range(FURTHER, -1, -1):
             for nodes in torch.split(todo, size):
-                level = _Level(nodes, *self.cut(nodes))
-                done = self.bounded_anew(level, own, record)
+                level = _Level(nodes, torch.full_like(nodes, self.sample), *self.cut(nodes))
+                every = wanted.expand(len(nodes), -1)
+                done = bounded_anew(self.root, property, every, level, own, record)
                 least[nodes] = done.margins
                 passes |= done.passes
                 kept += done.rows

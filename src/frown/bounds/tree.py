@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Choice, Proof, Request
+from frown.bounds.proof import ByRule, Choice, Proof, Request
 from frown.errors import InvalidInput
 from frown.graph.intervals import Intervals
 from frown.relax.relaxation import Rule
@@ -199,6 +199,11 @@ class Tree:
     def inner(self) -> Tensor:
         """(nodes,) whether a node is cut."""
         return self.site != LEAF
+
+    @property
+    def by_nodes(self) -> bool:
+        """True if every node bounds the network anew, over the boxes that its parent found."""
+        return self.anew is not None and not isinstance(self.anew, ByRule)
 
     @property
     def leaves(self) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from frown.bounds.arithmetic.charged import farthest
 from frown.bounds.arithmetic.executed import Execution
 from frown.bounds.arithmetic.float32 import PRECISIONS
-from frown.bounds.cases import Replayed, replay_tree
+from frown.bounds.cases import Replayed, replay_together, replay_tree
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof, Proofs
 from frown.bounds.replay import Replay
@@ -454,34 +454,48 @@ class _Replays:
         )
         replay.layers()
         margins = own.property.margins(replay.literals(own.property))
-        trees = {}
+        trees = dict[int, list[Replayed]]()
         if isinstance(replay.proof, Branched) and execution is None:
-            for n, mine in enumerate(replay.proof.trees):
-                try:
-                    trees[n] = self._by_cases(replay, n, mine, own.property, margins[n])
-                except NoRoom as full:
-                    place = int(self.begun.right[which[n]])
-                    self.remarks[place] = f"its tree is not replayed: {full}"
+            trees = self._by_cases(replay, replay.proof.trees, which, own.property, margins)
         return _Replayed(margins, self.problem.take(which.numpy()), replay, recorder, trees)
 
     def _by_cases(
-        self, replay: Replay, n: int, trees: Sequence[Tree], wanted: Property, margins: Tensor
-    ) -> list[Replayed]:
-        """Put what a sample's trees prove beyond its `margins` (clauses,) into these; return the
-        trees that were needed."""
-        found = []
-        for tree in trees:
-            left = ~(margins > 0)
-            if not bool(left.any()):
-                break
-            if tree.clause is not None and not bool(left[tree.clause]):
-                continue
-            doubts, record = self._failing.get(id(tree)), self.prover.certificates
-            done = replay_tree(replay, n, tree, wanted, left, doubts, record)
-            self._failing[id(tree)] = done.failing
-            torch.maximum(margins, done.margins, out=margins)
-            found.append(done)
-        return found
+        self,
+        replay: Replay,
+        trees: Sequence[Sequence[Tree]],
+        which: Tensor,
+        wanted: Property,
+        margins: Tensor,
+    ) -> dict[int, list[Replayed]]:
+        """Put what trees prove beyond these `margins` (samples, clauses) into them; return every
+        sample's trees that were needed."""
+        record, done = self.prover.certificates, dict[int, list[Replayed]]()
+        joint = list[tuple[int, Tree, Tensor, Tensor | None]]()
+
+        def take(n: int, found: Replayed, tree: Tree) -> None:
+            self._failing[id(tree)] = found.failing
+            margins[n] = margins[n].maximum(found.margins)
+            done.setdefault(n, []).append(found)
+
+        for n, mine in enumerate(trees):
+            for tree in mine:
+                left = ~(margins[n] > 0)
+                if not bool(left.any() if tree.clause is None else left[tree.clause]):
+                    continue
+                doubts = self._failing.get(id(tree))
+                if tree.by_nodes and tree.clause is not None:
+                    joint.append((n, tree, left, doubts))
+                    continue
+                try:
+                    take(n, replay_tree(replay, n, tree, wanted, left, doubts, record), tree)
+                except NoRoom as full:
+                    place = int(self.begun.right[which[n]])
+                    self.remarks[place] = f"its tree is not replayed: {full}"
+                    break
+        together = replay_together(replay, joint, wanted, record)
+        for (n, tree, _, _), found in zip(joint, together, strict=True):
+            take(n, found, tree)
+        return done
 
     @property
     def _by_rule(self) -> ByRule:

@@ -70,8 +70,8 @@ SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of
 ROUND = 0.05  # of what a node lacks is to be gained along its own slopes, and it is bounded again
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 PLANES = 8  # of a layer: one of a literal, the others of the last cuts
-REPLAY = 1.8  # times as long as bounding it did, the replay of a node takes ...
-LEVEL = 7.0  # ... and as many times all that is around those of one level of a tree
+REPLAY = 0.7  # times as long as bounding it did, the replay of a node takes ...
+LEVEL = 7.0  # ... and as many times all that is around those of one level of all trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class SampleSearch:
             return 0.0
         pace = self.spent / max(1, self.total)
         nodes = sum(own.proved for own in self.inputs)
-        levels = sum(own.levels for own in self.inputs)
+        levels = max(own.levels for own in self.inputs)
         return (REPLAY * nodes + LEVEL * levels) * pace
 
     def _bytes(self) -> int:
