@@ -577,7 +577,7 @@ class _ByNodes:
     def _result(
         self, t: int, found: Tensor, passes: dict[int, Pass], kept: list[tuple[Tensor, ...]]
     ) -> Replayed:
-        """What a tree proves."""
+        """Return what a tree proves."""
         own, start = self.trees[t], int(self.first[t])
         end = start + len(own.tree)
         rows = []
@@ -588,7 +588,7 @@ class _ByNodes:
         return own.replayed(found[start:end], rows, steps)
 
     def _nothing(self, t: int, failing: Tensor) -> Replayed:
-        """A tree that proves nothing, as these leaves fail."""
+        """Return a tree as it proves nothing, for these leaves fail."""
         own = self.trees[t]
         nothing = torch.zeros(0, own.slots)
         least = torch.full((self.property.clauses,), -torch.inf, dtype=torch.float64)
