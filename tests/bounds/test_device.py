@@ -7,7 +7,6 @@ from math import inf
 
 import pytest
 import torch
-from torch import Tensor
 
 import zoo
 from frown.bounds.method import Bounds, Method
@@ -39,28 +38,13 @@ def problem(graph: Graph, p: float, **more: bool) -> tuple[Region, LinearPropert
     return ball, conjunction(spec)
 
 
-def moved(ball: Region) -> Region:
-    def there(t: Tensor | None) -> Tensor | None:
-        return None if t is None else t.to(DEVICE)
-
-    return Region(
-        ball.centre.to(DEVICE),
-        ball.radius.to(DEVICE),
-        ball.p,
-        there(ball.scale),
-        there(ball.lower),
-        there(ball.upper),
-        ball.split,
-    )
-
-
 def elsewhere(
     method: Method, graph: Graph, ball: Region, spec: LinearProperty
 ) -> tuple[Bounds, Moves]:
     """Bounds on the other device, and what was moved after the problem was there."""
     with other_device() as moves:
         plan, far = Plan(graph.to(graph.dtype, DEVICE)), spec.to(graph.dtype, DEVICE)
-        region = moved(ball)
+        region = ball.on(DEVICE)
         method.bound(plan, region, far)  # whatever a plan finds out once
         there, back = moves.there, moves.back
         moves.waits.clear()

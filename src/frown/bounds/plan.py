@@ -69,6 +69,13 @@ class Plan:
         """True if rows may bend at every nonlinear node: its secant slopes are known."""
         return bool(self.nonlinear) and all(bends(self.relaxation(i)) for i in self.nonlinear)
 
+    @per_plan
+    def on(self, device: torch.device) -> Plan:
+        """The plan of the same network on another device."""
+        if device == self.graph.device:
+            return self
+        return Plan(self.graph.to(self.graph.dtype, device))
+
     def relaxation(self, node: int) -> Relaxation:
         return self._relaxations[node]
 

@@ -120,6 +120,10 @@ class Proof(RowChoices):
     def blank(self, samples: int) -> Self:
         """A proof that chooses nothing, for so many samples."""
 
+    @abstractmethod
+    def to(self, device: torch.device) -> Self:
+        """A copy of the proof on another device."""
+
     def include(self, other: Proof, samples: int) -> Proof:
         """A proof of this kind that chooses what another one does, which is of so many samples."""
         raise TypeError(f"{type(other).__name__} is no {type(self).__name__}")
@@ -152,6 +156,9 @@ class ByRule(Proof):
         return proofs[0]
 
     def blank(self, samples: int) -> ByRule:
+        return self
+
+    def to(self, device: torch.device) -> ByRule:
         return self
 
 
@@ -198,7 +205,7 @@ class Proofs:
             members = list(run)
             own = [one for one in members if one is not None]
             if own:
-                places = torch.tensor([place for _, place in own], device=sample.device)
+                places = torch.tensor([place for _, place in own]).to(sample.device)
                 piece = own[0][0].take(places)
                 same = type(piece) is type(known)
                 pieces.append(piece if same else known.include(piece, len(own)))

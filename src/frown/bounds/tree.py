@@ -425,6 +425,10 @@ class Branched(Proof):
     def blank(self, samples: int) -> Branched:
         return Branched(self.root.blank(samples), ((),) * samples)
 
+    def to(self, device: torch.device) -> Branched:
+        """The proof at the roots, moved; trees are on the CPU."""
+        return Branched(self.root.to(device), self.trees)
+
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         return self.root.choose(plan, request)
 

@@ -74,7 +74,7 @@ class Broken:
             if n in self.point:
                 found = torch.from_numpy(self.point[n])
                 points[k] = found.reshape(points.shape[1:]).to(points)
-        return torch.from_numpy(self.radius[begun.right]), points
+        return torch.from_numpy(self.radius[begun.right]).to(points.device), points
 
 
 @dataclass(frozen=True)

@@ -178,13 +178,12 @@ def plan_for(model: Model, machine: Machine, given: Graph) -> Plan:
     """A graph of the model as the methods take it: simplified, in the wanted precision."""
     try:
         device = torch.device(machine.device)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as error:
-        # A RuntimeError where it is misspelt or missing, an AssertionError where not built in.
+        # A RuntimeError where it is misspelt or missing, or has no numbers as "meta" has none; an
+        # AssertionError where it is not built in.
         reason = str(error).splitlines()[0][:120]
         raise InvalidInput(f"device {machine.device!r} is not available: {reason}") from None
-    if device.type == "meta":
-        raise InvalidInput("device 'meta' holds no numbers; choose cpu or cuda")
     key = ("plan", machine.dtype, str(device), "outputs" if given is model.graph else "scores")
     if key not in model.memo:
         graph = simplify(given)

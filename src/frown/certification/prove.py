@@ -376,7 +376,7 @@ class _Replays:
             waiting, trial = (t[self.proved[waiting] < trial] for t in (waiting, trial))
             if not len(waiting):
                 return
-            found = self._replayed(waiting, trial, inner.of(waiting))
+            found = self._replayed(waiting, trial, self._taken(inner, waiting))
             good = (found.margins > 0).all(1)
             self._keep(waiting, found, good, trial)
             waiting = waiting[~good]
@@ -507,17 +507,23 @@ class _Replays:
         """The slopes that the search chose for these samples."""
         if self.searched.base is None or self.proofs is None:  # nothing but fixed lines so far
             return self._by_rule
-        return self.proofs.of(which) or self._by_rule
+        return self._taken(self.proofs, which) or self._by_rule
+
+    def _taken(self, proofs: Proofs, which: Tensor) -> Proof | None:
+        """The search's choices for these samples, on the device of `which`."""
+        found = proofs.of(which.to(proofs.radius.device))
+        return None if found is None else found.to(which.device)
 
     def _again(self, which: Tensor, radius: Tensor) -> bool:
         """Let the method go on at these radii, for margins that rounding leaves something of.
         False where it has nothing to go on from."""
+        searcher, like = self.prover.searcher, self.begun.clean
+        which = which.to(like.device)
         proof = None if self.proofs is None else self.proofs.of(which)
         state = None if proof is None else proof.state()
         if self.proofs is None or state is None:
             return False
-        searcher, like = self.prover.searcher, self.begun.clean
-        own = self.begun.cast.rows(which.to(like.device)).at(radius.to(like.dtype).to(like.device))
+        own = self.begun.cast.rows(which).at(radius.to(like))
         found = searcher.method.bound(
             searcher.plan, own.region, own.property, state, None, self.work
         )

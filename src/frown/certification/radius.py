@@ -186,9 +186,9 @@ class Bracket:
         other = (margins > 0).all(1)[:, None] != (at_seen > 0).all(2)
         other &= ~torch.isnan(seen)
         swap = (~other[:, 0] & other[:, 1])[:, None]
-        before = torch.where(swap, seen[:, [1, 0]], seen[:, :2])
+        before = torch.where(swap, seen[:, :2].flip(1), seen[:, :2])
         seen = torch.cat([radius[:, None], before], 1)
-        at_before = torch.where(swap[..., None], at_seen[:, [1, 0]], at_seen[:, :2])
+        at_before = torch.where(swap[..., None], at_seen[:, :2].flip(1), at_seen[:, :2])
         at_seen = torch.cat([margins[:, None], at_before], 1)
         return replace(
             self,

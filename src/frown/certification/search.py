@@ -34,6 +34,8 @@ from frown.problem.property import positive
 from frown.read.model import Model
 from frown.relax.piecewise import PiecewiseLinear
 
+HOST = torch.device("cpu")
+
 
 @dataclass
 class KnownBoxes:
@@ -540,15 +542,17 @@ class RadiusSearch:
                 return
         radius, points = broken.ends(begun)
         proved, replayed = self._bracket.proved.clone(), of.proofs > 0
-        limits, broke = begun.limit[which], radius[which]
-        ends = Ends(proved[which], limits, broke, points[which], of.single, replayed)
+        far = (proved[which], begun.limit[which], radius[which], points[which])
+        ends = Ends(*(t.to(HOST) for t in far), of.single, replayed)
         if not method.estimates:  # estimates are not compared with what was proved before
             self._unbranched = Unbranched(proved, broken.radius.copy())
         if self._proofs is not None:
             self._inner = Proofs(self._proofs.radius.clone(), dict(self._proofs.kept))
         yield self.found
-        region, property = begun.cast.region.rows(which), begun.cast.property.rows(which)
-        updates = method.close(of.plan, region, property, ends, replace(of.work, clock=self._clock))
+        # Trees and programs are of many small numbers: they are on the CPU, whatever the device.
+        cast, plan = begun.cast.rows(which), of.plan.on(HOST)
+        region, property = cast.region.on(HOST), cast.property.to(plan.graph.dtype, HOST)
+        updates = method.close(plan, region, property, ends, replace(of.work, clock=self._clock))
         for update in stepwise(updates, torch.inference_mode):
             k = int(which[update.sample])
             n = int(begun.right[k])
@@ -571,7 +575,8 @@ class RadiusSearch:
                 self._bracket = replace(own, proved=proved, at_proved=at_proved, failed=failed)
                 if self._proofs is not None and update.proof is not None:
                     first = torch.zeros(1, dtype=torch.long, device=points.device)
-                    self._proofs.keep(first + k, proved[k : k + 1], update.proof, first)
+                    proof = update.proof.to(points.device)
+                    self._proofs.keep(first + k, proved[k : k + 1], proof, first)
             if update.remark:
                 self._remarks[n] = update.remark
             (self._early.discard if update.complete else self._early.add)(k)

@@ -171,6 +171,12 @@ class Region:
             upper=pick(self.upper),
         )
 
+    def on(self, device: torch.device) -> Self:
+        """The balls on another device."""
+        names = ("centre", "radius", "scale", "lower", "upper")
+        given = {name: getattr(self, name) for name in names}
+        return replace(self, **{n: t if t is None else t.to(device) for n, t in given.items()})
+
     def balls(self, t: Tensor) -> Tensor:
         """(rows, *shape) as (rows, balls, features of a ball)."""
         if self.split is None:

@@ -936,6 +936,10 @@ class NodeProof(Proof):
     def blank(self, samples: int) -> NodeProof:
         return replace(self, slopes=(NodeSlopes(Tables(1), 0),) * samples)
 
+    def to(self, device: torch.device) -> NodeProof:
+        """Itself: nodes of trees are on the CPU."""
+        return self
+
     @cached_property
     def gathered(self) -> FrownProof:
         """The slopes side by side."""

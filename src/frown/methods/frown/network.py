@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -91,6 +91,10 @@ class SlopeTable:
         own[kept] = torch.arange(len(kept), device=kept.device)
         return SlopeTable(own, self.rows[place[kept]])
 
+    def to(self, device: torch.device) -> SlopeTable:
+        """The table on another device."""
+        return SlopeTable(self.place.to(device), self.rows.to(device))
+
     def numel(self) -> int:
         return self.rows.numel()
 
@@ -134,6 +138,13 @@ class Tables:
             last = narrow[:, -1:] if more else torch.zeros_like(narrow[:, :1])
             start = torch.cat([start, last], 1)
         return torch.where(torch.isnan(alpha), start, alpha)
+
+    def to(self, device: torch.device) -> Tables:
+        """The tables on another device."""
+        alpha = {key: table.to(device) for key, table in self.alpha.items()}
+        factors = {key: one.to(device) for key, one in self.factors.items()}
+        tight = None if self.tight is None else self.tight.to(device)
+        return replace(self, alpha=alpha, factors=factors, tight=tight)
 
     def take(self, index: Tensor, rounds: int = 0) -> Tables:
         """A copy of these samples' tables, as after so many radii."""
@@ -331,6 +342,13 @@ class FrownProof(Proof):
 
     def blank(self, samples: int) -> FrownProof:
         return FrownProof(self.plan, self.method, Tables(samples))
+
+    def to(self, device: torch.device) -> Self:
+        if device == self.plan.graph.device:
+            return self
+        sample = None if self.sample is None else self.sample.to(device)
+        plan, tables = self.plan.on(device), self.tables.to(device)
+        return replace(self, plan=plan, tables=tables, sample=sample)
 
     def state(self) -> FrownState:
         """A start for further ascents at the same radii, as after one of them."""

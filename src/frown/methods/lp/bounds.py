@@ -132,6 +132,11 @@ class LP(Method):
         return Frown()
 
     def refuse(self, plan: Plan, p: float) -> None:
+        if plan.graph.device.type != "cpu":
+            raise InvalidInput(
+                f"method lp solves its programs on the CPU, not on {plan.graph.device}: leave out "
+                "the device, or choose crown, frown or branch"
+            )
         if p not in (1, 2, inf):
             raise InvalidInput(
                 f"method lp takes the norms 1, 2 and inf, not {p:g}: others are no linear or "
@@ -221,6 +226,10 @@ class LpProof(Proof):
 
     def blank(self, samples: int) -> LpProof:
         return LpProof(self.plan, self.lines, [None] * samples)
+
+    def to(self, device: torch.device) -> LpProof:
+        """Itself: programs are on the CPU."""
+        return self
 
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         nodes = dict(zip(plan.nonlinear, self.plan.nonlinear, strict=True))
