@@ -72,6 +72,7 @@ BRIEFLY = 1.0  # seconds that the attack on a query takes before any bound, or a
 FIRST_ROUNDS = 3  # of that attack, at the most
 LAST_ROUNDS = 12  # at the most, of attacks after bounds have proved what they can
 ATTACKS = 0.2  # of a proof's time is for attacks beside it
+WHOLE = 1 - 1e-6  # of boxes: what is proved of them where rounding is all that is missing
 TRIED = 0.1  # of it, at the most, to see whether sums of literals help
 
 
@@ -546,6 +547,8 @@ class _Beside(Watch):
 
     def progress(self, progress: Progress) -> None:
         self.of.watch.progress(progress)
+        if not progress.underway or progress.proved_mean >= WHOLE:
+            return  # a stage begins, or nothing is left but a replay
         began = now()
         if self.spent < ATTACKS * (began - self.began):
             self.of._attack(self.rounds, 1)

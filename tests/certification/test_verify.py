@@ -15,8 +15,12 @@ import onnxruntime
 import pytest
 
 import frown
+from frown.api import _Beside, _Verification
+from frown.certification.run import Progress
 from frown.errors import InvalidInput
 from frown.jobs.verify import written
+from frown.methods.frown.ascent import Ascent
+from frown.methods.frown.network import Frown
 from frown.problem.vnnlib import parse_vnnlib
 from onnx_models import model, node, saved, weights
 
@@ -259,6 +263,66 @@ def least_violation(net: Path, rows: np.ndarray, const: np.ndarray) -> float:
     kinds = np.concatenate([np.zeros(n + h), np.ones(h), [0]])
     parts = [LinearConstraint(*line) for line in lines]
     return float(milp(cost, integrality=kinds, bounds=Bounds(low, high), constraints=parts).fun)
+
+
+def test_attacks_end_where_bounds_have_proved_all(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left then is a replay."""
+    told: list[tuple[Progress, bool]] = []  # and whether an attack followed
+    attack, progress = _Verification._attack, _Beside.progress
+
+    def attacked(*args: Any) -> None:
+        if told:
+            told[-1] = told[-1][0], True
+        attack(*args)
+
+    def asked(self: _Beside, news: Progress) -> None:
+        told.append((news, False))
+        progress(self, news)
+
+    monkeypatch.setattr(_Verification, "_attack", attacked)
+    monkeypatch.setattr(_Beside, "progress", asked)
+    monkeypatch.setattr("frown.api.ATTACKS", 1e9)  # as if proofs had taken long
+    text = f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_0 1e6))"
+    machine = frown.Machine(seconds=20)
+    assert frown.verify(net, parse_vnnlib(text), machine=machine).answer == "unsat"
+    assert any(followed for _, followed in told)
+    proved = [followed for news, followed in told if news.underway and news.proved_mean >= 1]
+    assert proved and not any(proved)
+    assert not any(followed for news, followed in told if news.stage == "rigorous")
+
+
+def test_branching_goes_on_from_what_the_method_before_found(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both kinds of cuts hang at bounds that are not computed again."""
+    asked: list[bool] = []
+    branching = False
+    bound, close = Frown.bound, frown.Branch.close
+
+    def counted(*args: Any, **more: Any) -> Any:
+        asked.append(branching)
+        return bound(*args, **more)
+
+    def closed(*args: Any) -> Iterator[Any]:
+        nonlocal branching
+        branching = True
+        yield from close(*args)
+
+    monkeypatch.setattr(Frown, "bound", counted)
+    monkeypatch.setattr(frown.Branch, "close", closed)
+    limit = float(truth(net, -1, 1)[:, 0].max()) * 1.02
+    text = f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_0 {limit}))"
+    machine = frown.Machine(seconds=20)
+    for inputs in (True, False):
+        asked.clear()
+        branching = False
+        monkeypatch.setattr("frown.methods.branch.method.fits", lambda _, own=inputs: own)
+        how = frown.Branch(inner=Frown(ascent=Ascent(1, 1)))
+        verdict = frown.verify(net, parse_vnnlib(text), method=how, machine=machine)
+        assert verdict.answer == "unsat" and branching
+        assert asked and not any(asked)
 
 
 @pytest.mark.parametrize("seed", range(24))

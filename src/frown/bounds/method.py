@@ -35,6 +35,14 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """A method's bounds at some radii, and the state that it left."""
+
+    bounds: Bounds
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
 class Bytes:
     """Memory of a state: at the most, and for certain (patches of convolutions may take less)."""
 
@@ -128,6 +136,7 @@ class Ends:
     point: Tensor  # (N, *input shape) these counterexamples; the centre where there is none
     single: bool  # whether only `limit` is asked about: no smaller radius is of use
     replayed: bool = False  # whether proofs are replayed afterwards, in the same time
+    known: Known | None = None  # what the method before found at `limit`, if that is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from frown.bounds.method import Closing, Ends, Method
+from frown.bounds.method import Closing, Ends, Known, Method
 from frown.bounds.plan import Plan, per_plan
 from frown.bounds.proof import Proofs
 from frown.bounds.walk import Boxes, Given, Layers
@@ -206,6 +206,7 @@ class RadiusSearch:
         self._early: set[int] = set()
         self._fixed: Evaluate | None = None  # margins by fixed lines, as asked for `_base`
         self._known = KnownBoxes.of(begun.limit)  # of the method that was asked last
+        self._last: tuple[Method, Known] | None = None  # of the only sample, at the one radius
         self._complete = True
         self._remarks: dict[int, str] = {}
         self._took: list[float] = []  # seconds that radii took to try
@@ -497,6 +498,8 @@ class RadiusSearch:
             margins = own.property.margins(found.literals)
             good = positive(margins)
             known.lower(plan, sample, radius, good, found.layers)
+            if self._of.single and len(self._begun.right) == 1:
+                self._last = using, Known(found, state)
             if proofs is not None:
                 place = good.nonzero().flatten()
                 proofs.keep(sample[place], radius[place], found.proof, place)
@@ -543,7 +546,11 @@ class RadiusSearch:
         radius, points = broken.ends(begun)
         proved, replayed = self._bracket.proved.clone(), of.proofs > 0
         far = (proved[which], begun.limit[which], radius[which], points[which])
-        ends = Ends(*(t.to(HOST) for t in far), of.single, replayed)
+        held, limits, broke, near = (t.to(HOST) for t in far)
+        last, known = self._last, None
+        if last is not None and last[0] is method.before and begun.limit.device == HOST:
+            known = last[1]
+        ends = Ends(held, limits, broke, near, of.single, replayed, known)
         if not method.estimates:  # estimates are not compared with what was proved before
             self._unbranched = Unbranched(proved, broken.radius.copy())
         if self._proofs is not None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from frown.bounds.method import Ends, Method, Update
+from frown.bounds.method import Ends, Known, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import LeafAscent
 from frown.methods.branch.passes import Passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import LEAF_BYTES, Known, ReluInput, ReluSearch, flat
+from frown.methods.branch.relu import LEAF_BYTES, ReluInput, ReluSearch, flat
 from frown.methods.branch.unstable import unstable
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -42,7 +42,6 @@ class ApartSearch:
     limits: Limits
     work: Work
     ascent: LeafAscent
-    known: Known | None = None  # of the only input, where it is bounded already
 
     def __post_init__(self) -> None:
         count = self.property.shape[0]
@@ -92,7 +91,7 @@ class ApartSearch:
         one = slice(n, n + 1)
         region, wanted = self.region.rows(one), self.property.rows(one)
         region = region.with_radius(self.ends.limit[one].to(region.radius))
-        known = self.known
+        known = self.ends.known
         if known is None or len(self.inputs) > 1:
             state = self.inner.start(1)
             found = self.inner.bound(self.plan, region, wanted, state, None, self.work)
@@ -107,6 +106,7 @@ class ApartSearch:
             limit=mine.limit[one],
             broken=mine.broken[one],
             point=mine.point[one],
+            known=known,
         )
         return ReluSearch(
             self.plan,
@@ -118,7 +118,6 @@ class ApartSearch:
             self.limits,
             replace(self.work, memory=self.work.memory // len(self.inputs)),  # of its tables
             self.ascent,
-            known,
             BATCH,
         )
 

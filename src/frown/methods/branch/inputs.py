@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from frown.bounds.forms import form_along
-from frown.bounds.method import Ends, Method, Update
+from frown.bounds.method import Ends, Known, Method, Update
 from frown.bounds.patches import parts
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Proof
@@ -26,7 +26,6 @@ from frown.bounds.rows import fixed_pieces
 from frown.bounds.tree import INPUT, LEAF, Branched, Literals, Multipliers, Tree
 from frown.bounds.walk import Layers
 from frown.bounds.work import OutOfTime, Work
-from frown.methods.branch.relu import Known
 from frown.methods.crown import crown_layers
 from frown.problem.property import LinearProperty, Property
 from frown.problem.region import Region
@@ -168,7 +167,7 @@ class InputSearch:
         self.width = (high - low).clamp(min=1e-300)
         self.proved = torch.zeros(len(self.inputs), property.clauses, dtype=torch.bool)
         self.slack: float | None = None
-        self.known: Known | None = None  # what the inner method found at the roots
+        self.known = ends.known  # what the inner method found at the roots
         self.total = 0  # boxes bounded
         self.seconds = 0.0  # of CPU
         entries = sum(plan.graph.nodes[i].size for i in plan.ancestors(plan.graph.output))
@@ -231,9 +230,11 @@ class InputSearch:
 
     def _begin(self) -> None:
         """Bound the roots by the inner method, whose proof the trees hang at."""
-        state = self.inner.start(len(self.inputs))
-        found = self.inner.bound(self.plan, self.region, self.property, state, None, self.work)
-        self.known = Known(found, state)
+        if self.known is None:
+            state = self.inner.start(len(self.inputs))
+            found = self.inner.bound(self.plan, self.region, self.property, state, None, self.work)
+            self.known = Known(found, state)
+        found = self.known.bounds
         self.proved = self.property.margins(found.literals) > 0
         for own in self.inputs:
             own.root = found.proof.take(torch.tensor([own.number]))

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from frown.bounds.method import Bounds, Closing, Ends, Method, Update
+from frown.bounds.method import Bounds, Closing, Ends, Known, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.proof import State
 from frown.bounds.walk import Given
@@ -27,7 +27,7 @@ from frown.methods.branch.ascent import SCORES, LeafAscent
 from frown.methods.branch.inputs import InputSearch, fits
 from frown.methods.branch.passes import passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import Known, ReluSearch
+from frown.methods.branch.relu import ReluSearch
 from frown.methods.branch.samples import SampleSearch
 from frown.methods.frown.network import Frown
 from frown.methods.lp.solvers import require
@@ -134,13 +134,15 @@ class Branch(Closing):
         """Cut neurons for some of the samples, for so many CPU seconds; what is `known` of all of
         them serves a single one."""
         part = Ends(
-            ends.proved[which], ends.limit[which], ends.broken[which], ends.point[which], True
+            ends.proved[which],
+            ends.limit[which],
+            ends.broken[which],
+            ends.point[which],
+            True,
+            known=known if len(region.radius) == 1 else None,
         )
         own = replace(self, seconds=seconds / len(which))
-        alone = known if len(region.radius) == 1 else None
-        search = own._search(
-            plan, region.rows(which), property.rows(which), part, work, known=alone
-        )
+        search = own._search(plan, region.rows(which), property.rows(which), part, work)
         assert search is not None
         for update in search.run(part.point):
             yield replace(update, sample=int(which[update.sample]))
@@ -188,7 +190,6 @@ class Branch(Closing):
         ends: Ends,
         work: Work,
         assume: bool = True,
-        known: Known | None = None,
     ) -> ReluSearch | ApartSearch | SampleSearch | None:
         """A search over all samples; None where there is nothing to cut. Literals of their own are
         bounded by contradiction only if they may `assume` that theirs is the one that fails."""
@@ -202,4 +203,4 @@ class Branch(Closing):
             )
         kind = ApartSearch if ends.single and own.slots >= LARGE else ReluSearch
         ascent = replace(self.ascent, score=self.score)
-        return kind(plan, own, region, property, ends, self.inner, limits, work, ascent, known)
+        return kind(plan, own, region, property, ends, self.inner, limits, work, ascent)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
-from frown.bounds.proof import Proof, State
+from frown.bounds.proof import Proof
 from frown.bounds.spill import NoRoom, room
 from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
@@ -81,14 +81,6 @@ class ReluInput(Stage):
         return sum(len(p.closed) + len(p.open) for p in self.problems.values())
 
 
-@dataclass(frozen=True)
-class Known:
-    """The inner method's bounds at the first radii, and the state that it left."""
-
-    bounds: Bounds
-    state: State
-
-
 class ReluSearch:
     """The search over all inputs of a batch."""
 
@@ -103,14 +95,13 @@ class ReluSearch:
         limits: Limits,
         work: Work,
         ascent: LeafAscent,
-        known: Known | None = None,
         batch: int = 512,
     ) -> None:
         self.plan, self.passes, self.region, self.property = plan, passes, region, property
         self.inner, self.limits, self.work, self.ascent = inner, limits, work, ascent
         self.count, self.literals = property.shape
         self.places = passes.places(region)
-        self.state = inner.start(self.count) if known is None else known.state
+        self.state = inner.start(self.count) if ends.known is None else ends.known.state
         coef = property.pick(slice(None))
         self.head, const = passes.head(coef)
         self.const = const + property.const.flatten()
@@ -134,7 +125,7 @@ class ReluSearch:
         size = plan.graph.nodes[0].size * plan.slots(plan.graph.output)[1]
         if region.p in (1, 2, inf) and region.split is None and size <= MANY:
             self.pieces = Pieces(plan)
-        self.known = known
+        self.known = ends.known
         self.deadline = inf  # of all work and its replay, in seconds of CPU time of this process
         if limits.single:
             for own in self.inputs:
