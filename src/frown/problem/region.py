@@ -173,9 +173,18 @@ class Region:
 
     def on(self, device: torch.device) -> Self:
         """The balls on another device."""
-        names = ("centre", "radius", "scale", "lower", "upper")
-        given = {name: getattr(self, name) for name in names}
-        return replace(self, **{n: t if t is None else t.to(device) for n, t in given.items()})
+
+        def moved(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.to(device)
+
+        return replace(
+            self,
+            centre=self.centre.to(device),
+            radius=self.radius.to(device),
+            scale=moved(self.scale),
+            lower=moved(self.lower),
+            upper=moved(self.upper),
+        )
 
     def balls(self, t: Tensor) -> Tensor:
         """(rows, *shape) as (rows, balls, features of a ball)."""
