@@ -599,7 +599,7 @@ class _ByNodes:
         return (~(done.margins > 0) & self.wanted[done.nodes]).any(1)
 
     def _doubted(self, doubts: Sequence[Tensor | None]) -> dict[int, Tensor]:
-        """By tree, leaves among the doubts that fail still, as soon as one does."""
+        """Find, by tree, leaves among the doubts that fail still, as soon as one does."""
         only = torch.zeros(len(self.of), dtype=torch.bool)
         leaf = torch.zeros_like(only)
         for each, start, own in zip(self.trees, self.first, doubts, strict=True):

@@ -45,7 +45,7 @@ from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import OutOfTime, Work
 from frown.graph.intervals import Intervals
 from frown.methods.branch.curves import CurveChain, curve_of_chain
-from frown.methods.branch.radii import Limits, Stage
+from frown.methods.branch.radii import NEARER, NOTHING, Limits, Stage
 from frown.methods.frown.ascent import Ascent, RowBatch, replay
 from frown.methods.frown.network import (
     Frown,
@@ -64,14 +64,18 @@ BATCH = 48  # nodes that are bounded together
 STEPS, CANDIDATES = 8, 10  # steps of every ascent in a node, and cuts tried by each score ...
 SHORT, FEWER = 4.0, (5, 4)  # ... but these where an input has less than so many seconds
 FIRST = 0.02  # of a radius: the first step beyond what is proved
-FEW, GROWTH = 4, 2.0  # leaves that are next to nothing; times as many should be next
-HOPELESS = 4  # times as many nodes as a radius took before, and it is given up for a smaller one
+FEW, GROWTH = 4, 2.0  # nodes that are next to nothing; times as many should be next
+FIT = 0.7  # of the nodes that there is time for is what a radius is to take ...
+WORTH = 1.2  # ... and times as many as before are the least that a larger radius is worth
+ENOUGH = 0.6  # of these nodes, and of the tree it began with, and a radius is judged
+LATE = 1.3  # times the nodes that there is time for are to be left for a smaller radius ...
+HOPELESS = 8  # ... or so many times those of the radius before to be bounded
 SLACK = 1e-3  # of the margin at the input: what leaves keep for the rounding of stored slopes
 ROUND = 0.05  # of what a node lacks is to be gained along its own slopes, and it is bounded again
 SIDES = 0.5  # of the better child counts, beside all of the worse one
 PLANES = 8  # of a layer: one of a literal, the others of the last cuts
-REPLAY = 0.7  # times as long as bounding it did, the replay of a node takes ...
-LEVEL = 7.0  # ... and as many times all that is around those of one level of all trees
+BATCH_COST = 5.0  # nodes take as long as all that is around those bounded together
+REPLAY, LEVEL = 0.7, 9.0  # and so do the replay of a node, and all around one level of all trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class TreeNode:
     last: int = 0  # the number of the plane of the last cut ...
     fresh: int = -1  # ... if it is new
     literals: Tensor | None = None  # (T,) their bounds
+    weight: float = 1.0  # the part of its tree that it is supposed to be
     cut: tuple[int, float] | None = None  # a slot of the output's rows, and a point
     children: tuple[TreeNode, ...] | None = None  # two, or itself once more
 
@@ -122,9 +127,10 @@ class SampleTrees(Stage):
     proved: int = 0  # nodes of the last proof, and levels of its trees
     levels: int = 0
 
-    def raised(self, limits: Limits) -> None:
+    def raised(self, limits: Limits, left: float) -> None:
         """Set the radius to try next; `done` where there is none. What a radius takes depends on
-        the network, so steps are small at first, and grow while leaves stay few."""
+        the network, so steps are small at first, and grow while nodes stay few. `left` is the
+        number of nodes that there is time for."""
         self.waiting, self.visited = True, 0
         if limits.single:
             self.radius = self.limit
@@ -135,23 +141,39 @@ class SampleTrees(Stage):
             return
         before = self.seen[-2][0] if len(self.seen) > 1 else low / (1 + FIRST)
         step = max(low - before, low * FIRST / 2) if self.seen else FIRST * low
-        if self.seen and self.seen[-1][1] <= FEW:
+        nodes = self.seen[-1][1] if self.seen else 1
+        growth = min(GROWTH, FIT * left / nodes)
+        self.rests = nodes > FEW and growth < WORTH
+        if self.seen and nodes <= FEW:
             step *= 2
         elif len(self.seen) > 1:
-            (r0, n0), (r1, n1) = self.seen[-2:]
-            rate = max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
-            step = min(max(log(GROWTH) / rate, step / 2), 2 * step)
+            step = min(max(log(max(growth, WORTH)) / self._rate, step / 4), 2 * step)
         self.radius = low + step if low > 0 else 0.01 * min(top, 1.0)
         if isfinite(self.high):
             self.radius = min(self.radius, low + 0.5 * (top - low))
         if self.radius > top or top <= low * (1 + 2 * limits.gap):
             self.radius = top
 
-    @property
-    def hopeless(self) -> bool:
-        """True if the radius takes far more than the one before."""
+    def given_up(self, left: float) -> bool:
+        """Give a radius up for a smaller one that there is time for; returns whether. The work is
+        supposed to grow evenly in the tree that was proved, and the two sides of a new cut to be
+        equal parts of it. Where hardly any radius is near enough, the input `rests`."""
         before = self.seen[-1][1] if self.seen else 1
-        return self.visited > HOPELESS * max(2 * before, FEW * FEW)
+        enough = max(ENOUGH * min(left, HOPELESS * before), ENOUGH * self.proved, FEW * FEW)
+        if self.visited < enough:
+            return False
+        rest = min(sum(node.weight for node in self.open) / max(1, len(self.needed)), 1.0)
+        done = max(1 - rest, NOTHING)
+        hopeless = self.visited > HOPELESS * max(before, FEW * FEW / 2)
+        if not hopeless and self.visited * rest <= LATE * done * left:
+            return False
+        nodes, fit = max(self.visited / done, before + 1), FIT * left
+        self.rests = fit <= WORTH * before
+        part = log(max(fit / before, WORTH)) / log(nodes / before)
+        part = min(max(part, NEARER), 0.5 if hopeless else 0.8)
+        self.radius = self.low + part * (self.radius - self.low)
+        self.waiting, self.visited, self.open = True, 0, []
+        return True
 
 
 @dataclass(frozen=True)
@@ -217,7 +239,8 @@ class SampleSearch:
             for n in range(len(region.radius))
         ]
         self.replayed = ends.replayed
-        self.total, self.spent = 0, 0.0  # nodes, and seconds in which they were bounded
+        # Nodes, in how many batches, and seconds in which they were bounded.
+        self.total, self.batches, self.spent = 0, 0, 0.0
         clean = property.margins(property.literals(plan.graph.apply(region.centre).flatten(1)))
         tiny = torch.finfo(clean.dtype).tiny
         self.slack = (SLACK * clean.amin(1)).clamp(min=tiny)  # (N,)
@@ -241,14 +264,15 @@ class SampleSearch:
 
     def run(self, points: Tensor) -> Iterator[Update]:
         """Close brackets until time is up."""
-        deadline = time.process_time() + self.limits.seconds * len(self.inputs)
+        self.began = time.process_time()
+        self.deadline = self.began + self.limits.seconds * len(self.inputs)
         for own in self.inputs:
             self._next(own)
         try:
             while not self.work.clock.expired():
-                if time.process_time() + self._replay() > deadline:
+                if self._left <= 0:
                     break
-                active = [own for own in self.inputs if not own.done]
+                active = self._active()
                 if not active:
                     break
                 yield from self._step(active)
@@ -261,14 +285,46 @@ class SampleSearch:
                 remark = "branching ran out of time"
                 yield Update(own.number, own.low, complete=False, remark=remark)
 
+    @property
+    def _left(self) -> float:
+        """The seconds that are left."""
+        return min(self.deadline - time.process_time(), self.work.clock.left()) - self._replay()
+
+    def _nodes_left(self) -> float:
+        """The number of nodes that there is time for, in an input's share of it; their replay is
+        a part of it."""
+        if not self.total:
+            return inf
+        sharing = sum(not own.done and not own.rests for own in self.inputs)
+        pace = (time.process_time() - self.began) / self.total
+        if self.replayed:
+            pace += REPLAY * self._pace
+        return max(0.0, self._left) / pace / max(1, sharing)
+
+    def _active(self) -> list[SampleTrees]:
+        """The inputs whose nodes are bounded. Where all others are done, those that rest may take
+        their time, one after the other."""
+        active = [own for own in self.inputs if not own.done and not own.rests]
+        resting = [own for own in self.inputs if not own.done and own.rests]
+        if active or not resting:
+            return active
+        least = min(resting, key=lambda own: own.seen[-1][1] if own.seen else 1)
+        least.rests = False
+        self._next(least)
+        return [] if least.rests else self._active()
+
     def _replay(self) -> float:
         """Seconds that the replay of what is proved so far should take."""
         if not self.replayed:
             return 0.0
-        pace = self.spent / max(1, self.total)
         nodes = sum(own.proved for own in self.inputs)
         levels = max(own.levels for own in self.inputs)
-        return (REPLAY * nodes + LEVEL * levels) * pace
+        return (REPLAY * nodes + LEVEL * levels) * self._pace
+
+    @property
+    def _pace(self) -> float:
+        """The seconds that bounding one more node takes."""
+        return self.spent / max(1.0, self.total + BATCH_COST * self.batches)
 
     def _bytes(self) -> int:
         """Roughly what nodes and their slopes take in memory."""
@@ -283,7 +339,7 @@ class SampleSearch:
 
     def _next(self, own: SampleTrees) -> None:
         """Set the radius to try next; the whole region is to be bounded there first."""
-        own.raised(self.limits)
+        own.raised(self.limits, self._nodes_left())
         own.open = []
 
     def _step(self, active: list[SampleTrees]) -> Iterator[Update]:
@@ -306,6 +362,7 @@ class SampleSearch:
             found = self._bound(batch, self.fine)
             self.spent += time.process_time() - began
             self.total += len(batch)
+            self.batches += 1
             open_ = []
             for k, node in enumerate(batch):
                 own = self.inputs[node.sample]
@@ -409,14 +466,13 @@ class SampleSearch:
                 self._next(own)
             return
         if own.open:
-            if own.hopeless and not self.limits.single and own.radius > own.low * (1 + FIRST / 8):
-                own.radius = own.low + (own.radius - own.low) / 2
-                own.waiting, own.visited, own.open = True, 0, []
+            if not self.limits.single:
+                own.given_up(self._nodes_left())
             return
         own.low = max(own.low, own.radius)
-        own.seen.append((own.radius, max(1, own.closed)))
+        own.seen.append((own.radius, max(1, own.visited)))
         trees = [own.trees[c] for c in own.needed]
-        own.proved = sum(len(_preorder(tree)) for tree in trees)
+        own.proved = sum(_weighed(tree) for tree in trees)
         own.levels = sum(_levels(tree) for tree in trees)
         yield Update(own.number, own.radius, self._proof(own))
         own.done = self.limits.single
@@ -732,6 +788,7 @@ class SampleSearch:
                 children=None,
                 before=node.slopes,
                 literal=self._likely(node),
+                weight=node.weight / 2,
                 **_headed(node, slot, side),
             )
             for side in range(2)
@@ -958,6 +1015,19 @@ def _preorder(root: TreeNode) -> list[TreeNode]:
         if node.children is not None:
             waiting += reversed(node.children)
     return found
+
+
+def _weighed(root: TreeNode) -> int:
+    """Count the nodes of a tree, whose weights become in proportion to those below."""
+    nodes = _preorder(root)
+    sizes = {id(node): 1 for node in nodes}
+    for node in reversed(nodes):
+        sizes[id(node)] += sum(sizes[id(child)] for child in node.children or ())
+    root.weight = 1.0
+    for node in nodes:
+        for child in node.children or ():
+            child.weight = node.weight * sizes[id(child)] / (sizes[id(node)] - 1)
+    return len(nodes)
 
 
 def _whole(root: TreeNode) -> tuple[list[TreeNode], set[int]]:
