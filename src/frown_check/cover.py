@@ -23,7 +23,7 @@ from frown_check.checker import BROKEN, MOST_FILE, Loader, checked
 from frown_check.container import MOST_PAYLOAD, Certificate, Literals
 from frown_check.errors import Refused, refuse_if
 from frown_check.files import content
-from frown_check.query import Box, Case, Constraint, Query, read_query
+from frown_check.query import Box, Case, Constraint, Query, read_query, short
 from frown_check.replay import Progress
 
 MAGIC = b"FROWNQ01"
@@ -161,7 +161,7 @@ def _implied(literal: Literal, one: Constraint, box: Box, inputs: int) -> bool:
         if off and k >= inputs:
             return False
         if off:
-            least += min(off * box.lower[k], off * box.upper[k])
+            least = short(least + min(off * box.lower[k], off * box.upper[k]))
     return literal.const <= least
 
 

@@ -26,7 +26,7 @@ MOST_DEPTH = 200
 MOST_CASES = 2**20
 MOST_ENTRIES = 2**24  # of a tensor
 MOST_DIGITS = 2000
-MOST_BITS = 2**16  # of a coefficient
+MOST_BITS = 2**16  # of a number that is computed
 ROUNDS = 4  # in which constraints on several inputs narrow a box
 
 Term = tuple[dict[int, Fraction], Fraction]  # coefficients, and a constant
@@ -160,7 +160,9 @@ def narrowed(low: list[Fraction], high: list[Fraction], several: list[Constraint
             if any(a > b for a, b in zip(low, high)):
                 return None
             least = {k: c * (low if c > 0 else high)[k] for k, c in one.coef}
-            total = one.const + sum(least.values())
+            total = one.const
+            for value in least.values():
+                total = short(total + value)
             if one.excludes(total):
                 return None
             for k, c in one.coef:
@@ -419,20 +421,21 @@ def _sum(terms: list[Term]) -> Term:
     coef: dict[int, Fraction] = {}
     for own, _ in terms:
         for k, c in own.items():
-            coef[k] = _short(coef.get(k, Fraction(0)) + c)
+            coef[k] = short(coef.get(k, Fraction(0)) + c)
     const = Fraction(0)
     for _, d in terms:
-        const = _short(const + d)
+        const = short(const + d)
     return {k: c for k, c in coef.items() if c}, const
 
 
 def _times(term: Term, factor: Fraction) -> Term:
     if not factor:
         return {}, Fraction(0)
-    return {k: _short(c * factor) for k, c in term[0].items()}, _short(term[1] * factor)
+    return {k: short(c * factor) for k, c in term[0].items()}, short(term[1] * factor)
 
 
-def _short(number: Fraction) -> Fraction:
+def short(number: Fraction) -> Fraction:
+    """The number; Refused where it is too long to count with."""
     bits = number.numerator.bit_length() + number.denominator.bit_length()
-    refuse_if(bits > MOST_BITS, f"the query has a coefficient of more than {MOST_BITS} bits")
+    refuse_if(bits > MOST_BITS, f"the query has numbers of more than {MOST_BITS} bits")
     return number

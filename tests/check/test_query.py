@@ -146,6 +146,20 @@ def test_many_alternatives_of_nothing_end() -> None:
     assert list(query.cases()) == []
 
 
+def test_numbers_that_grow_with_every_term_are_refused() -> None:
+    """Fractions of many denominators have a sum that nobody can wait for."""
+    every = range(60)
+    text = "".join(f"(declare-const X_{i} Real)" for i in every) + "(declare-const Y_0 Real)"
+    for i in every:
+        unit = f"(/ 1 {10**1900 + 2 * i + 1})"
+        text += f"(assert (>= X_{i} (- {unit}))) (assert (<= X_{i} {unit}))"
+    text += f"(assert (<= (+ {' '.join(f'X_{i}' for i in every)}) 0)) (assert (<= Y_0 0))"
+    with pytest.raises(Refused, match="numbers of more than 65536 bits"):
+        list(read_query(text.encode()).cases())
+    with pytest.raises(InvalidInput, match="numbers of more than 65536 bits"):
+        parse_vnnlib(text)
+
+
 def test_boxes_are_narrowed_as_far_as_frown_narrows_them() -> None:
     """Boxes that frown proves contain the checker's: its rounds go at least as far."""
     dice = random.Random(3)

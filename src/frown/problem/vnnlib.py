@@ -868,8 +868,12 @@ def _applied(reader: _Reader, list_: _List, values: list[_Value]) -> _Value:
     raise reader.wrong(name, f"unknown operator {name.text[:40]!r}")
 
 
+def _bits(number: Fraction) -> int:
+    return number.numerator.bit_length() + number.denominator.bit_length()
+
+
 def _bounded(reader: _Reader, where: _List, number: Fraction) -> Fraction:
-    if number.numerator.bit_length() + number.denominator.bit_length() > MOST_BITS:
+    if _bits(number) > MOST_BITS:
         raise reader.wrong(where, f"a coefficient of more than {MOST_BITS} bits")
     return number
 
@@ -1036,7 +1040,11 @@ def _narrowed(
         lower, upper = list(lower), list(upper)
         for one in constraints:
             least = [c * before[0 if c > 0 else 1][i] for i, c in one.inputs]
-            total = one.const + sum(least)
+            total = one.const
+            for own in least:
+                total += own
+                if _bits(total) > MOST_BITS:
+                    raise InvalidInput(f"it has numbers of more than {MOST_BITS} bits")
             if total > 0 or (total == 0 and one.strict):
                 return None
             for (i, c), own in zip(one.inputs, least, strict=True):
