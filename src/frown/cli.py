@@ -51,9 +51,9 @@ app = typer.Typer(
 
 # The options of certify that its help shows; --help-all shows the others, too.
 COMMON = (
-    *("samples", "divide", "mean", "std", "bounds", "label_column"),
+    *("samples", "divide", "mean", "std", "bounds", "label_column", "id_column", "scale", "fix"),
     *("norm", "method", "eps", "target", "threshold", "within", "seconds", "level"),
-    *("workers", "time_limit", "out", "certificates", "resume"),
+    *("workers", "time_limit", "out", "certificates", "resume", "force", "fail_under"),
 )
 INTERRUPTED = 130
 UNEXPECTED = 70
@@ -228,7 +228,7 @@ def _certify(every: bool = False) -> typer.Typer:
         ("json", ("--json",), "Rows as JSON lines on stdout."),
         ("help_all", ("--help-all",), "Show all options."),
     ):
-        option = typer.Option(*switch, help=told, rich_help_panel="Output")
+        option = typer.Option(*switch, help=told, metavar="", rich_help_panel="Output")
         parameters.append(_keyword(name, Annotated[bool, option], False))
     told = "A TOML file of options (default: frown.toml, if there is one)."
     option = typer.Option("--config", help=told, metavar="FILE", rich_help_panel="Output")

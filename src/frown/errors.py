@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -71,8 +70,8 @@ class Refusal:
     reason: str
 
 
-def listing(model: str, refusals: Sequence[Refusal], supported: Iterable[str]) -> str:
-    """The message of UnsupportedModel: every refusal in a line, and what would work."""
+def listing(model: str, refusals: Sequence[Refusal]) -> str:
+    """The message of UnsupportedModel: every refusal in a line, and where to read on."""
     count = len(refusals)
     are = "1 operator has" if count == 1 else f"{count} operators have"
     cells = [
@@ -84,5 +83,5 @@ def listing(model: str, refusals: Sequence[Refusal], supported: Iterable[str]) -
     lines = [f"cannot certify {model}: {are} no bounds yet", *(f"  {row}" for row in rows)]
     if all(r.reason for r in refusals):  # another operator would not help
         return "\n".join(lines)
-    known = f"supported: {', '.join(sorted(supported))}; to add one, see docs/extending.md"
-    return "\n".join([*lines, *textwrap.wrap(known, 100)])
+    known = "which have: frown supports --onnx-operators; to add one, see docs/extending.md"
+    return "\n".join([*lines, known])

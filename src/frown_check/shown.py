@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_FLOOR, Decimal
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -152,10 +152,9 @@ def _ball_text(claim: Claim, found: dict[str, Any]) -> dict[str, str]:
     told = {"region": f"||{step}||_{exact(claim.norm)} <= {exact(claim.radius)}{balls}"}
     if step != "x - x0":
         told["scale"] = _ends(scale)
-    told["moves"] = f"{found['moving']} of {claim.centre.size} features, each by at most "
-    told["moves"] += f"{_above(found['reach']['least'])} to {_above(found['reach']['largest'])}"
-    if found["reach"]["least"] == found["reach"]["largest"]:
-        told["moves"] = told["moves"].rpartition(" to ")[0]
+    ends = [_reach(claim.radius, scale[end]) for end in ("least", "largest")]
+    reach = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+    told["moves"] = f"{found['moving']} of {claim.centre.size} features, each by up to {reach}"
     told["moves"] += " in the units of x0"
     told["range"] = "not limited"
     if claim.clipped:
@@ -266,19 +265,21 @@ def _ends(extent: dict[str, Any]) -> str:
     return least if least == largest else f"{least} to {largest}"
 
 
-def _above(number: float | None) -> str:
-    """Six digits, none below the number."""
-    return "any amount" if number is None else _cut(number, 6, ROUND_CEILING)
+def _reach(radius: float, scale: float | None) -> str:
+    """Six digits of their product, none above it: nothing is proved of what moves further."""
+    if scale is None or not isfinite(radius * scale):
+        return "any amount"
+    return _cut(radius if scale == 1 else float(np.nextafter(radius * scale, 0)), 6)
 
 
 def _below(number: float | None) -> str:
     """Four digits, none above the number: all margins exceed it."""
-    return "0" if number is None else _cut(number, 4, ROUND_FLOOR)
+    return "0" if number is None else _cut(number, 4)
 
 
-def _cut(number: float, digits: int, how: str) -> str:
+def _cut(number: float, digits: int) -> str:
     value = Decimal(repr(number))
-    shown = value.quantize(Decimal(1).scaleb(value.adjusted() + 1 - digits), how)
+    shown = value.quantize(Decimal(1).scaleb(value.adjusted() + 1 - digits), ROUND_FLOOR)
     return f"{float(shown):.{digits}g}" if number else "0"
 
 

@@ -48,12 +48,19 @@ def test_a_tiny_scale_shows_how_far_features_move(net: Net, tmp_path: Path, caps
     path = certificate(net, tmp_path / "c.frown", 100.0, scale=np.full(5, 1e-6))
     text = printed(capsys, path, "--model", net.path)
     assert "||(x - x0) / scale||_inf <= 100 scale 1e-06" in text
-    moves = text.split("each by at most ")[1].split(" ")[0]
-    assert 100.0 * 1e-6 <= float(moves) <= 1.0001e-4
+    moves = text.split("each by up to ")[1].split(" ")[0]
+    assert 0.99999e-4 <= float(moves) <= 100.0 * 1e-6
     found = claim(capsys, path, "--model", net.path)
     assert found["scale"] == {"least": 1e-6, "largest": 1e-6}
     assert found["reach"]["largest"] == pytest.approx(1e-4, rel=1e-12)
     assert found["reach"]["largest"] >= 100.0 * 1e-6
+
+
+def test_features_are_not_said_to_move_further_than_is_proved(net: Net, tmp_path: Path, capsys):
+    radius = 0.025814326480031013e-3
+    text = printed(capsys, certificate(net, tmp_path / "c.frown", radius), "--model", net.path)
+    moves = float(text.split("each by up to ")[1].split(" ")[0])
+    assert (1 - 1e-5) * radius <= moves <= radius
 
 
 def test_scales_that_differ_and_features_that_are_fixed(net: Net, tmp_path: Path, capsys) -> None:
@@ -61,7 +68,7 @@ def test_scales_that_differ_and_features_that_are_fixed(net: Net, tmp_path: Path
     path = certificate(net, tmp_path / "c.frown", 1e-5, "2", scale=scale)
     text = printed(capsys, path, "--model", net.path)
     assert "||(x - x0) / scale||_2 <= 1e-05 scale 0.25 to 3" in text
-    assert "4 of 5 features, each by at most 2.50001e-06 to 3.00001e-05" in text
+    assert "4 of 5 features, each by up to 2.49999e-06 to 3e-05" in text
     found = claim(capsys, path, "--model", net.path)
     assert (found["moving"], found["features"]) == (4, 5)
 
@@ -84,7 +91,7 @@ def test_a_large_std_and_the_valid_range_are_shown(net: Net, tmp_path: Path, cap
     text = printed(capsys, path, "--model", net.path)
     assert "is given (x - mean) / std, mean 0.25, std 1000000" in text
     assert "x from -2000.4 to -1999.5, up to 999.6 to 1000.5" in text
-    assert "each by at most 100 in the units of x0" in text
+    assert "each by up to 100 in the units of x0" in text
     found = claim(capsys, path, "--model", net.path)
     assert found["std"] == {"least": 1e6, "largest": 1e6}
     assert found["mean"] == {"least": 0.25, "largest": 0.25}
@@ -105,8 +112,9 @@ def test_a_norm_has_all_its_digits(net: Net, tmp_path: Path, capsys, norm: float
 
 
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 2.5e-9, 123456.7, 1e300, 5e-324, 99999.95])
-def test_what_is_rounded_for_reading_is_rounded_up(number: float) -> None:
-    assert number <= float(shown._above(number)) <= number * (1 + 2e-5) or number < 1e-300
+def test_what_is_rounded_for_reading_is_rounded_down(number: float) -> None:
+    assert number * (1 - 2e-5) <= float(shown._reach(number, 1.0)) <= number
+    assert float(shown._reach(number, 0.1)) <= number * 0.1
 
 
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 0.29999, 2.5e-9, 123456.7, 1e300, 99999.95])

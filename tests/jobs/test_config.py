@@ -63,6 +63,7 @@ def test_a_file_that_makes_no_sense(given, text: str, said: str) -> None:
 def test_help_comes_in_two_lengths() -> None:
     short, long = (command("certify", flag).output for flag in ("--help", "--help-all"))
     assert "--norm" in short and "--tangents" not in short and "--help-all" in short
+    assert "--fail-under" in short and "--id-column" in short and long.count("<bool>") < 2
     assert "--norm" in long and "--tangents" in long and "--id-column" in long
 
 

@@ -87,7 +87,7 @@ def test_a_condition_in_vnn_lib_gets_a_radius(data: Path, tmp_path: Path) -> Non
         (["--within", "x"], 1, "finite number"),
         (["--within", "1", "--target", "0"], 2, "--target is about labels"),
         ([], 1, "--within 0.1"),
-        (["--property", "none.vnnlib"], 2, "cannot be read"),
+        (["--property", "none.vnnlib"], 2, "there is no such file"),
     ],
 )
 def test_questions_that_do_not_fit_say_what_would(
@@ -125,6 +125,20 @@ def test_what_is_about_no_class_names_none(options: list[str], data: Path, tmp_p
     page = (tmp_path / "page.html").read_text()
     assert ">answer<" not in page and "label None" not in page and "Inputs proved" in page
     call("certify", onnx, data, *options, "--out", out, "--resume")
+
+
+def test_few_right_answers_are_told_while_the_run_lasts(tmp_path: Path) -> None:
+    """With many inputs the end is hours away."""
+    onnx, x = net(tmp_path, 3, "Identity"), np.linspace(-1, 1, 72).reshape(36, 2)
+    np.savez(tmp_path / "right.npz", x=x)
+    rows = call("certify", onnx, tmp_path / "right.npz", "--eps", 0, "--json").stdout
+    answers = np.array([json.loads(line)["prediction"] for line in rows.splitlines()])
+    np.savez(tmp_path / "wrong.npz", x=x, y=(answers + 1) % 3)
+    told = call("certify", onnx, tmp_path / "wrong.npz", "--eps", 0, "--batch", 12).output
+    assert told.count("12 of 36 done, accuracy 0%: if the model is better than that") == 1
+    assert "24 of 36 done" not in told
+    whole = call("certify", onnx, tmp_path / "right.npz", "--eps", 0, "--batch", 12).output
+    assert "of 36 done" not in whole
 
 
 def test_shares_of_other_questions_are_not_called_accuracy(data: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_pace_tells_means_throughput_and_time_left(monkeypatch: pytest.Monke
     assert pace.told(Progress(0, 200, 0.0123456, "crown", underway=32)) == "mean radius 0.01234"
     clock[0] = 110.0
     told = pace.told(Progress(50, 200, 0.0123456, "crown", 0.0345671, 32, 40))
-    assert told == "mean radius 0.01234, broken 0.03457 (of 40 found), 5 per s, 30 s left"
+    assert told == "30 s left, 5 per s, mean radius 0.01234, broken 0.03457 (of 40 found)"
     clock[0] = 1100.0
     slow = pace.told(Progress(50, 200, 0.0, "crown"))
     assert "3 per min" in slow and "50 min 0 s left" in slow
@@ -42,12 +42,10 @@ def test_before_the_first_input_is_done_a_limit_is_told(monkeypatch: pytest.Monk
     pace = Pace(320.0)
     clock[0] = 120.0
     begun = Progress(0, 32, 0.01, "branch", underway=32)
-    assert pace.told(begun) == "mean radius 0.01, at most some 5 min 0 s left"
+    assert pace.told(begun) == "some 5 min 0 s left, mean radius 0.01"
     clock[0] = 1000.0
-    assert "at most some 0 s left" in pace.told(begun)
-    assert "at most" not in pace.told(replace(begun, done=16)) and "left" in pace.told(
-        replace(begun, done=16)
-    )
+    assert pace.told(begun) == "mean radius 0.01"  # on a busy machine: nobody knows
+    assert "some" not in (told := pace.told(replace(begun, done=16))) and "left" in told
 
 
 BRANCHED = Row(
@@ -91,7 +89,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
     with LineWatch(Console(file=said), 7) as watch:
         watch.progress(Progress(3, 7, 0.5, "crown"))
         time.sleep(0.2)
-    assert "3 of 7 done, mean radius 0.5" in said.getvalue()
+    assert "3 of 7 done, crown, " in said.getvalue()
     assert screen.LINES < 1 and isinstance(TableScreen().working(7), LineWatch)
     assert isinstance(JsonScreen().working(7), LineWatch) and not isinstance(
         Screen().working(7), LineWatch

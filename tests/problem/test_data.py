@@ -274,10 +274,17 @@ def test_samples_none_or_twice() -> None:
     assert "input 2 twice" in refused(parse_samples, "0:3,2", 10)
 
 
+def test_decimal_commas_between_commas_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('a,b,y\n"1,5",2,0\n"2,5",3,1\n')
+    message = refused(read_data, path)
+    assert "column a: '1,5' is no number; decimal commas are read where" in message
+
+
 def test_memory_in_powers_of_1024() -> None:
-    sizes = {"4G": 4 << 30, "500M": 500 << 20, "1.5GiB": 3 << 29, "2kb": 2048, "100": 100}
+    sizes = {"4G": 4 << 30, "500M": 500 << 20, "1.5GiB": 3 << 29, "2mb": 2 << 20, "100000": 100_000}
     assert {t: bytes_of(t) for t in sizes} == sizes
-    for text in ("much", "-1G", "0", "4X", ""):
+    for text in ("much", "-1G", "0", "4X", "", "10", "8K"):
         refused(bytes_of, text)
 
 

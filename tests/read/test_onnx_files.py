@@ -282,8 +282,7 @@ def test_all_operators_without_bounds_are_listed_at_once(tmp_path):
     ]
     proto = model(nodes, ["N", 6], DENSE)
     proto.opset_import.append(helper.make_opsetid("custom", 1))
-    listing, supported = refused(proto, tmp_path).split("\nsupported: ")
-    assert listing.splitlines() == [
+    assert refused(proto, tmp_path).splitlines() == [
         "cannot certify model.onnx: 5 operators have no bounds yet",
         "  Sinh         at /act/Sinh       (1, 4)",
         "  Pow          at /up/Pow         (1, 4)         "
@@ -291,10 +290,8 @@ def test_all_operators_without_bounds_are_listed_at_once(tmp_path):
         "  custom::Odd  at /odd            unknown shape",
         "  Cast         at /cast           (1, 4)         attribute to=7",
         "  Softsign     at /last/Softsign  unknown shape",
+        "which have: frown supports --onnx-operators; to add one, see docs/extending.md",
     ]
-    supported = " ".join(supported.split())
-    assert supported.startswith("Abs, Add, ")
-    assert supported.endswith("; to add one, see docs/extending.md")
 
 
 @pytest.mark.parametrize(

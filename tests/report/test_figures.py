@@ -76,6 +76,8 @@ def test_pandas_has_every_row_with_types():
     pytest.importorskip("pandas")
     frame = RESULT.to_pandas()
     assert frame.index.tolist() == [0, 1, 2] and frame.radius.tolist() == [0.25, 0.123456, 0.0]
+    assert list(frame.columns[:4]) == ["id", "status", "radius", "broken"]
+    assert set(frame.columns) == set(Row.__dataclass_fields__) - {"index", "margins"}
     assert frame.broken_as[0] == 3 and frame.broken_as.isna()[1] and np.isnan(frame.broken[1])
 
 

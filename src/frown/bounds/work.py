@@ -71,15 +71,18 @@ NO_LIMIT = Clock()
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
+_TYPED = 1 << 16  # bytes; whoever types no more means other units
+
+
 def bytes_of(memory: object) -> int:
     """Bytes: a whole number, or `4G`, `500M`, `1.5GiB`; units are powers of 1024."""
-    size = 0
+    size = least = 0
     if isinstance(memory, int | np.integer) and not isinstance(memory, bool):
         size = int(memory)
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:I?B)?\s*", memory.upper())
-        size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if size <= 0:
+        size, least = int(float(match[1]) * _UNITS[match[2]]) if match else 0, _TYPED
+    if size <= least:
         raise InvalidInput(
             f"memory (--memory) {memory}: give a number of bytes, or a size like 4G or 500M"
         )

@@ -133,7 +133,8 @@ def reported(doing: str, path: Path, remedy: str = "") -> Iterator[None]:
             what = "a symbolic link, which is not followed"
         if isinstance(error, FileExistsError | NotADirectoryError):
             what = "it is a file, and no folder"
-        if isinstance(error.filename, str) and error.filename != str(path):
+        new = isinstance(error.filename, str) and error.filename.endswith(".new")
+        if isinstance(error.filename, str) and error.filename != str(path) and not new:
             what += f" ({error.filename})"
         helps = f"; {remedy}" if remedy else ""
         raise OutputError(f"cannot {doing} {plain(path)}: {plain(what)}{helps}") from None

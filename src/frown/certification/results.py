@@ -158,6 +158,11 @@ def fields_of(
     return found
 
 
+# Columns of a table that is too wide to be shown whole: pandas prints its ends.
+_FIRST = ("index", "id", "status", "radius", "broken", "label", "prediction")
+_LAST = ("norm", "method", "level")
+
+
 @dataclass(frozen=True)
 class Certification:
     """All rows of one call, with what is needed to repeat it."""
@@ -212,7 +217,9 @@ class Certification:
             pandas = import_module("pandas")
         except ImportError:
             raise InvalidInput("to_pandas needs pandas: pip install pandas") from None
-        columns = [name for name in Row.__dataclass_fields__ if name != "margins"]
+        ends = (*_FIRST, *_LAST, "margins")
+        between = (name for name in Row.__dataclass_fields__ if name not in ends)
+        columns = [*_FIRST, *between, *_LAST]
         held = [{name: getattr(row, name) for name in columns} for row in self.rows]
         frame = pandas.DataFrame(held, columns=columns)
         for name in ("label", "prediction", "target", "broken_as"):  # whole numbers, or none

@@ -139,7 +139,9 @@ class At:
     Not to find out how far it holds: that is `Largest`.
     """
 
-    eps: Annotated[ArrayLike, Option("check this radius, do not search", panel="Search")]
+    eps: Annotated[
+        ArrayLike, Option("check this radius, do not search", metavar="RADIUS", panel="Search")
+    ]
 
 
 def search_of(search: object) -> Largest | At:

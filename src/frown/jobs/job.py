@@ -51,6 +51,7 @@ from frown.jobs.options import (
     per_feature,
 )
 from frown.jobs.screen import Screen
+from frown.jobs.table import doubtful
 from frown.problem.data import Columns, Dataset, digest, placed, read_classes, read_data
 from frown.problem.options import options_of
 from frown.problem.problem import Ball, Problem
@@ -134,7 +135,11 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
         if files is not None:
             found = {k: x for k, x in outcome.counterexamples.items() if k not in there}
             files.append(new, found, provisional=outcome.provisional)
+        before = bool(doubtful(rows, said))
         rows.extend(new)
+        if len(rows) < total and not before and not outcome.provisional:
+            for doubt in doubtful(rows, said):  # hours before the last row is there
+                screen.note(f"{len(rows)} of {total} done, {doubt}")
         lost.extend(new if outcome.provisional else ())
         screen.rows(new, origin)
 

@@ -164,6 +164,9 @@ class Choices:
     level: Annotated[str, Option("how to prove", tuple(LEVELS), panel=SEARCH)] = "rigorous"
 
 
+_WORDS = {bool: "", int: "COUNT", float: "NUMBER", str: "TEXT"}  # values, where no other is given
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """An option of the command line."""
@@ -178,8 +181,9 @@ class Flag:
     @classmethod
     def of(cls, field: OptionField, help: str) -> Flag:
         option = field.option
-        metavar = option.metavar or "|".join(option.choices) or None
-        return cls(_name(field), _type(field), field.default, help, metavar, option.panel or SEARCH)
+        kind = _type(field)
+        metavar = option.metavar or "|".join(option.choices) or _WORDS.get(kind)
+        return cls(_name(field), kind, field.default, help, metavar, option.panel or SEARCH)
 
 
 def flags() -> list[Flag]:
@@ -465,7 +469,7 @@ def _slice(part: str, text: str, count: int) -> range:
         if end is not None and not -count <= end <= last:
             raise InvalidInput(
                 f"--samples {text} reaches beyond the data, "
-                f"which holds {count} inputs (0 to {count - 1})"
+                f"which holds {count} input{'s' * (count > 1)} (0 to {count - 1})"
             )
     if single and ends[0] is not None:
         index = ends[0] % count

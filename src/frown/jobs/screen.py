@@ -84,23 +84,21 @@ class Pace:
         self._began, self._longest = monotonic(), longest
 
     def told(self, progress: Progress) -> str:
-        """The means of both ends of the brackets, the throughput, and the time left.
+        """The time left, the throughput, and the means of both ends of the brackets.
 
         It does not say proved: of inputs under way nothing is, yet.
         """
         proved, broken = progress.proved_mean, progress.broken_mean
-        parts = []
+        parts, took = [], monotonic() - self._began
+        if progress.done and took > 0:
+            left = (progress.total - progress.done) * took / progress.done
+            parts += [f"{duration(round(left))} left", _rate(progress.done / took)]
+        elif progress.underway and took < self._longest < inf:  # only the limit is known
+            parts.append(f"some {duration(round(self._longest - took))} left")
         if proved == proved and progress.done + progress.underway:
             parts.append(f"mean radius {digits(proved, 4, -1):.4g}")
         if broken == broken:
             parts.append(f"broken {digits(broken, 4, 1):.4g} (of {progress.found:,} found)")
-        took = monotonic() - self._began
-        if progress.done and took > 0:
-            parts.append(_rate(progress.done / took))
-            left = (progress.total - progress.done) * took / progress.done
-            parts.append(f"{duration(round(left))} left")
-        elif parts and self._longest < inf:  # all have begun: only the limit is known
-            parts.append(f"at most some {duration(round(max(0.0, self._longest - took)))} left")
         return ", ".join(parts)
 
 
@@ -135,8 +133,9 @@ class LineWatch(Watch):
     def _print(self) -> None:
         while not self._end.wait(LINES):
             last = self._last
-            told = f"{last.done} of {last.total} done, {self._pace.told(last)}".rstrip(", ")
-            self._console.print(told, markup=False, soft_wrap=True)
+            stage = "" if last.stage == "done" else last.stage
+            told = (f"{last.done} of {last.total} done", stage, self._pace.told(last))
+            self._console.print(", ".join(filter(None, told)), markup=False, soft_wrap=True)
 
 
 class Telling(Screen):

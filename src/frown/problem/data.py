@@ -397,6 +397,11 @@ def _reason(error: ValueError, lines: _Lines) -> str:
     if word is None or column is None:
         return reason.replace(f" at row {row[1]}", f" in {where}")
     name = lines.name(min(int(column[1]) - 1, lines.width - 1))
+    if _is_number(word[1].strip("'").replace(",", ".", 1)):
+        return (
+            f"{where}, column {name}: {word[1]} is no number; decimal commas are read where "
+            "semicolons or tabs part the cells"
+        )
     return (
         f"{where}, column {name}: {word[1]} is no number; for a column of names give --id-column, "
         "--label-column or --drop"

@@ -105,7 +105,7 @@ def labels_of(
     if bad.any():
         first = array[int(np.argmax(bad))]
         raise InvalidInput(
-            f"{name} out of range, at inputs {_some(bad, numbers)}: the model has classes 0 to "
+            f"{name} out of range, at {_inputs(bad, numbers)}: the model has classes 0 to "
             f"{classes - 1}, found {first}"
         )
     return whole.astype(np.int64)
@@ -128,7 +128,7 @@ def targets_of(
         chosen = labels_of(values, len(label), classes, "targets", numbers)  # type: ignore[arg-type]
     same = chosen == label
     if same.any():
-        raise InvalidInput(f"target equals the label for inputs {_some(same, numbers)}")
+        raise InvalidInput(f"target equals the label for {_inputs(same, numbers)}")
     return chosen
 
 
@@ -161,8 +161,8 @@ def range_of(bounds: object, x: Array, numbers: Numbers = None) -> Range | None:
     flat = ((x < lower) | (x > upper)).reshape(len(x), -1).any(1)
     if flat.any():
         raise InvalidInput(
-            f"inputs {_some(flat, numbers)} lie outside the bounds "
-            f"[{float(lower.min()):g}, {float(upper.max()):g}]"
+            f"outside the bounds [{float(lower.min()):g}, {float(upper.max()):g}]: "
+            f"{_inputs(flat, numbers)}"
         )
     return Range(lower[None], upper[None])
 
@@ -293,6 +293,11 @@ def numbers_below(value: object, name: str) -> Array:
         if Fraction(float(array[place])) > said:
             below[place] = np.nextafter(array[place], -np.inf)
     return below
+
+
+def _inputs(mask: object, numbers: Numbers) -> str:
+    """The first few inputs that a mask marks, with the noun."""
+    return f"input{'s' * (np.count_nonzero(mask) > 1)} {_some(mask, numbers)}"
 
 
 def _some(mask: object, numbers: Numbers) -> str:

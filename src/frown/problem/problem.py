@@ -236,7 +236,9 @@ class Ball:
     """
 
     x: ArrayLike
-    norm: Annotated[str | float, Option("the norm: inf, 1, 2 or any p >= 1", panel=SEARCH)] = "inf"
+    norm: Annotated[
+        str | float, Option("the norm: inf, 1, 2 or any p >= 1", metavar="P", panel=SEARCH)
+    ] = "inf"
     within: Annotated[
         object, Option("the valid range of inputs", metavar="LO HI", panel=DATA, flag="bounds")
     ] = None

@@ -336,6 +336,8 @@ def _text(path: Path) -> str:
                     content = file.read(MOST_BYTES + 1)
             else:
                 content = raw.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InvalidInput("there is no such file") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"it cannot be read: {error}") from None
     if len(content) > MOST_BYTES:

@@ -231,6 +231,7 @@ def _brackets(place: Axes, comparison: Comparison) -> None:
                 [row.radius_before, min(upper, top)],
                 color="#c9c4b8",
                 lw=width,
+                solid_capstyle="butt",
                 ls="-" if isfinite(upper) else ":",
                 label=once("before branching"),
             )
@@ -282,6 +283,7 @@ def _radii(place: Axes, comparison: Comparison) -> None:
     rows = [row for entry in comparison.entries for row in entry.rows.values()]
     place.set_ylabel(f"{proved_word(rows)} {comparison.statement.radius_title()}")
     place.set_ylim(bottom=0)
+    place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     place.legend(fontsize=7)
 
 

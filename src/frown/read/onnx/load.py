@@ -579,7 +579,7 @@ class _Importer:
         for node in task.nodes:
             self._node(node, read)
         if self.problems:
-            raise UnsupportedModel(listing(task.model, self.problems, HANDLERS))
+            raise UnsupportedModel(listing(task.model, self.problems))
         output = self.known.get(task.output)
         if not isinstance(output, Value):
             raise InvalidModel(

@@ -189,8 +189,7 @@ class _Importer:
                 self.builder.scope = _name(node)
                 self.values[node] = self._value(node)
         if self.refused:
-            known = {key.split(".")[0] for key in (*HANDLERS, *PROBED)}
-            raise UnsupportedModel(listing(self.label, self.refused, known))
+            raise UnsupportedModel(listing(self.label, self.refused))
         result = self.values[output]
         if isinstance(result, Tensor):
             self.builder.scope = "output"
