@@ -133,7 +133,7 @@ def test_packed_files_are_read(tmp_path: Path) -> None:
     assert read_vnnlib(tmp_path / "a.vnnlib") == read_vnnlib(tmp_path / "a.vnnlib.gz")
     (tmp_path / "b.gz").write_bytes(gzip.compress(text.encode())[:-9])
     for bad in ("b.gz", "none"):
-        with pytest.raises(InvalidInput, match="cannot be read|no such file"):
+        with pytest.raises(InvalidInput, match=r"cannot be read|no such file"):
             read_vnnlib(tmp_path / bad)
 
 
