@@ -297,7 +297,7 @@ def numbers_below(value: object, name: str) -> Array:
 
 def _inputs(mask: object, numbers: Numbers) -> str:
     """The first few inputs that a mask marks, with the noun."""
-    return f"input{'s' * (np.count_nonzero(mask) > 1)} {_some(mask, numbers)}"
+    return f"input{'s' * (int(np.sum(np.asarray(mask))) > 1)} {_some(mask, numbers)}"
 
 
 def _some(mask: object, numbers: Numbers) -> str:
