@@ -24,9 +24,9 @@ from torch import Tensor
 
 from frown.bounds.first_layer import AtInput, Start, first_layer, is_narrowed
 from frown.bounds.halfspace import Halfspace
-from frown.bounds.plan import Plan, line_rows, per_plan, stacked
+from frown.bounds.plan import Plan, per_plan, stacked
 from frown.bounds.work import NO_LIMIT, Clock
-from frown.graph.affine import Conv, ConvTranspose, Flat, Linear
+from frown.graph.affine import Conv, Flat, Linear
 from frown.graph.crop import Cropper, Needs, entries, whole
 from frown.graph.graph import Graph, Node
 from frown.graph.intervals import rows_of
@@ -101,11 +101,6 @@ class Part(ABC):
     def shape(self) -> tuple[int, ...]:
         return self.plan.graph.nodes[self.target].shape
 
-    @property
-    def convolved(self) -> bool:
-        """True if rows pass convolutions, which are prepared anew for every number of rows."""
-        return _convolved(self.plan, self.target)
-
     def blocks(self, place: Tensor, entry: Tensor, group: int) -> tuple[Tensor, int]:
         """The block of each row that shares slopes (0: all entries), and how many there are.
 
@@ -133,8 +128,7 @@ class Whole(Part):
         return self._lines(relaxed, shared(sample))
 
     def _lines(self, relaxed: dict[int, Relaxed], index: Tensor | slice) -> dict[int, Lines]:
-        own = {i: relaxed[i].lines for i in self.plan.below(self.target)}
-        return line_rows(self.plan, self.target, own, index)
+        return {i: relaxed[i].lines.rows(index) for i in self.plan.below(self.target)}
 
     def relaxed(
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
@@ -207,8 +201,7 @@ class Patch(Part):
 
     def lines(self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor) -> dict[int, Lines]:
         sample, place, index = self.distinct(sample, place)
-        own = {i: self._lines(i, relaxed, sample, place) for i in self.views}
-        return line_rows(self.plan, self.target, own, index)
+        return {i: self._lines(i, relaxed, sample, place).rows(index) for i in self.views}
 
     def relaxed(
         self, relaxed: dict[int, Relaxed], sample: Tensor, place: Tensor
@@ -270,12 +263,6 @@ class Patch(Part):
     ) -> Relaxed:
         whole = relaxed[self.views[i].origin]
         return whole.moved(self.plan.relaxation(i), *self.moves(i, sample, place))
-
-
-@per_plan
-def _convolved(plan: Plan, target: int) -> bool:
-    kinds = (Conv, ConvTranspose)
-    return any(isinstance(step.affine, kinds) for step in plan.route(target))
 
 
 def cropped(

@@ -310,23 +310,6 @@ def stacked(
     return tuple(_joined([relaxed[i] for i in stack.nodes]) for stack in every)
 
 
-def line_rows(
-    plan: Plan, target: int, lines: Mapping[int, Lines], index: Tensor | slice
-) -> dict[int, Lines]:
-    """Every row's lines at the nodes below a target, of a stack's nodes gathered together."""
-    found: dict[int, Lines] = {}
-    for stack in stacks(plan, target):
-        if len(stack.nodes) == 1 or isinstance(index, slice):
-            found |= {i: lines[i].rows(index) for i in stack.nodes}
-            continue
-        own = [lines[i] for i in stack.nodes]
-        whole = stacked_lines(own, max(o.lower.shape[0] for o in own)).rows(index)
-        under, over = stack.split(whole.slopes.lower), stack.split(whole.slopes.upper)
-        low, high = stack.split(whole.lower), stack.split(whole.upper)
-        found |= {i: Lines(Slopes(under[i], over[i]), low[i], high[i]) for i in stack.nodes}
-    return found
-
-
 def crowd(plan: Plan, target: int, rows: int) -> bool:
     """True if so many rows of a target keep nodes busy one by one."""
     return rows * plan.slots(target)[1] >= CROWD * len(plan.below(target))
@@ -369,24 +352,21 @@ def _joined(relaxed: Sequence[Relaxed]) -> Relaxed:
             _cat([b.lower for b in boxes], count), _cat([b.upper for b in boxes], count)
         )
 
-    ranges = [f.range for f in relaxed]
+    lines, ranges = [f.lines for f in relaxed], [f.range for f in relaxed]
     excess = [f.excess for f in relaxed if f.excess is not None]
     return Relaxed(
         first.op,
         box([f.box for f in relaxed]),
-        stacked_lines([f.lines for f in relaxed], count),
+        Lines(
+            Slopes(
+                _cat([own.slopes.lower for own in lines], count),
+                _cat([own.slopes.upper for own in lines], count),
+            ),
+            _cat([own.lower for own in lines], count),
+            _cat([own.upper for own in lines], count),
+        ),
         SlopeRange(box([r.lower for r in ranges]), box([r.upper for r in ranges])),
         _cat(excess, count) if excess else None,
-    )
-
-
-def stacked_lines(lines: Sequence[Lines], count: int) -> Lines:
-    """The lines of nodes side by side, (count, neurons)."""
-    slopes = [own.slopes for own in lines]
-    return Lines(
-        Slopes(_cat([s.lower for s in slopes], count), _cat([s.upper for s in slopes], count)),
-        _cat([own.lower for own in lines], count),
-        _cat([own.upper for own in lines], count),
     )
 
 

@@ -19,7 +19,6 @@ from frown.graph.intervals import Intervals, rows_of
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
 CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
 PASS = 3 << 15  # numbers that rows with fixed lines, of which little is kept, have at a node
-SMALL = 64  # rows that are not worth a call of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,38 +157,10 @@ def pieces(plan: Plan, target: int, rows: int, work: Work) -> Iterator[slice]:
 
 
 def fixed_pieces(part: Part, rows: int, work: Work) -> Iterator[slice]:
-    """Chunks of rows along fixed lines; before convolutions of round sizes, as far as that goes."""
+    """Chunks of rows along fixed lines."""
     most = work.memory // part.plan.row_bytes(part.target)
     step = max(1, min(most, PASS // part.plan.node_size(part.target)))
-    if not part.convolved:
-        yield from (slice(a, min(a + step, rows)) for a in range(0, rows, step))
-        return
-    first = 0
-    while first < rows:
-        left = min(rows - first, step)
-        size = round_size(left)
-        if size > step or (left > SMALL and size > left + left // 8):
-            size = round_size(left, above=False)
-        yield slice(first, min(first + size, rows))
-        first += size
-
-
-def round_size(rows: int, above: bool = True) -> int:
-    """The nearest of 1, 2, 3, 4, 6, 8, 12, ... at or above, or at or below."""
-    power = 1 << (rows.bit_length() - 1)
-    sizes = (power, power + power // 2, 2 * power)
-    return min(s for s in sizes if s >= rows) if above else max(s for s in sizes if s <= rows)
-
-
-def rounded(piece: slice, device: torch.device) -> Tensor:
-    """Indices of a chunk whose last row is repeated until their number is round.
-
-    Convolutions are prepared for every new shape, which costs more than some rows too many.
-    """
-    index = torch.arange(
-        piece.start, piece.start + round_size(piece.stop - piece.start), device=device
-    )
-    return index.clamp(max=piece.stop - 1)
+    return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from frown.bounds.method import Bounds, Method
 from frown.bounds.patches import Part, active_part, parts, parts_of
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, State
-from frown.bounds.rows import Rows, fixed_pieces, rounded, tightened
+from frown.bounds.rows import Rows, fixed_pieces, tightened
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.intervals import Intervals
@@ -202,11 +202,9 @@ def crown_rows(
 
     bounds = [region.radius.new_zeros(0)]
     for piece in fixed_pieces(part, len(sample), work):
-        count = piece.stop - piece.start
-        if count == len(sample) and not part.convolved:
+        if piece == slice(0, len(sample)):
             return least(slice(None), sample, place)
-        index = rounded(piece, sample.device) if part.convolved else piece
-        bounds.append(least(index, sample[index], place[index])[:count])
+        bounds.append(least(piece, sample[piece], place[piece]))
     return torch.cat(bounds)
 
 

@@ -26,7 +26,6 @@ from frown.bounds.plan import Plan
 from frown.bounds.proof import Choice, Request, State
 from frown.bounds.rows import Rows, one_hot, unstable
 from frown.bounds.rows import pieces as pieces_of
-from frown.bounds.rows import rounded as rounded_size
 from frown.bounds.walk import Boxes, Given, Layers, walk
 from frown.bounds.work import Clock, Work
 from frown.graph.affine import Conv
@@ -504,9 +503,6 @@ class _Curved:
     ) -> Tensor:
         """Optimise rows, starting from and saving to the tables."""
         count = len(coef)
-        if part.convolved:
-            index = rounded_size(slice(0, count), coef.device)
-            coef, place, slot = (t[index] for t in (coef, place, slot))
         none = torch.zeros_like(place)
         nodes = {}
         for i, (origin, own) in part.nodes(relaxed, none, place).items():

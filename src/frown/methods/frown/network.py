@@ -18,7 +18,7 @@ from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import ActivePart, Part, active_part, of_convolution, parts, shared
 from frown.bounds.plan import Plan, stacked
 from frown.bounds.proof import Choice, Proof, Request, State
-from frown.bounds.rows import Rows, at_once, one_hot, pieces, rounded, unstable
+from frown.bounds.rows import Rows, at_once, one_hot, pieces, unstable
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.intervals import Intervals
@@ -689,9 +689,6 @@ class _Engine:
         forgotten, and CROWN's take their place.
         """
         count, part, whole = len(sample), own.part, own.whole
-        if not grouped and part.convolved:
-            index = rounded(slice(0, count), coef.device)
-            coef, sample, place, slot = (t[index] for t in (coef, sample, place, slot))
         key = self.sample[sample] * slots + slot
         wide = self.method.wide
         marked = self._marked(part, table, sample, place)
