@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from frown.jobs.runner import JobWatch
+from benchmarks.paper.tasks import JobWatch
 
 if TYPE_CHECKING:
     from benchmarks.paper.barrier import BarrierEvent

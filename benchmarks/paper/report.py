@@ -24,7 +24,7 @@ from benchmarks.paper.results import Results, open_results, stored_results
 from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
 from benchmarks.paper.summary import Summary, notes, summaries
 from benchmarks.paper.tables import WIDE, csv_text, grid, markdown, rich_table, write_texts
-from frown.jobs.runner import Failure
+from benchmarks.paper.tasks import Failure
 
 
 @dataclass(frozen=True, slots=True)

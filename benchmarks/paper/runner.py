@@ -17,10 +17,10 @@ from benchmarks.paper.data import Dataset, load_data
 from benchmarks.paper.invocation import invocation
 from benchmarks.paper.networks import Network
 from benchmarks.paper.results import Key, Result, Results, sample_key
+from benchmarks.paper.tasks import Failure, JobWatch, run
 from frown import __version__, api
 from frown.certification.results import Row
 from frown.errors import InvalidInput, ModelMismatch
-from frown.jobs.runner import Failure, JobWatch, run
 from frown.read.model import Model
 
 

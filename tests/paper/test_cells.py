@@ -28,10 +28,10 @@ from benchmarks.paper.experiments import METHODS, experiments, matching
 from benchmarks.paper.networks import NETWORKS, parse
 from benchmarks.paper.results import Result, open_results, stored_results
 from benchmarks.paper.runner import Problems, Setup, Task, measure, tasks_for
+from benchmarks.paper.tasks import JobWatch
 from frown import api
 from frown.certification.results import Certification, Row
 from frown.errors import InvalidInput
-from frown.jobs.runner import JobWatch
 from paper.conftest import World
 
 RELU = parse("drive_4x20_relu")

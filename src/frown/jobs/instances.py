@@ -25,7 +25,6 @@ from frown.certification.folder import reported, write_whole
 from frown.certification.results import plain
 from frown.certification.witness import ANSWERS
 from frown.errors import InvalidInput
-from frown.jobs.runner import JobWatch, run
 from frown.jobs.store import Row, Store, key_of
 from frown.read.onnx.load import files_digest
 from frown.report.queries import ERROR, Answered, queries_page
@@ -102,7 +101,7 @@ def run_instances(
         _Answering(path.parent, instances, results, store, tell, real).run()
 
 
-class _Answering(JobWatch[Instance, tuple[str, Row]]):
+class _Answering:
     """A run over instances."""
 
     def __init__(
@@ -121,30 +120,19 @@ class _Answering(JobWatch[Instance, tuple[str, Row]]):
         self.keys = [_key(folder, one, digests) for one in instances]
 
     def run(self) -> None:
-        left = {
-            key: one
-            for key, one in zip(self.keys, self.instances, strict=True)
-            if not _settled(self.store.get(key), one)
-        }
         self._write()
-        keys = {one: key for key, one in left.items()}
-
-        def work(one: Instance, keep: Callable[[Sequence[tuple[str, Row]]], None]) -> None:
-            began = time.monotonic()
-            answer = _answered(self.folder, one, self.real)
-            took = round(time.monotonic() - began, 3)
-            keep([(keys[one], {**answer, "seconds": took, "timeout": one.timeout})])
-
-        run(list(left.values()), work, self._keep, self)
+        for key, one in zip(self.keys, self.instances, strict=True):
+            if not _settled(self.store.get(key), one):
+                began = time.monotonic()
+                answer = _answered(self.folder, one, self.real)
+                took = round(time.monotonic() - began, 3)
+                self.store.append({key: {**answer, "seconds": took, "timeout": one.timeout}})
+                self._write()
+                self.tell(f"{answer['verdict']:9} {took:8.2f} s  {one.network}  {one.query}")
         pairs = zip(self.keys, self.instances, strict=True)
         for line in summary([(one.family, self.store[key]["verdict"]) for key, one in pairs]):
             self.tell(line)
         self._show()
-
-    def kept(self, task: Instance, rows: Sequence[tuple[str, Row]]) -> None:
-        for _, row in rows:
-            took = row["seconds"]
-            self.tell(f"{row['verdict']:9} {took:8.2f} s  {task.network}  {task.query}")
 
     def _show(self) -> None:
         """Write the page about all answers."""
@@ -157,10 +145,6 @@ class _Answering(JobWatch[Instance, tuple[str, Row]]):
         with reported("write", page):
             write_whole(page, queries_page(answers, name, __version__).encode())
         self.tell(f"page: {plain(page)}")
-
-    def _keep(self, rows: Sequence[tuple[str, Row]]) -> None:
-        self.store.append(dict(rows))
-        self._write()
 
     def _write(self) -> None:
         """Write the answers as the competition has them."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.paper.tasks import Failure, run
 from frown.errors import InvalidInput, OutputError
-from frown.jobs.runner import Failure, run
 from frown.jobs.store import Store, read
 
 Keep = Callable[[Sequence[int]], None]
