@@ -15,6 +15,7 @@ from frown.bounds.first_layer import AtFirstLayer, first_layer
 from frown.bounds.forms import LinearForm, form_along, of_entries
 from frown.bounds.method import Method
 from frown.bounds.plan import Plan
+from frown.bounds.work import Work
 from frown.graph.builder import Builder
 from frown.graph.graph import Graph
 from frown.methods import Crown, Frown
@@ -93,7 +94,7 @@ def test_for_p_2_a_layer_of_few_neurons_sees_a_ball_of_few_dimensions() -> None:
     for p, dimensions in ((2.0, 5), (inf, 12), (1.0, 12)):
         plan, ball, _ = problem("narrow", p)
         found = first_layer(plan, plan.graph.output, ball, slice(None))
-        assert found is not None and found.weight.shape == (5, dimensions)
+        assert found is not None and found.layer.weight.shape == (5, dimensions)
 
 
 def test_balls_that_are_cut_or_stretched_stay_where_they_are() -> None:
@@ -124,6 +125,19 @@ def test_one_box_for_all_rows_is_seen_from_its_middle(
     assert torch.allclose(moved.literals, plain.literals, rtol=1e-9, atol=1e-9)
     outputs = plan.graph.apply(zoo.samples(box)).flatten(1)
     assert (outputs.amin(0) >= moved.literals[0] - 1e-9).all()
+
+
+@pytest.mark.parametrize("method", [Crown(), Frown(ascent=Ascent(3, 3))], ids=lambda m: m.name)
+def test_boxes_that_take_turns_keep_to_themselves(method: Method) -> None:
+    plan, _, spec = problem("narrow", inf)
+    wide = zoo.region(plan.graph, inf, 0.4, count=3, clipped=True)
+    row = max(plan.row_bytes(i) for i in range(plan.graph.output + 1))
+    for region in (wide, wide.with_radius(wide.radius / 4), wide):
+        together = method.bound(plan, region, spec, work=Work(2 * row)).literals
+        for n in range(3):
+            own = region.rows(slice(n, n + 1)), spec.rows(torch.tensor([n]))
+            fresh = method.bound(Plan(plan.graph), *own).literals
+            assert torch.allclose(together[n : n + 1], fresh, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["branches", "product", "conv_max", "lstm", "layer_norm"])

@@ -15,7 +15,7 @@ from frown.bounds import rows as rows_module
 from frown.bounds.method import Method
 from frown.bounds.patches import Patch, Whole, parts, parts_of
 from frown.bounds.plan import Plan
-from frown.bounds.rows import fixed_pieces
+from frown.bounds.rows import fixed_pieces, pieces
 from frown.bounds.walk import Layers
 from frown.bounds.work import Work
 from frown.graph import Builder, Conv, Flat, Graph, Value, sliced
@@ -375,6 +375,22 @@ def test_fixed_rows_go_in_chunks_and_each_goes_once(monkeypatch: pytest.MonkeyPa
             assert all(p.stop - p.start <= step for p in pieces)
     budget = Work(memory=3 * plan.row_bytes(last))
     assert max(p.stop - p.start for p in fixed_pieces(part, 50, budget)) == 3
+
+
+def test_rows_that_pass_large_matrices_share_their_reading() -> None:
+    b = Builder()
+    x = b.input("x", (8,))
+    for size, before in ((1024, 8), (1024, 1024), (1024, 1024), (3, 1024)):
+        x = b.linear(b.add(Relu(), x), torch.ones(size, before), torch.zeros(size))
+    plan = Plan(b.graph(x))
+    (part,) = parts(plan, plan.graph.output, 0).parts
+    small, size = Work(memory=3 * plan.row_bytes(part.target)), plan.node_size(part.target)
+    for pieces_of in (
+        lambda work: list(fixed_pieces(part, 1000, work)),
+        lambda work: list(pieces(plan, part.target, 1000, work)),
+    ):
+        assert (pieces_of(Work())[0].stop) >= 256 > rows_module.PASS // size
+        assert pieces_of(small)[0].stop == 3
 
 
 def _same(one: tuple[Layers, Tensor], other: tuple[Layers, Tensor]) -> None:

@@ -69,7 +69,7 @@ class AtFirstLayer(Start):
     """{ weight d + bias : d in ball }: a dense first layer, seen from the ball's centre."""
 
     node: int
-    weight: Tensor  # (neurons, dimensions of d)
+    layer: Linear  # its weight (neurons, dimensions of d)
     bias: Tensor  # (rows, *shape of the node); (1, ...) where all rows share one
     ball: Region  # of d, about the origin
 
@@ -77,7 +77,7 @@ class AtFirstLayer(Start):
         const = form.const
         if constants:
             const = const + (form.coef * self.bias).flatten(1).sum(1)
-        return LinearForm(product(form.coef.flatten(1), self.weight), const)
+        return LinearForm(self.layer.product(form.coef.flatten(1)), const)
 
     def least(self, coef: Tensor) -> Tensor:
         if self.ball.p == inf:
@@ -87,12 +87,12 @@ class AtFirstLayer(Start):
     def lowest(self, coef: Tensor) -> Tensor:
         # W d^T is faster than d W^T where neurons are few.
         if self.ball.p == inf:
-            step = product(self.weight, coef.sign().T).T
+            step = product(self.layer.weight, coef.sign().T).T
             if self.bias.dim() == 2:
                 return torch.addcmul(self.bias, step, self.ball.radius[:, None], value=-1)
             step = step * -self.ball.radius[:, None]
         else:
-            step = product(self.weight, self.ball.lowest(coef).T).T
+            step = product(self.layer.weight, self.ball.lowest(coef).T).T
         return self.bias + step.reshape(-1, *self.bias.shape[1:])
 
     def minimiser(self, coef: Tensor) -> Tensor:
@@ -113,27 +113,35 @@ def first_layer(
     if node is None:
         return None
     if region.clipped or region.scale is not None or region.split is not None:
-        boxed = region.p == inf and narrow and isinstance(index, slice)
-        return _of_box(plan, node, region.rows(index)) if boxed else None
+        if region.p == inf and narrow and isinstance(index, slice):
+            return _of_box(plan, node, region, index)
+        return None
     op = _layer(plan, node)
     source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
-    centre, weight = region.centre, op.weight
-    bias = plan.latest(("bias", node), centre, lambda: op.apply(centre.reshape(-1, *source)))
-    if narrow and region.p == 2 and weight.shape[0] < weight.shape[1]:
-        weight = op.narrow
-    ball = Region(weight.new_zeros(1, weight.shape[1]), rows_of(region.radius, index), region.p)
-    return AtFirstLayer(node, weight, rows_of(bias, index), ball)
+    centre, layer = region.centre, op
+    bias = plan.latest(("bias", node), (centre,), lambda: op.apply(centre.reshape(-1, *source)))
+    if narrow and region.p == 2 and op.weight.shape[0] < op.weight.shape[1]:
+        layer = op.narrow
+    size = layer.weight.shape[1]
+    ball = Region(layer.weight.new_zeros(1, size), rows_of(region.radius, index), region.p)
+    return AtFirstLayer(node, layer, rows_of(bias, index), ball)
 
 
-def _of_box(plan: Plan, node: int, region: Region) -> AtFirstLayer | None:
+def _of_box(plan: Plan, node: int, region: Region, index: slice) -> AtFirstLayer | None:
     """The start for rows that share a box, d being in units of its half-widths."""
-    if len(region.radius) > 1:
+    if len(rows_of(region.radius, index)) > 1:
         return None
-    box, op = region.box(), _layer(plan, node)
-    source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
-    bias, weight = op.apply(box.middle.reshape(-1, *source)), op.weight * box.radius.flatten()
-    ball = Region(weight.new_zeros(1, weight.shape[1]), weight.new_ones(1), inf)
-    return AtFirstLayer(node, weight, bias, ball)
+
+    def layer() -> Linear:
+        box, op = region.rows(index).box(), _layer(plan, node)
+        source = plan.graph.nodes[plan.graph.nodes[node].inputs[0]].shape
+        bias = op.apply(box.middle.reshape(-1, *source))
+        return Linear(op.weight * box.radius.flatten(), bias)
+
+    # Rows come in many chunks, and a wide layer is larger than a chunk.
+    own = plan.latest(("box", node), (region, index.start), layer)
+    ball = Region(own.weight.new_zeros(1, own.weight.shape[1]), own.weight.new_ones(1), inf)
+    return AtFirstLayer(node, own, own.bias, ball)
 
 
 def is_narrowed(plan: Plan, target: int, region: Region) -> bool:

@@ -244,10 +244,12 @@ class Plan:
         """The findings of `per_plan` functions."""
         return {}
 
-    def latest(self, key: tuple[str, int], of: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """A value computed from a tensor, kept while calls in a row bring the same tensor."""
-        known: tuple[Tensor, Tensor] | None = self._facts.get(key)
-        if known is None or known[0] is not of:
+    def latest(
+        self, key: tuple[str, int], of: tuple[object, ...], compute: Callable[[], Fact]
+    ) -> Fact:
+        """A value computed from some objects, kept while calls in a row bring the same ones."""
+        known: tuple[tuple[object, ...], Fact] | None = self._facts.get(key)
+        if known is None or any(a is not b for a, b in zip(known[0], of, strict=True)):
             known = self._facts[key] = (of, compute())
         return known[1]
 

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from frown.bounds.patches import Part
-from frown.bounds.plan import Plan
+from frown.bounds.plan import Plan, per_plan
 from frown.bounds.work import Work
+from frown.graph.affine import Linear
 from frown.graph.intervals import Intervals, rows_of
 
 CHUNK = 64 << 20  # bytes of rows in flight; with more, time goes into moving memory
 CALL = 1 << 13  # numbers that an operator should get at once; with fewer, time goes into calls
 PASS = 3 << 15  # numbers that rows with fixed lines, of which little is kept, have at a node
+BROAD = 1 << 20  # weights of a matrix whose reading takes the time of a product of few rows
+SHARING = 256  # rows that had better pass such a matrix together
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,17 @@ def at_once(plan: Plan, target: int, work: Work) -> int:
     share of numbers: else rows get fewer with every frame, and passes more.
     """
     row = plan.row_bytes(target)
-    return max(1, min(work.memory // row, max(CHUNK // row, CALL // plan.node_size(target))))
+    rows = max(CHUNK // row, CALL // plan.node_size(target), _worth_reading(plan, target))
+    return max(1, min(work.memory // row, rows))
+
+
+@per_plan
+def _worth_reading(plan: Plan, target: int) -> int:
+    """Rows that pass large matrices one after another, so that reading these is shared."""
+    weighed = [op for i in plan.ancestors(target) if (op := plan.graph.nodes[i].op).tensors()]
+    dense = all(isinstance(op, Linear) for op in weighed)
+    most = max((op.weight.numel() for op in weighed if isinstance(op, Linear)), default=0)
+    return SHARING if dense and most >= BROAD else 1
 
 
 def pieces(plan: Plan, target: int, rows: int, work: Work) -> Iterator[slice]:
@@ -159,7 +172,8 @@ def pieces(plan: Plan, target: int, rows: int, work: Work) -> Iterator[slice]:
 def fixed_pieces(part: Part, rows: int, work: Work) -> Iterator[slice]:
     """Chunks of rows along fixed lines."""
     most = work.memory // part.plan.row_bytes(part.target)
-    step = max(1, min(most, PASS // part.plan.node_size(part.target)))
+    wanted = PASS // part.plan.node_size(part.target), _worth_reading(part.plan, part.target)
+    step = max(1, min(most, max(wanted)))
     return (slice(a, min(a + step, rows)) for a in range(0, rows, step))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
@@ -19,6 +20,9 @@ from frown.graph.op import Affine, Selection, Shape, inner
 
 ONEDNN: Any = torch.backends.mkldnn
 LARGE = 1 << 25  # multiplications; with fewer, preparing a new shape costs more than is gained
+SLIGHT = 5 << 19  # multiplications; with fewer, nothing is gained however often a shape comes
+SURELY = 0.7  # of what repetition should save is counted on
+WIDE = 1 << 20  # weights of a layer that is worth a second copy of them, the other way round
 FEW = 8  # channels; transposed convolutions to so few are slow with a stride
 
 Axes = Iterable[tuple[int, int, int, int]]
@@ -45,11 +49,15 @@ class Linear(Affine):
         return self.weight.abs()
 
     @cached_property
-    def narrow(self) -> Tensor:
+    def turned(self) -> Tensor:
+        """W^T, row by row."""
+        return self.weight.T.contiguous()
+
+    @cached_property
+    def narrow(self) -> Linear:
         """R^T of W^T = Q R: (out, out), whose rows have the lengths and angles of W's."""
         _, upper = torch.linalg.qr(self.weight.double().T)
-        narrow: Tensor = upper.T.contiguous().to(self.weight)
-        return narrow
+        return Linear(upper.T.contiguous().to(self.weight), self.bias)
 
     def shape(self, *inputs: Shape) -> Shape:
         return (*inputs[0][:-1], self.weight.shape[0])
@@ -58,7 +66,14 @@ class Linear(Affine):
         return affine(xs[0], self.weight, self.bias)
 
     def pull_back(self, coef: Tensor) -> tuple[Tensor, ...]:
-        return (product(coef, self.weight),)
+        return (self.product(coef),)
+
+    def product(self, coef: Tensor) -> Tensor:
+        """coef @ W."""
+        size = coef.numel() * self.weight.shape[1]
+        if self.weight.numel() >= WIDE and _large(coef, self.weight, size):
+            return affine(coef, self.turned)  # which oneDNN reads faster
+        return product(coef, self.weight)
 
     def shift(self, coef: Tensor) -> Tensor | None:
         if coef.dim() == 2:
@@ -523,9 +538,24 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _large(a: Tensor, b: Tensor, size: int) -> bool:
     """True if oneDNN is to compute a product of so many multiplications."""
-    if size < LARGE or a.dtype != torch.float32 or a.device.type != "cpu":
+    if size < SLIGHT or size * _TIMES.get() < LARGE:
+        return False
+    if a.dtype != torch.float32 or a.device.type != "cpu":
         return False
     return not (a.requires_grad or b.requires_grad) and _is_precise()
+
+
+_TIMES: ContextVar[float] = ContextVar("_TIMES", default=1.0)
+
+
+@contextmanager
+def repeated(times: int) -> Iterator[None]:
+    """Inside, products of every shape are asked for so often: smaller ones are worth preparing."""
+    token = _TIMES.set(max(1.0, SURELY * times))
+    try:
+        yield
+    finally:
+        _TIMES.reset(token)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from frown.bounds.proof import Choice, Proof, Request, State
 from frown.bounds.rows import Rows, at_once, one_hot, pieces, unstable
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
+from frown.graph.affine import repeated
 from frown.graph.intervals import Intervals
 from frown.methods.crown import RULES, Crown, crown_box, crown_layers, crown_literals
 from frown.methods.frown.ascent import Ascent, RowBatch, optimise, slopes_of
@@ -707,7 +708,8 @@ class _Engine:
                 self.tables.factors[table] = coef.new_zeros(len(slopes), planes.const.shape[1])
             factors = self.tables.factors[table].index_select(0, keys)
         first = own.picked(alpha)
-        found = optimise(part.plan, rows, first, ascent, steps, self.work.clock, factors)
+        with repeated(steps + 1):
+            found = optimise(part.plan, rows, first, ascent, steps, self.work.clock, factors)
         if found.factors is not None:
             self.tables.factors[table].index_copy_(0, keys, found.factors)
         kept = len(keys) if grouped else count
