@@ -65,7 +65,7 @@ class _Late(MetaPathFinder, Loader):
 
 
 def _import_torch() -> None:
-    """Import torch without executing what certifying never uses."""
+    """Import torch without executing the modules that certifying never uses."""
     finder = _Late()
     sys.meta_path.insert(0, finder)
     try:

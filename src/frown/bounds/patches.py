@@ -563,8 +563,8 @@ class ActivePart:
 
 
 def active_part(part: Part, relaxed: dict[int, Relaxed], region: Region, rows: int) -> ActivePart:
-    """A part without the neurons that are inactive for all samples, where so many rows of it gain
-    by that."""
+    """A part without the neurons that are inactive for all samples, where that saves enough work
+    for this number of rows."""
     whole = ActivePart(part, part, relaxed)
     nodes = _prunable(part.plan, part.target) if isinstance(part, Whole) else ()
     if nodes and is_narrowed(part.plan, part.target, region):

@@ -307,13 +307,14 @@ class Stack:
 def stacked(
     plan: Plan, target: int, relaxed: Mapping[int, Relaxed], rows: int
 ) -> tuple[Relaxed, ...]:
-    """Every stack of so many rows relaxed over the boxes of its nodes."""
+    """The stacks of a target, each relaxed over the boxes of its nodes; `rows` decides how many
+    nodes a stack has."""
     every = stacks(plan, target, crowd(plan, target, rows))
     return tuple(_joined([relaxed[i] for i in stack.nodes]) for stack in every)
 
 
 def crowd(plan: Plan, target: int, rows: int) -> bool:
-    """True if so many rows of a target keep nodes busy one by one."""
+    """True if this number of rows keeps every node busy by itself."""
     return rows * plan.slots(target)[1] >= CROWD * len(plan.below(target))
 
 

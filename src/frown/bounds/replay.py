@@ -312,8 +312,8 @@ class Replay:
     def _joined(
         self, target: int, coef: Tensor, sample: Tensor, planes: Planes, factors: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Coefficients (rows, *shape) of a target with those of planes, of every row, times factors
-        (rows, planes); and what that adds to constants, with what rounding may take."""
+        """Coefficients (rows, *shape) of a target plus those of planes times factors (rows,
+        planes); the constants that this adds, and the rounding errors."""
         index, reach = sample_index(sample), self.arithmetic.weights.value[target]
         count = planes.const.shape[1]
         joined = coef + planes.added(factors).view(coef.shape)
@@ -385,8 +385,8 @@ class Guided:
     def _bent(
         self, i: int, here: Tensor, back: Tensor, straight: Tensor
     ) -> tuple[Tensor, Tensor] | None:
-        """(rows,) what curvatures add to a row's constant, 0 where they gain nothing, and what
-        rounding may take; `straight` is what the lines of each neuron give."""
+        """(rows,) the gain of curvatures in a row's constant, 0 where there is none, and the
+        rounding errors; `straight` are the constants of straight lines."""
         if self.deviations is None or self.choice.curvature is None:
             return None
         bend = self.choice.curvature(i)

@@ -95,8 +95,8 @@ def one_hot(index: Tensor, sign: Tensor, size: int, shape: tuple[int, ...]) -> T
 def unstable(
     plan: Plan, source: int, box: Intervals, wanted: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(sample, neuron) of the entries of a source whose bounds are worth a row; of those in the
-    mask `wanted` (N, size) alone."""
+    """(sample, neuron) of the entries of a source whose bounds backward rows may improve; only
+    those in the mask `wanted` (N, size), if given."""
     masks = [
         plan.carry_back(i, ~plan.relaxation(i).stable(plan.carry(i, box)))
         for i in plan.readers(source)

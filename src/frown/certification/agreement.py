@@ -68,7 +68,7 @@ def begin(model: Model, graph: Graph, problem: Problem) -> Begun:
 
 
 def _rounded_up(radius: NDArray[np.float64], like: Tensor) -> Tensor:
-    """Radii in the precision of the search, none below what was asked for."""
+    """Radii in the precision of the search, rounded up."""
     exact = torch.from_numpy(radius)
     cast = exact.to(like.dtype)
     above = torch.nextafter(cast, torch.full_like(cast, torch.inf))
@@ -352,7 +352,7 @@ def _differing(model: Model, x: Array, theirs: Outputs, ours: Outputs) -> Iterat
 def _hold_against_counterexample(
     model: Model, findings: Findings, n: int, radius: float
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """Tell what a counterexample within a proved radius means: docs/soundness.md has the cases."""
+    """Explain a counterexample within a proved radius; docs/soundness.md lists the cases."""
     point = findings.broken.point.get(n)
     distance = float(findings.broken.radius[n])
     if point is None or distance > radius:

@@ -210,8 +210,9 @@ def confirmed(
     single: bool,
     stretch: Sequence[float] = STRETCH,
 ) -> Broken:
-    """Take in a point of the k-th right answer, or the first beyond it, on which the model errs and
-    that is nearer than what was known; if `single`, within the limit only."""
+    """Replay a point of the k-th right answer, and points a little beyond it, in the original
+    model. The first that violates the property and is nearer than the known counterexample replaces
+    it; if `single`, only within the limit."""
     n = int(begun.right[k])
     centre, asked = begun.problem.regions.x[n], begun.problem.regions.radius
     # As it was asked for: `limit` may be a little above, in the precision of the search.

@@ -132,7 +132,7 @@ class Recorder:
         return found
 
     def _read_at(self, source: int, entry: torch.Tensor) -> tuple[int, int]:
-        """A site that reads this entry of a node, and the entry's place in what the site reads:
+        """A site that reads this entry of a node, and the entry's place in the site's input. Two
         sites may read different entries of one node."""
         for site, node in enumerate(self.plan.nonlinear):
             if self.plan.sources[node] == source:
@@ -174,8 +174,8 @@ class Recorder:
     def _step(
         self, step: ReplayedRows, payload: Payload, lifted: bool = False
     ) -> list[dict[str, Any]]:
-        """The rows of a source, told to each site that reads it in the site's own numbering; if
-        `lifted`, with their multipliers."""
+        """The rows of a source, repeated for each site that reads it, in the site's own numbering;
+        if `lifted`, with their multipliers."""
         node = self.plan.graph.nodes[step.target]
         entries = torch.arange(node.size, dtype=torch.float64).view(1, *node.shape)
         slopes, bends, found = None, None, []

@@ -86,8 +86,8 @@ class Certificates:
         return cls(model, folder, proof.check, passing=False)
 
     def keep(self, findings: Findings, compared: Compared, clock: Clock) -> Iterator[Kept]:
-        """Write a batch's certificates and, if asked to, have each checked while time is left;
-        yields what is done after every file."""
+        """Write a batch's certificates and, if asked to, check each while time is left. Yields the
+        state after every file."""
         regions, kept = findings.begun.problem.regions, Kept()
         places = {n: k for k, n in enumerate(findings.begun.right.tolist())}
         for n in compared.mismatch:  # one of an earlier run says what no longer holds
@@ -116,7 +116,7 @@ class Certificates:
             yield kept
 
     def put(self, name: str, content: bytes) -> Path:
-        """Write the certificate of an input that goes by a name; OutputError where that fails."""
+        """Write the certificate of the input with this name; OutputError where that fails."""
         file = self.folder / f"{name}{SUFFIX}"
         with reported("write", file):
             write_whole(file, content)
@@ -148,7 +148,7 @@ def sha256_of(content: bytes | None) -> str:
 
 
 def _meant(claim: Claim, problem: Problem, n: int, radius: float) -> bool:
-    """True if a claim is what the row of input n is going to say."""
+    """True if a claim agrees with the row of input n."""
     regions = problem.regions
 
     def same(claimed: NDArray[np.float64] | None, own: NDArray[np.float64] | None) -> bool:

@@ -78,7 +78,7 @@ class Lock:
         return mine
 
     def release(self) -> None:
-        """Let others in; the lock's file is gone. Nothing happens once nobody holds it."""
+        """Let other runs in and remove the lock's file. Does nothing once the lock is free."""
         if self.times == 0:
             return
         self.times -= 1
@@ -109,7 +109,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def holder(folder: Path, name: str) -> str | None:
-    """Who is writing into the folder now; None: nobody."""
+    """The process that is writing into the folder now; None: there is none."""
     try:
         handle = os.open(folder / name, os.O_RDWR | _NO_FOLLOW)
     except OSError:
@@ -124,7 +124,7 @@ def holder(folder: Path, name: str) -> str | None:
 
 @contextmanager
 def reported(doing: str, path: Path, remedy: str = "") -> Iterator[None]:
-    """Turn the system's errors into an OutputError that names the file, and what may help."""
+    """Turn the system's errors into an OutputError that names the file and a remedy."""
     try:
         yield
     except OSError as error:
@@ -211,7 +211,7 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _fresh(path: Path) -> tuple[int, Path]:
-    """A new file beside `path`, under a name that nobody can have guessed."""
+    """A new file beside `path`, with a name that cannot be guessed."""
     while True:
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
         with suppress(FileExistsError):
@@ -228,7 +228,7 @@ def _same(path: Path, handle: int) -> bool:
 
 
 def _patient_lock(handle: int) -> bool:
-    """Try for a moment: somebody may just be asking who the holder is."""
+    """Try for a moment, since another process may be asking for the holder."""
     for _ in range(5):
         if _lock(handle):
             return True

@@ -190,7 +190,7 @@ class _Inside:
         }
 
     def neuron_rows(self, layer: str) -> NeuronRows:
-        """Both sides of every neuron of a layer that is worth a row, along its own slopes."""
+        """Both sides of every neuron of a layer that has a row, along its own slopes."""
         source = self.plan.sources[self.node(layer)]
         box = self.found.layers.values[source]
         sample, neuron = unstable(self.plan, source, box)

@@ -77,7 +77,7 @@ class Procedure:
         return plan
 
     def __getstate__(self) -> dict[str, object]:
-        """All but what can be worked out again."""
+        """All fields but those that can be computed again."""
         return {k: v for k, v in self.__dict__.items() if k != "exact"}
 
     @property

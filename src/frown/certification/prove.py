@@ -324,7 +324,8 @@ class _Replays:
         return remarks
 
     def _attempts(self, radius: Tensor) -> None:
-        """Put what holds of radii beyond those tried before into `proved`, with its `margins`."""
+        """Prove radii that are larger than those tried before, and keep them in `proved` with their
+        `margins`."""
         single = self.problem.regions.radius is not None
         waiting = ((radius > self.tried) & (radius > self.proved)).nonzero().flatten()
         for alike in [waiting] if self.proofs is None else self.proofs.alike(waiting):
@@ -336,7 +337,8 @@ class _Replays:
             self._economise(single)
 
     def _try(self, waiting: Tensor, radius: Tensor, single: bool) -> None:
-        """Put what holds of these samples' radii into `proved`, from the largest on."""
+        """Replay these samples at shares of their radii, the largest first, and keep the radii that
+        hold in `proved`."""
         failed = _Failed.none(radius)
         for attempt in _ONE_RADIUS if single else _DEPLOYED if self.prover.execution else _TRIES:
             if not len(waiting):
@@ -394,9 +396,9 @@ class _Replays:
             self._keep(which, found, (found.margins > 0).all(1), radius)
 
     def _economise(self, single: bool) -> None:
-        """Large certificates again with fewer and shorter slopes, at a radius smaller by 2^-9
-        where that is what it takes (unless a `single` one is asked about). Where nothing does, they
-        stay."""
+        """Replay large certificates with fewer and shorter slopes, if need be at a radius smaller
+        by 2^-9 (unless a `single` radius was asked about). Those that stay large are kept as they
+        are."""
         files = [self.files.get(int(n), b"") for n in self.begun.right]
         # A tree's size is that of its leaves, which no thrift lessens.
         large = (k for k, file in enumerate(files) if len(file) > LARGE and file[7:8] == b"1")
@@ -419,7 +421,7 @@ class _Replays:
             waiting = waiting[~good]
 
     def _keep(self, which: Tensor, found: _Replayed, good: Tensor, radius: Tensor) -> None:
-        """Take in what was proved, with its certificates."""
+        """Keep the radii that were proved, with their certificates."""
         self.proved[which[good]], self.margins[which[good]] = radius[good], found.margins[good]
         for k in good.nonzero().flatten().tolist():
             cases = sum(len(done.tree.leaves) for done in found.trees.get(k, ()))

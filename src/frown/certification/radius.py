@@ -110,7 +110,7 @@ class Bracket:
         return Bracket(*(getattr(self, f.name)[index] for f in fields(self)))
 
     def take_over(self, index: Tensor, other: Bracket) -> Bracket:
-        """Take over what `other`, of these samples, has proved beyond this."""
+        """Keep the larger proved radii of `other`, which are brackets of these samples."""
         better = (other.proved > self.proved[index]).nonzero().flatten()
         place = (index[better],)
         proved, failed = other.proved[better], self.failed[place]

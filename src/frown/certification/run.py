@@ -100,7 +100,8 @@ class Stages:
 def outcomes(
     stages: Callable[[ExitStack], Stages], problem: Problem, watch: Watch
 ) -> Iterator[Outcome]:
-    """Work through all batches. `stages` are made with what they take until the run ends.
+    """Work through all batches. `stages` makes them, and registers in the stack all that is
+    released when the run ends.
 
     The caller's work between two of them is not in plain surroundings. An interrupt, be it passed
     in (`throw`) or struck inside, yields what the batches under way have proved, and is raised
@@ -128,8 +129,8 @@ def outcomes(
 
 
 def each(run: Iterator[Outcome], take: Callable[[Outcome], None]) -> None:
-    """Hand every outcome over. An interrupt, wherever it strikes, is raised after what the batches
-    under way have proved was handed over, too."""
+    """Pass every outcome to `take`. An interrupt is raised after the outcomes of the batches under
+    way, too, have been passed on."""
     interrupt: KeyboardInterrupt | None = None
     while True:
         try:
@@ -258,7 +259,7 @@ class _Run:
     def _prepare(
         self, parts: Sequence[NDArray[np.int64]], clock: Clock, waiting: list[_Underway]
     ) -> None:
-        """Do what is cheap for all inputs, and prove it.
+        """Compute and prove cheap radii of all inputs first.
 
         Radii by plain intervals, the attack within its part of the time and, where another method
         goes on, CROWN's radii within theirs.
@@ -312,7 +313,7 @@ class _Run:
             batch.searched = batch.search.found
 
     def _go_on(self, batch: _Underway, clock: Clock) -> bool:
-        """Take up a search by fixed lines that left time for its proof, in what that did not take.
+        """Continue a search by fixed lines in the time that its proof has left.
 
         Whether larger radii came of it.
         """
@@ -325,8 +326,8 @@ class _Run:
         return bool((batch.searched.bracket.proved > before).any())
 
     def _prove_in_time(self, batch: _Underway, clock: Clock) -> None:
-        """Prove what the search found; smaller radii first, should there be too little time for a
-        whole proof."""
+        """Prove the radii found; smaller ones first, where there may be too little time for a whole
+        proof."""
         haste = batch.search.haste(clock, batch.pace)
         if haste < 1 and not self.stages.searcher.single:
             self._prove(batch, clock, haste)
@@ -425,7 +426,7 @@ class Tally:
         )
 
     def joined(self, other: Progress) -> Tally:
-        """The sums with the means of somebody else's rows."""
+        """The sums, with the means of another process's rows."""
         count, found = other.done + other.underway, other.found
         return Tally(
             self.count + count,

@@ -39,7 +39,7 @@ HOST = torch.device("cpu")
 
 @dataclass
 class KnownBoxes:
-    """Per sample the least radius that failed, and the boxes there of what nonlinearities read.
+    """The least radius of every sample that failed, and the pre-activation boxes there.
 
     The region of a radius contains those of all smaller ones, and so do the bounds of its inner
     layers. A ReLU that could not change sign where a search failed needs no row further in.
@@ -71,7 +71,7 @@ class KnownBoxes:
     def lower(
         self, plan: Plan, sample: Tensor, radius: Tensor, proved: Tensor, layers: Layers
     ) -> None:
-        """Take in what a radius gave where it failed: a search goes on below it."""
+        """Keep the boxes of radii that failed: the search goes on below them."""
         failed = (~proved & (radius < self.radius[sample])).nonzero().flatten()
         if not len(failed):
             return
@@ -411,7 +411,7 @@ class RadiusSearch:
         return self._clock.expired() or self._clock.left() < self._reserve()
 
     def _reserve(self) -> float:
-        """Seconds that proving what a search has found should take."""
+        """The seconds that the proof of the radii found should take."""
         again = AGAIN if self._of.optimised else FARTHER
         known, took = again * self._pace * len(self._begun.right), self._took
         if known > 0 or not took:
@@ -423,7 +423,7 @@ class RadiusSearch:
         return self._of.proofs * self._of.replay * max(took)
 
     def _search_clock(self) -> Clock:
-        """The deadline of a search, which leaves time for the proof of what it finds."""
+        """The deadline of a search, early enough to leave time for the proof of its radii."""
         if self._of.proofs and not self._took:
             return self._clock.part(FIRST)
         own = self._clock.sooner(self._reserve())
@@ -622,8 +622,8 @@ class RadiusSearch:
 
 
 def still_open(bracket: Bracket, goal: Goal, whole: Tensor) -> Iterator[tuple[int, str]]:
-    """Samples for which larger radii may hold, and what to say of them; `whole` (N,) is where the
-    valid range ends."""
+    """Samples for which larger radii may hold, each with a remark; `whole` (N,) is where the valid
+    range ends."""
     for k in bracket.open(goal).tolist():
         failed = float(bracket.failed[k])
         if failed <= float(bracket.proved[k]) * (1 + goal.within):

@@ -291,7 +291,7 @@ class Statement:
         return f"radius ({norm_name(self.norm)} norm{times})"
 
     def lines(self) -> list[str]:
-        """Lines for a terminal that say what the radii r of a table mean."""
+        """Lines for a terminal that explain the radii r of a table."""
         lines = [f"radius r: {self.allowed('r')}"]
         if self.output:
             lines.append(f"output: {self.output}")
@@ -457,7 +457,8 @@ def moving(frames: str, along: str = "") -> str:
 
 
 def levels_text(rows: Iterable[Row], more: str = "") -> str:
-    """The levels of radii: one level with what it means and `more`, or how many of each."""
+    """The level of radii with its meaning and `more` or, of several levels, how many radii have
+    each."""
     counts = Counter(row.level for row in rows if row.proved)
     if len(counts) == 1:
         (level,) = counts
@@ -466,7 +467,7 @@ def levels_text(rows: Iterable[Row], more: str = "") -> str:
 
 
 def uncertified(rows: Iterable[Row]) -> str:
-    """Words behind what is said to be covered, where a reader could take it for certified."""
+    """Words to follow a statement on execution, where a reader could take it for certified."""
     certified = any(row.certificate or row.level == "checked" for row in rows)
     return ", which certificates are not about" if certified else ""
 

@@ -195,7 +195,8 @@ def _page(
     called: Sequence[str],
     left: str,
 ) -> str:
-    """The page of a bundle; `called` are the classes' names, `left` is what it is silent about."""
+    """The page of a bundle; `called` are the names of classes, `left` says which inputs of the run
+    are not in it."""
     claims = [one.claim for one in kept]
     head = (
         f"<h1>What is proved about {markup(model)}</h1><p>For each of the"

@@ -281,7 +281,8 @@ class ResultFiles:
         return self._store, self._table, self._journal
 
     def _begin_journal(self) -> None:
-        """Write what an earlier run found; its own last entry may have been cut short."""
+        """Write the counterexamples of an earlier run, whose own last entry may have been cut
+        short."""
         with whole(self.directory / JOURNAL) as file:
             for key, point in self._found.items():
                 entry = _entry(key, point)
@@ -295,7 +296,7 @@ class ResultFiles:
         self._examples[key] = _Place(self._end - 8 * point.size, point.shape)
 
     def _go_on(self) -> None:
-        """Open what an earlier run left."""
+        """Open the files of an earlier run."""
         self._store = Store(self.directory, self.settings, names=NAMES, lock=self.lock)
         known = {(k if isinstance(k, tuple) else (k, -1)): k for k in self.keys}
         there = read_examples(self.directory / COUNTEREXAMPLES)

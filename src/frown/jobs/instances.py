@@ -85,8 +85,8 @@ def read_instances(path: Path, most: float | None) -> list[Instance]:
 def run_instances(
     path: Path, results: Path, most: float | None, tell: Callable[[str], None], real: bool = False
 ) -> None:
-    """Answer all instances of a file that are not answered yet; each is told of, and in the end how
-    many got which verdict; `real` as for a single query.
+    """Answer all instances of a file that have no answer yet. `tell` gets a line for each, and the
+    counts of verdicts in the end; `real` as for a single query.
 
     Answers are in a store beside `results`, which is written anew from it after each. Raises
     InvalidInput, and OutputError where a file cannot be written or another run is writing it.
@@ -191,8 +191,8 @@ def summary(verdicts: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _answered(folder: Path, one: Instance, real: bool) -> dict[str, str]:
-    """The verdict of a process of its own, which is ended should it not end by itself, with the
-    lines of its witness, or what it says of an error."""
+    """The verdict of a process of its own, which is killed if it does not end in time, with the
+    lines of its witness or of its error."""
     command = [sys.executable, "-m", "frown", "verify", str(folder / one.query)]
     command += ["--network", str(folder / one.network), "--timeout", f"{one.timeout:g}"]
     command += ["--real"] * real

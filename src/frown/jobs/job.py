@@ -64,7 +64,7 @@ FREE = ("workers", "cluster", "threads", "memory", "batch")
 
 
 def certify_files(request: CertifyRequest, screen: Screen) -> bool:
-    """Certify what `request` names; True when done, False when interrupted.
+    """Certify the inputs of a request; True when done, False when interrupted.
 
     Rows reach the files and the screen as each batch is finished. An interrupt keeps
     them. Raises FrownError before any work where the request makes no sense, or where another
@@ -201,7 +201,7 @@ def _question(request: CertifyRequest, model: Model, data: Dataset, target: Any)
 
 
 def _notes(request: CertifyRequest, question: api.Question, data: Dataset) -> Iterator[str]:
-    """Notes on what was made of the data; InvalidInput for other classes than the model's."""
+    """Notes on the reading of the data; InvalidInput for other classes than the model's."""
     name, model = request.data.name, question.model
     if data.y is None and request.question.about_labels():
         yield f"{name} has no labels: the model's own predictions stand in"
@@ -262,7 +262,7 @@ def _key(row: Row, request: CertifyRequest) -> int | tuple[int, int]:
 
 
 def _digests(problem: Problem) -> list[str]:
-    """The key of every row: its input, where that may move, and what must hold there."""
+    """The key of every row, from its input, its region and its property."""
     regions, wanted, digests = problem.regions, problem.property, list[str]()
     for n in range(len(problem)):
         held = wanted.rows(torch.tensor([n]))
@@ -302,7 +302,7 @@ def _has_certificate(record: dict[str, Any], folder: Path | str | None) -> bool:
 
 
 def _require_accuracy(rows: list[Row], request: CertifyRequest, said: Statement) -> None:
-    """Raise AccuracyTooLow where fewer inputs are proved at --eps than --fail-under asks for."""
+    """Raise AccuracyTooLow where the share of inputs proved at --eps is below --fail-under."""
     if request.fail_under is None or not isinstance(request.search, At):
         return
     good = sum(row.status in ("certified", "robust") for row in rows)

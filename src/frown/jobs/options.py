@@ -262,7 +262,7 @@ def request_of(
 
 
 def _method(name: str, left: dict[str, Any]) -> Method:
-    """A method by name, with what is left of the options; one that it is made of takes those that
+    """A method by name with its options, taken out of `left`; a method inside it takes those that
     it does not have itself."""
     kind, own, inner = kind_of(name), {}, None
     for field in options_of(kind):

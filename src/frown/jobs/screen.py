@@ -55,7 +55,7 @@ class Screen:
         """Something worth knowing."""
 
     def working(self, total: int, longest: float = inf) -> AbstractContextManager[Watch]:
-        """A context with someone to be told of progress; `longest` as in `Pace`."""
+        """The context of a run, with a listener to its progress; `longest` as in `Pace`."""
         return nullcontext(Watch())
 
     def rows(self, rows: Sequence[Row], origin: Origin) -> None:
@@ -73,7 +73,7 @@ class Screen:
         it is None."""
 
     def certificates(self, count: int, folder: Path, model: Path) -> None:
-        """Tell how many certificates there are, where, and what to do with them."""
+        """Show the number of certificates, their folder, and the command that checks them."""
 
 
 class Pace:

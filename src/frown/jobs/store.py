@@ -178,7 +178,7 @@ class Store(Mapping[str, Row]):
         return self._about
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Replace what the manifest says beside the settings (versions, commands, a state)."""
+        """Replace all of the manifest but the settings (versions, commands, a state)."""
         manifest = {"format": FORMAT, **about, "settings": self._settings}
         path = self.folder / self.names.manifest
         require_free(path)

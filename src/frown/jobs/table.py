@@ -121,7 +121,7 @@ def bracket_before(row: Row) -> str:
 
 
 def branching(rows: Sequence[Row]) -> list[str]:
-    """A line on what branching made of the brackets that it was given."""
+    """A line on how much branching narrowed the brackets."""
     known = [
         (row.radius_before, row.broken_before, row)
         for row in rows

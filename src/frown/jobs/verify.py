@@ -133,7 +133,7 @@ def serialise(folder: Path, query: VnnLib, witness: Witness) -> None:
 
 
 def _seconds(timeout: float | None, began: float) -> float | None:
-    """The time that a verdict may take, less what has passed and what follows it."""
+    """The time left for a verdict, without what is spared for its output."""
     if timeout is None:
         return None
     return max(1e-3, timeout - min(SPARE * timeout, MOST_SPARE) - (now() - began))

@@ -97,7 +97,7 @@ def read_data(
     labels: bool = True,
     own: tuple[str, ...] = (),
 ) -> Dataset:
-    """The inputs of a file, cast to float64 and not rescaled; `own` is what the model calls its
+    """The inputs of a file, cast to float64 and not rescaled; `own` are the model's names of its
     outputs.
 
     .npz: arrays `x` and, optionally, `y` and `target`. .npy: the inputs alone. .csv: one

@@ -379,7 +379,7 @@ def other_classes(label: Tensor, outputs: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Answers:
-    """The outputs of a model at some inputs, computed when somebody asks for them."""
+    """The outputs of a model at some inputs, computed on demand."""
 
     count: int
     classes: int

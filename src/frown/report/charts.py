@@ -287,7 +287,7 @@ def branched(comparison: Comparison) -> list[Entry]:
 
 
 def legend(comparison: Comparison, attack: str) -> str:
-    """Names and colours; `attack` says what the attack's mark means in this chart."""
+    """Names and colours; `attack` explains the attack's mark in this chart."""
     items = [
         f'<li><i class="key {method_class(comparison, m)}"></i>{markup(comparison.called(m))}</li>'
         for m in comparison.methods

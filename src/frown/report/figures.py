@@ -204,7 +204,7 @@ def _steps(
 
 
 def _brackets(place: Axes, comparison: Comparison) -> None:
-    """Draw lines from proved to broken, inputs in the order of what is proved.
+    """Draw a line from proved to broken for every input, sorted by the radius proved.
 
     Those before branching stand beside them."""
     entries = [e for e in comparison.entries if e.correct]

@@ -39,7 +39,7 @@ class Answered:
 
 
 def queries_page(answers: Sequence[Answered], name: str, version: str) -> str:
-    """One page about all answers of a run; `name` is what it was about."""
+    """One page about all answers of a run; `name` is the run's."""
     sections = [_opening(answers, name), _tiles(answers), _times(answers), _families(answers)]
     sections += [_witnesses(answers), _table(answers)]
     foot = f'<p class="note">frown {markup(version)}</p>'

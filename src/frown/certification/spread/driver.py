@@ -69,8 +69,9 @@ def shared(
     clock: Clock,
     wanted: NDArray[np.bool_] | None,
 ) -> Iterator[Outcome]:
-    """Answer all inputs, batch by batch, in this process or in several; of batches without a
-    `wanted` input (N,) none. An interrupt yields what is proved, and is raised then."""
+    """Answer all inputs, batch by batch, in this process or in several; batches without a `wanted`
+    input (N,) are left out. An interrupt is raised after the rows that are proved have been
+    yielded."""
     machine, method, seconds = procedure.machine, procedure.method, procedure.seconds()
     if machine.cluster is None:
         count = machine.workers or _paying(procedure, seconds * len(problem), clock)
@@ -118,7 +119,7 @@ def shared(
 
 
 def _refuse_unproved(procedure: Procedure) -> None:
-    """Raise InvalidInput where the level `checked` would rest on what workers say."""
+    """Raise InvalidInput where the level `checked` would rest on the word of workers."""
     proof = procedure.proof
     if isinstance(proof, Rigorous) and proof.check and proof.execution is not None:
         raise InvalidInput(
@@ -177,7 +178,7 @@ def _travelling(procedure: Procedure) -> bytes:
 
 
 def _pickled(procedure: Procedure, memory: int | str | None, asked: bool) -> bytes:
-    """A procedure for workers; empty where it cannot travel and nobody asked for workers.
+    """A procedure for workers; empty where it cannot be pickled and no workers were asked for.
 
     Raises InvalidInput where somebody did.
     """

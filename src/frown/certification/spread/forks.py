@@ -38,7 +38,7 @@ UNKNOWN = 255  # the exit code of a worker whose end nobody saw
 
 
 class Started(Protocol):
-    """A process of a worker: what it reads, says and complains of."""
+    """A worker's process, with its three streams."""
 
     stdin: IO[bytes] | None
     stdout: IO[bytes] | None
@@ -190,8 +190,8 @@ def _server() -> ForkServer:
 
 
 def split_off(number: int, serve: Callable[[], None]) -> None:
-    """Be the server, with all that workers need loaded: fork one for every order, until the driver
-    has gone."""
+    """Run the server: load all that workers need, fork one for every order, and end with the
+    driver."""
     import flint  # noqa: F401  (workers would do it one by one; onnxruntime starts a thread)
     import onnx  # noqa: F401
 

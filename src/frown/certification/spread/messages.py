@@ -39,9 +39,8 @@ class Order:
     def answers(
         self, procedure: Procedure, watch: Watch, pool: Pools = pool_of
     ) -> Iterator[Handed | Done | Failed | Lost]:
-        """Carry it out, whatever carries the answers: rows as they are finished, certificates among
-        them, then that it is done, also after an interrupt, or what went wrong. `pool` starts
-        processes."""
+        """Carry out the order. Yields rows as they are finished, with their certificates, then the
+        end of the order (also after an interrupt) or its error. `pool` starts processes."""
         clock, shared = Clock.lasting(self.seconds), pool(self.pool)
         try:
             work = procedure.machine.work(clock)
@@ -103,7 +102,7 @@ Message = Ready | Told | Handed | Done | Failed | Lost
 
 
 class Workers(ABC):
-    """Workers by number, and what carries messages to and from them."""
+    """Workers by number, and the transport of messages to and from them."""
 
     trusted: ClassVar[bool]  # whether rows are as good as the driver's own
     spare: int = 1  # processes, itself among them, that each worker may share an input with
@@ -122,11 +121,11 @@ class Workers(ABC):
 
     @abstractmethod
     def end(self, worker: int) -> None:
-        """End a worker by force; that it is lost is told as of any other."""
+        """End a worker by force; its loss is then reported like any other."""
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Ask all workers to hand over what they have, and to be done with their orders."""
+        """Ask all workers to hand over their rows and to end their orders."""
 
     @abstractmethod
     def close(self) -> None:

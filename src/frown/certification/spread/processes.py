@@ -119,7 +119,7 @@ class _Process:
             threading.Thread(target=task, daemon=True).start()
 
     def write(self, message: object) -> None:
-        """Send without waiting: a process that is gone is told of by `_listen`."""
+        """Send without waiting; `_listen` reports a process that is gone."""
         self._outbox.put(pickle.dumps(message))
 
     def _feed(self) -> None:
@@ -181,7 +181,7 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 
 def serve() -> None:
-    """Be a worker, until the driver has gone."""
+    """Run a worker until the driver has gone."""
     heard, words = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not be taken for a message
     torch.set_num_threads(1)

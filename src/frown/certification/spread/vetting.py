@@ -103,7 +103,7 @@ class Vetting:
         return replace(row, certificate=file.name, certificate_sha256=sha256_of(content))
 
     def _proved(self, n: int, row: Row, verdict: Verdict) -> Row:
-        """The row with what the checker has seen, whatever a worker made of it."""
+        """The row with the numbers of the checker's verdict, whatever the worker made of it."""
         regions, exact = self.problem.regions.take(np.array([n])), self.procedure.exact
         assert exact is not None
         end = inf if row.broken is None else row.broken
@@ -150,7 +150,7 @@ class Vetting:
         )
 
     def _replayed(self, n: int, row: Row, point: NDArray[np.float64] | None) -> Row:
-        """The row with what the original model itself says of the input and the counterexample."""
+        """The row with the original model's own answers to the input and the counterexample."""
         regions, wanted, model = self.problem.regions, self.problem.property, self.procedure.model
         outputs = model.run(regions.x[n][None])
         violated = bool(self.problem.violated(outputs, n)[0])

@@ -126,8 +126,8 @@ Files = tuple[tuple[str, str], ...]  # names and SHA-256, the model's own first
 def _read(
     file: Path, content: bytes | None, output: str | None, shape: Sizes | None
 ) -> tuple[onnx.ModelProto, bytes | str, Files, Taken]:
-    """The model with all its weights, what onnxruntime opens, the files that it consists of, and
-    what was chosen of it."""
+    """The model with all its weights, the source for onnxruntime, the model's files, and the
+    choices that were made."""
     try:
         content = file.read_bytes() if content is None else content
     except FileNotFoundError:

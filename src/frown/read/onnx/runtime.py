@@ -182,8 +182,8 @@ _LARGEST_SIZE = 2**31
 
 
 def stored(tensor: onnx.TensorProto) -> Constant:
-    """The numbers of a file's tensor. A byte other than 0 means true, and becomes 1: what is handed
-    to onnxruntime is computed with as it is.
+    """The numbers of a file's tensor. In a tensor of booleans every byte but 0 becomes 1, since
+    onnxruntime would compute with the byte itself.
 
     Raises errors of protobuf, numpy and onnx where it is damaged.
     """

@@ -29,7 +29,8 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*names: str) -> Callable[[H], H]:
-    """Registers a handler for ATen operators, which gets what its parameters' types say."""
+    """Registers a handler for ATen operators, whose arguments are converted as its parameters are
+    annotated."""
 
     def register(handler: H) -> H:
         hints, known = get_type_hints(handler), signature(handler)
