@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -169,6 +170,9 @@ def test_single_features_are_called_by_their_names(folder: Path, tmp_path: Path)
     page = report_from_files([out], tmp_path / "page.html").read_text()
     assert "Which features does model.onnx depend on?" in page
     assert '<th scope="col">dose</th>' in page and "Frames" not in page
+    digest = hashlib.sha256((folder / "data.csv").read_bytes()).hexdigest()
+    assert digest in page and "<dt>date</dt>" in page and "{&#x27;" not in page
+    assert "<b>#0 Ann</b>" in page
 
 
 def test_a_data_frame_has_names_of_its_own(folder: Path) -> None:

@@ -76,7 +76,7 @@ def frames_sections(
     if not all(found.rows for found in frames.values()):
         raise InvalidInput("no rows to report: the results of frames are empty")
     require_comparable(frames)
-    alone = {f"{method}, frames alone": found for method, found in frames.items()}
+    alone = {f"{m}, {Statement.of(one).part}s alone": one for m, one in frames.items()}
     require_comparable({**results, **alone}, frames=False)
     first = next(iter(frames.values())).index
     return [
@@ -138,8 +138,9 @@ def frames_page(
     title: str,
     command: str | None,
     notices: Sequence[str] = (),
+    facts: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """A page on frames alone."""
+    """A page on frames alone; `facts` (name and text) join the list of how to repeat the run."""
     method, main = list(frames.items())[-1]
     seconds = sum(row.seconds for found in frames.values() for row in found.rows)
     tiles = [tile(name, value, below) for name, value, below in _tiles(method, main)]
@@ -149,7 +150,7 @@ def frames_page(
         _opening(title, main, frames),
         f'<section class="tiles">{"".join(tiles)}</section>',
         *strips,
-        reproduce(main, frames, command or ""),
+        reproduce(main, frames, command or "", facts),
     ]
     return document(sections, title)
 
@@ -225,7 +226,8 @@ def _line(
     about = "" if first.label is None else f"label {markup(label)}"
     if first.status == "misclassified" and about:
         about += f", read as {markup(read)}"
-    head = f'<th scope="row"><b>#{index}</b><small>{about}</small></th>'
+    called = f" {first.id}" if first.id else ""
+    head = f'<th scope="row"><b>#{index}{markup(called)}</b><small>{about}</small></th>'
     return f"<tr>{head}{''.join(cells)}</tr>"
 
 

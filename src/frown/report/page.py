@@ -77,7 +77,7 @@ def write_report(
     """
     strips = [] if not frames else frames_sections(frames, results, sequences)
     if strips and frames and not results:
-        page = frames_page(frames, strips, title, command, notices)
+        page = frames_page(frames, strips, title, command, notices, facts)
     else:
         comparison = Comparison.of(results)
         pictures = None

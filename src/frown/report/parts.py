@@ -158,6 +158,8 @@ def _plain(value: Any) -> str:
         return f"array of shape {'×'.join(map(str, np.shape(value)))}"
     if isinstance(value, np.ndarray | list | tuple):
         return ", ".join(str(v) for v in np.ravel(np.asarray(value, dtype=object)))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
