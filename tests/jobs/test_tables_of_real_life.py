@@ -175,6 +175,13 @@ def test_single_features_are_called_by_their_names(folder: Path, tmp_path: Path)
     assert "<b>#0 Ann</b>" in page
 
 
+def test_a_missing_column_is_found_by_the_names_of_the_others(folder: Path) -> None:
+    shown = command(
+        "certify", folder / "model.onnx", folder / "data.csv", *GIVEN, "--drop", "age", code=2
+    )
+    assert "the model takes (3,); the columns taken are mass, dose" in shown.output
+
+
 def test_a_data_frame_has_names_of_its_own(folder: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": [0.6, 0.7], "mass": [1.5, 2.5], "dose": [0.25, 0.5]})

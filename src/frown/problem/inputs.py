@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isnan, prod
@@ -32,8 +33,11 @@ def norm_of(norm: str | float) -> float:
     return p
 
 
-def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
-    """x as (N, *shape), finite; flat inputs of the right size are folded."""
+def inputs_of(
+    x: ArrayLike, shape: Shape, numbers: Numbers = None, features: Sequence[str] | None = None
+) -> Array:
+    """x as (N, *shape), finite; flat inputs of the right size are folded. `features` are what the
+    user calls the columns, for messages."""
     try:
         raw = _raw(x)
         if np.iscomplexobj(raw):
@@ -61,6 +65,9 @@ def inputs_of(x: ArrayLike, shape: Shape, numbers: Numbers = None) -> Array:
                 )
             elif prod(axes) == prod(wanted) + 1 and len(axes) == 1:
                 remedy = "; one number too many: is a label among them (--label-column)?"
+            if isinstance(features, list | tuple) and features:
+                remedy += f"; the columns taken are {', '.join(map(str, features[:20]))}"
+                remedy += ", ..." if len(features) > 20 else ""
             raise InvalidInput(
                 f"the inputs have shape {array.shape[1:]} each, the model takes {tuple(shape)}"
                 + remedy

@@ -271,7 +271,7 @@ class Ball:
         index = None
         if self.names is not None:
             index = indices_of(self.names, np.shape(self.x)[0] if np.ndim(self.x) else 0)
-        x = inputs_of(self.x, shape, index)
+        x = inputs_of(self.x, shape, index, self.features)
         moving = frames_of(self.frames).on(shape)
         scale = scale_of(self.scale, shape)
         called = features_of(self.features, self.x, shape)
