@@ -87,6 +87,29 @@ def test_a_bias_unlike_its_convolution_is_refused(shape: tuple[int, ...], tmp_pa
     assert "a bias of another shape" in claimed(path, np.zeros((1, 2))).reason
 
 
+ONES = np.ones(2, np.float32)
+CONTRADICTED = {
+    "ConvTranspose": (node("ConvTranspose", "x w", kernel_shape=[1]), {"w": np.ones((2, 1, 2))}),
+    "BatchNormalization": (node("BatchNormalization", "x a a a b"), {"a": ONES, "b": ONES[None]}),
+    "RNN": (
+        node("RNN", "x w r", "y", hidden_size=3),
+        {"w": np.ones((1, 2, 2)), "r": np.ones((1, 2, 2))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTED)
+def test_operators_that_contradict_their_weights_are_refused(name: str, tmp_path: Path) -> None:
+    """Nobody runs such a file, so nothing can be proved of what it computes."""
+    one, given = CONTRADICTED[name]
+    known = {k: v.astype(np.float32) for k, v in given.items()}
+    shape = (1, 2) if name == "RNN" else (2, 2)
+    path = saved(model([one], ["N", *shape], known, opset=14), tmp_path)
+    with pytest.raises(Exception, match=r"kernel_shape|rank 1|must have shape"):
+        answered(path, np.zeros(shape))
+    assert " at y: " in claimed(path, np.zeros(shape)).reason
+
+
 WRAPPED: dict[str, tuple[list[onnx.NodeProto], Known]] = {
     "int32": (
         [node("Mul", "i j", "k")],

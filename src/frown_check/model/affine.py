@@ -151,15 +151,13 @@ def batch_normalization(call: Call) -> Value:
     # Before opset 14, statistics among the outputs mean training.
     call.refuse_if(len(call.node.outputs) > 1, "more than one output")
     x = call.view()
-    scale, bias, means, variances = (call.floats(i).ravel() for i in range(1, 5))
-    if len(x.shape) < 2 or any(len(a) != x.shape[1] for a in (scale, bias, means, variances)):
+    parts = [call.floats(i) for i in range(1, 5)]
+    if any(a.shape != x.shape[1:2] or not a.shape for a in parts):
         raise call.refuse("parameters that do not fit the channels")
     precise()
-    epsilon = arb(call.number("epsilon", 1e-5))
-    factors, offsets = [], []
-    for s, b, m, v in zip(*(a.tolist() for a in (scale, bias, means, variances))):
-        factor = arb(s) / (arb(v) + epsilon).sqrt()
-        factors.append(factor)
+    epsilon, factors, offsets = arb(call.number("epsilon", 1e-5)), [], []
+    for s, b, m, v in zip(*(a.tolist() for a in parts)):
+        factors.append(factor := arb(s) / (arb(v) + epsilon).sqrt())
         offsets.append(arb(b) - arb(m) * factor)
     shape = (x.shape[1], *([1] * (len(x.shape) - 2)))
     return call.scale(x, enclosed(factors, shape), enclosed(offsets, shape))

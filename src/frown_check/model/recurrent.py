@@ -34,8 +34,9 @@ class Cell(ABC):
         self.size = self.recurrence.shape[1]
         rows = gates * self.size
         bias = call.floats(3)[way] if call.has(3) else np.zeros(2 * rows)
-        if not len(self.weight) == len(self.recurrence) == rows or bias.shape != (2 * rows,):
-            raise call.refuse("such weights")
+        told = gates * call.attribute("hidden_size", self.size)
+        fits = len(self.weight) == len(self.recurrence) == told == rows
+        call.refuse_if(not fits or bias.shape != (2 * rows,), "such weights")
         self.bias, self.state_bias = bias[:rows], bias[rows:]
 
     def linear(self, x: Value, weight: Constant, bias: Constant) -> Value:

@@ -208,6 +208,7 @@ def transposed_convolution(call: Call) -> Value:
     turned = reversed_kernel.reshape(groups, inputs, outputs, *kernel).swapaxes(1, 2)
     turned = turned.reshape(groups * outputs, inputs, *kernel)
     index = index[(slice(None), slice(None), *(slice(a, b) for a, b in ends))]
-    plain = replace(call.node, op="Conv", attributes={"dilations": dilations})
+    kept = {"dilations": dilations, "kernel_shape": call.attribute("kernel_shape", None)}
+    plain = replace(call.node, op="Conv", attributes=kept)
     inner = Call(call.graph, plain, call.opset, call.inputs)
     return _convolve(inner, View(x.node, index), turned, groups)
