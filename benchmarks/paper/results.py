@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.paper.cells import Cell, Option, Samples
 from frown.errors import InvalidInput
-from frown.jobs.files import norm_name
+from frown.jobs.files import json_norm
 from frown.jobs.store import ROWS, Row, Store, key_of, read
 
 # A result's key holds all that it depends on, so one store takes those of all tables.
@@ -32,7 +32,7 @@ class Key:
     @property
     def record(self) -> dict[str, Any]:
         """The parts by name, as JSON has them."""
-        return asdict(self) | {"norm": norm_name(self.norm), "options": dict(self.options)}
+        return asdict(self) | {"norm": json_norm(self.norm), "options": dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from frown.certification.search import At, Largest, search_of
 from frown.certification.spread.driver import shared
 from frown.certification.spread.messages import out_of_memory
 from frown.certification.statement import KEY, Statement, statement_of
-from frown.certification.witness import Group, Posed, Unsatisfied, Verdict, Witness
+from frown.certification.witness import Group, PosedQuery, Unsatisfied, Verdict, Witness
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph.affine import Reshape
 from frown.graph.graph import Graph, Node
@@ -248,7 +248,7 @@ def verify(
     asked = query if isinstance(query, VnnLib) else read_vnnlib(query)
     model = _as_it_is(model if isinstance(model, Model) else load_for(model, asked), model)
     with fitting_threads(model.graph.parameters()):
-        posed = Posed.of(model, asked, real)
+        posed = PosedQuery.of(model, asked, real)
         check = level == "checked"
         if certificate is not None or check:
             check_certifiable(model)
@@ -408,7 +408,7 @@ class _Verification:
 
     def __init__(
         self,
-        posed: Posed,
+        posed: PosedQuery,
         method: str | Method | None,
         machine: Machine,
         watch: Watch,

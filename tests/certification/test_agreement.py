@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import asking
 import frown
-from frown.certification.attack import Found
+from frown.certification.attack import NearestPoints
 from frown.certification.findings import Proved
 from frown.certification.results import Row
 from frown.cli import app
@@ -276,7 +276,9 @@ def test_a_counterexample_by_rounding_leaves_the_proof_below_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = torch.full((1, 1), 0.9999995, dtype=torch.float64)
-    monkeypatch.setattr("frown.certification.attack.nearest", lambda *_: Found(at, at[:, 0]))
+    monkeypatch.setattr(
+        "frown.certification.attack.nearest", lambda *_: NearestPoints(at, at[:, 0])
+    )
     right, x = close(), np.array([[0.0]])
     rounded = replace(right, run=steps(right.run, 2e-6))
     options = {"tol": 1e-9, "dtype": "float64"}

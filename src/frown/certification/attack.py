@@ -51,7 +51,7 @@ class PGD:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NearestPoints:
     """The nearest adversarial point of each sample; distance inf where there is none."""
 
     point: Tensor  # (N, *shape)
@@ -67,7 +67,7 @@ def nearest(
     clock: Clock = NO_LIMIT,
     memory: int | None = None,  # bytes for what is computed at once
     apart: bool = False,  # every restart goes for a clause of its own, those nearest at the centre
-) -> Found:
+) -> NearestPoints:
     """Points inside the region where the property is violated: some margin is <= 0.
 
     When the clock runs out, the nearest points seen until then.
@@ -111,7 +111,7 @@ def nearest(
     )
     which = best.argmin(0)
     column = torch.arange(count, device=which.device)
-    return Found(where[which, column], best[which, column])
+    return NearestPoints(where[which, column], best[which, column])
 
 
 @dataclass(frozen=True, slots=True)

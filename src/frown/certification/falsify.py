@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frown.bounds.work import NO_LIMIT, Clock, OutOfTime
-from frown.certification.witness import Group, Posed, Witness
+from frown.certification.witness import Group, PosedQuery, Witness
 from frown.graph.graph import Graph
 from frown.problem.property import LinearProperty
 
@@ -33,7 +33,7 @@ NEARER = 0.9  # times as far below 0 as the last point that the original did not
 class Falsifier:
     """Rounds of descent, each with more lanes and steps than the one before."""
 
-    posed: Posed
+    posed: PosedQuery
     group: Group
     graph: Graph  # the network in the numbers of the search
     seed: int = 0

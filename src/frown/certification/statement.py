@@ -56,14 +56,18 @@ class Spread:
         return cls(float(held["least"]), float(held["largest"]), str(held["sha256"]))
 
     def __str__(self) -> str:
-        return exact(self.least) if self.single else f"{exact(self.least)} to {exact(self.largest)}"
+        return (
+            shortest(self.least)
+            if self.single
+            else f"{shortest(self.least)} to {shortest(self.largest)}"
+        )
 
     def about(self) -> str:
         """Both ends, to four digits where they have more."""
         if self.single:
             return str(self)
         ends = (self.least, self.largest)
-        return " to ".join(min(exact(n), f"{n:.4g}", key=len) for n in ends)
+        return " to ".join(min(shortest(n), f"{n:.4g}", key=len) for n in ends)
 
     @property
     def single(self) -> bool:
@@ -241,7 +245,7 @@ class Statement:
         """The units of radii."""
         text = "the data's own units"
         if self.divide is not None:
-            text = f"the data's units divided by {exact(self.divide)}"
+            text = f"the data's units divided by {shortest(self.divide)}"
         if self.box:
             text = f"boxes: 1 is all of one, whose ends are in {text}"
         elif self.scaled:
@@ -349,7 +353,7 @@ class Statement:
         found += ["--sensitivity"] if self.sensitivity else []
         found += ["--scale", "FILE.npy"] if self.scaled or self.fixed else []
         found += ["--bounds", one(self.lower), one(self.upper)] if self.lower is not None else []
-        found += ["--divide", exact(self.divide)] if self.divide is not None else []
+        found += ["--divide", shortest(self.divide)] if self.divide is not None else []
         found += ["--mean", one(self.mean)] if self.mean is not None else []
         found += ["--std", one(self.std)] if self.std is not None else []
         found += ["--target", "FILE" if self.target == GIVEN else self.target] * self.targeted
@@ -371,7 +375,7 @@ class Statement:
             + (f", axis {self.frame_axis}" * (self.frames != "all")),
             "scales": "none" if plainly else full(self.scale),
             "valid ranges": full(self.lower, self.upper),
-            "units": f"divided by {exact(self.divide or 1.0)}, mean {full(self.mean)}, "
+            "units": f"divided by {shortest(self.divide or 1.0)}, mean {full(self.mean)}, "
             f"std {full(self.std)}",
             "radii asked about": self.eps or "none",
             "kinds of execution": self.deployed or "real numbers",
@@ -484,7 +488,7 @@ def proved_word(rows: Iterable[Row]) -> str:
 
 def norm_text(norm: float) -> str:
     """p with all its digits: 2, 1.9999996, inf."""
-    return exact(norm)
+    return shortest(norm)
 
 
 def norm_name(norm: float) -> str:
@@ -495,7 +499,7 @@ def norm_name(norm: float) -> str:
     return f"l{text.translate(_SUBSCRIPTS)}" if text.isdigit() else f"l{text}"
 
 
-def exact(number: float) -> str:
+def shortest(number: float) -> str:
     """The shortest decimal that is this very double; 2 and not 2.0."""
     if isfinite(number) and number == int(number) and abs(number) < 1e16:
         return str(int(number))

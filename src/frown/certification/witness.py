@@ -108,7 +108,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
+class PosedQuery:
     """A query that fits a model."""
 
     model: Model
@@ -116,7 +116,7 @@ class Posed:
     element: type[np.floating]
 
     @classmethod
-    def of(cls, model: Model, query: VnnLib, real: bool = False) -> Posed:
+    def of(cls, model: Model, query: VnnLib, real: bool = False) -> PosedQuery:
         """Put a query to a model; `real`: of whatever type a query of VNN-LIB 2 declares its
         tensors, it is asked of real numbers.
 

@@ -21,7 +21,7 @@ from frown import __version__
 from frown.certification.certificates import sha256_of
 from frown.certification.folder import reported, write_whole
 from frown.certification.results import Row, class_text, digits, markup
-from frown.certification.statement import Statement, exact
+from frown.certification.statement import Statement, shortest
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.files import RUN
 from frown.problem.data import Columns, Dataset, read_data
@@ -266,7 +266,7 @@ def _rows(kept: Sequence[_Certified], said: Statement, called: Sequence[str]) ->
         cells += [_class(row.label, called)] if classes else []
         cells += [_class(row.target, called)] if targets else []
         cells += [said.part_name(int(row.frames))] if said.sensitivity else []
-        cells += [exact(claim.norm), radius]
+        cells += [shortest(claim.norm), radius]
         cells.append(Path(one.name).name)
         rows.append([f"<td>{markup(cell)}</td>" for cell in cells])
     return f"<section><h2>Inputs</h2>{table(heads, rows)}</section>"
@@ -289,8 +289,8 @@ def _features(claims: Sequence[Claim], data: Dataset) -> str:
     rows = []
     for k, scale in enumerate(first.scale.ravel().tolist()):
         name = data.features[k] if len(data.features) == size else f"feature {k}"
-        moves = "not at all" if scale == 0 else f"{exact(scale)} times the radius"
-        valid = " to ".join("any" if end is None else exact(float(end[k])) for end in ends)
+        moves = "not at all" if scale == 0 else f"{shortest(scale)} times the radius"
+        valid = " to ".join("any" if end is None else shortest(float(end[k])) for end in ends)
         valid = "not limited" if first.lower is None else valid
         rows.append([f"<td>{markup(cell)}</td>" for cell in (name, moves, valid)])
     heads = [(name, "") for name in ("feature", "moves by at most", "valid range")]

@@ -63,12 +63,12 @@ class Origin:
 def record(row: Row, origin: Origin) -> dict[str, Any]:
     """A row as strict JSON: NaN and infinity are null, but the norm infinity is "inf"."""
     own = {name: getattr(row, name) for name in ("index", "id", *Row.__dataclass_fields__)}
-    own |= {"norm": norm_name(row.norm), "seconds": round(row.seconds, 6)}
+    own |= {"norm": json_norm(row.norm), "seconds": round(row.seconds, 6)}
     own |= {"settings": origin.settings, "version": origin.version, "model": origin.digest}
     return {name: strict(value) for name, value in own.items()}
 
 
-def norm_name(norm: float) -> str | float:
+def json_norm(norm: float) -> str | float:
     """2 and not 2.0; "inf", which JSON has no number for."""
     if math.isinf(norm):
         return "inf"

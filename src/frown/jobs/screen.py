@@ -138,7 +138,7 @@ class LineWatch(Watch):
             self._console.print(", ".join(filter(None, told)), markup=False, soft_wrap=True)
 
 
-class Telling(Screen):
+class VerboseScreen(Screen):
     """A screen that shows notes and progress on stderr: a bar, or lines without a terminal."""
 
     def note(self, text: str) -> None:
@@ -156,7 +156,7 @@ class Telling(Screen):
             yield BarWatch(bar, 0, stages=True, longest=longest)
 
 
-class JsonScreen(Telling):
+class JsonScreen(VerboseScreen):
     """Rows as JSON Lines on stdout, as they are finished."""
 
     def rows(self, rows: Sequence[Row], origin: Origin) -> None:
@@ -178,7 +178,7 @@ class BarWatch(Watch):
             self._bar.update(self._task, description=progress.stage)
 
 
-class TableScreen(Telling):
+class TableScreen(VerboseScreen):
     """Progress while it works, then a table and a summary."""
 
     def say(self, text: str) -> None:

@@ -146,7 +146,7 @@ def summary(rows: Sequence[Row], seconds: float, said: Statement, earlier: int =
     counts = Counter(row.status for row in rows)
     order = [*_STYLES, *(status for status in counts if status not in _STYLES)]
     parts = ", ".join(f"{counts[s]} {s}" for s in order if counts[s])
-    lines = [f"{inputs(len(rows))}{took(seconds, earlier, len(rows))}: {parts}"]
+    lines = [f"{inputs(len(rows))}{elapsed(seconds, earlier, len(rows))}: {parts}"]
     finite, left_out = averaged(rows)
     if eps is None and finite:
         lines.append(
@@ -235,7 +235,7 @@ def inputs(count: int) -> str:
     return "1 input" if count == 1 else f"{count} inputs"
 
 
-def took(seconds: float, earlier: int, count: int) -> str:
+def elapsed(seconds: float, earlier: int, count: int) -> str:
     """The time of the rows that an earlier run had not left, to stand behind their number."""
     if not earlier:
         return f" in {duration(seconds)}"
@@ -310,7 +310,7 @@ def frames_summary(
     what = f"{proved_word(rows)} radii" if eps is None else f"checked at {said.at()}"
     lines = [
         f"{inputs(len(held))}, {len(_frames(rows))} {said.part}s each on its own"
-        f"{took(seconds, earlier, len(rows))}: {what}"
+        f"{elapsed(seconds, earlier, len(rows))}: {what}"
     ]
     if eps is None:
         ends: dict[str, Callable[[Row], float | None]] = {

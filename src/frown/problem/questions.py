@@ -177,7 +177,7 @@ class Top(Condition):
 
 
 @dataclass(frozen=True, eq=False)
-class Refuted(Condition):
+class NeverSatisfied(Condition):
     """The outputs never satisfy what a file in VNN-LIB asserts of them; see `vnnlib`."""
 
     path: str | Path
@@ -206,7 +206,7 @@ def vnnlib(path: str | Path) -> Condition:
     Bounds of the inputs in the file are left aside: where inputs move is said beside it. Raises
     InvalidInput, when it is used, for files that mix inputs and outputs.
     """
-    return Refuted(path)
+    return NeverSatisfied(path)
 
 
 def threshold(limit: Number = "0.5", y: ArrayLike | None = None) -> Condition:

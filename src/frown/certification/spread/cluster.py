@@ -32,7 +32,7 @@ from frown.certification.spread.messages import (
     Ready,
     Told,
     Workers,
-    told,
+    sendable_error,
 )
 from frown.errors import InvalidInput, WorkersLost
 
@@ -154,7 +154,7 @@ class Cluster(Workers):
         try:
             value = self._ray.get(reference)
         except errors.RayTaskError as error:  # raised by our own code, inside
-            return [Failed(told(error.cause, str(error)))]
+            return [Failed(sendable_error(error.cause, str(error)))]
         except errors.RayError as error:
             return [self._lost(worker, error)]
         match what:

@@ -52,7 +52,11 @@ class Order:
             yield Done(self.number)
         except Exception as error:
             short = out_of_memory(error)
-            yield Lost(SHORT_OF_MEMORY) if short else Failed(told(error, traceback.format_exc()))
+            yield (
+                Lost(SHORT_OF_MEMORY)
+                if short
+                else Failed(sendable_error(error, traceback.format_exc()))
+            )
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def told(error: BaseException, trace: str) -> Exception:
+def sendable_error(error: BaseException, trace: str) -> Exception:
     """An error as it travels: one of frown's as it is, another as text with its traceback."""
     from frown.errors import FrownError
 

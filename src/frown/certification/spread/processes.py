@@ -38,7 +38,7 @@ from frown.certification.spread.messages import (
     Ready,
     Told,
     Workers,
-    told,
+    sendable_error,
 )
 from frown.errors import WorkersLost
 
@@ -205,7 +205,7 @@ class _Server(Watch):
             procedure: Procedure = pickle.loads(self._orders.get())
             ready: Message = Ready()
         except Exception as error:
-            ready = Failed(told(error, traceback.format_exc()))
+            ready = Failed(sendable_error(error, traceback.format_exc()))
         self._send(ready)
         while True:
             order: Order = pickle.loads(self._orders.get())
