@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from frown.bounds import replay, rows
 from frown.bounds import work as clocks
 from frown.bounds.arithmetic import float as plain
 from frown.bounds.arithmetic import patches
+from frown.bounds.method import Update
 from frown.bounds.work import Work as Budget
 from frown.certification.run import batch_size
 from frown.errors import InvalidInput
-from frown.methods import Frown, crown
+from frown.methods import Branch, Frown, crown
 from frown.methods.frown import ascent as optimise
 from frown.problem.property import LabelWins, conjunction, other_classes
 
@@ -219,3 +221,27 @@ def test_patches_of_a_convolution_are_not_taken_for_whole_layers() -> None:
     model = frown.load(net.eval(), torch.zeros(1, 1, 32, 32))
     plan = plan_for(model, frown.Machine(), model.graph)
     assert batch_size(plan, Frown(), Budget(memory=64 << 20), 4) == 1
+
+
+class Greedy(Branch):
+    """Branching that takes all the time there is, and finds nothing."""
+
+    clock: ClassVar[Work]
+
+    def close(self, *_: Any) -> Iterator[Update]:
+        self.clock.done += 10**9
+        yield from ()
+
+
+def test_what_branching_goes_on_from_is_proved_before_it(
+    model: frown.Model, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes, no radius is below that of the method inside."""
+    Greedy.clock = Work(monkeypatch)
+    options: dict[str, Any] = {"attack": False, "time_limit": 1e6}
+    inner = asking.certify(model, x, method="frown", **options)
+    crown_only = asking.certify(model, x, method="crown", **options)
+    found = asking.certify(model, x, method=Greedy(), **options)
+    assert (inner.radius > crown_only.radius).all()
+    assert (found.radius >= inner.radius).all()
+    assert all(row.level == "rigorous" for row in found.rows)

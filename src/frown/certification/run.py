@@ -232,11 +232,15 @@ class _Run:
                     self._tell("crown" if searcher.optimised else "search")
                     self._search(batch, batch.search.bracket(clock))
                 self._tell(searcher.method.name)
-                self._search(batch, batch.search.tighten(batch.broken, clock, batch.pace))
+                self._search(batch, batch.search.tighten(clock, batch.pace))
                 # A proof that takes longer than it should leaves something to those behind it.
                 own = clock
                 if limited:
                     clock = whole.share((len(parts) - k + 1) // 2)
+                    if isinstance(searcher.method, Closing):  # what nothing takes away again
+                        self._prove_in_time(batch, clock)
+                        self._tell(searcher.method.name)
+                self._search(batch, batch.search.close(batch.broken, own))
                 self._prove_in_time(batch, clock)
                 while limited and not searcher.single and self._go_on(batch, own):
                     self._prove(batch, clock)

@@ -294,9 +294,10 @@ class RadiusSearch:
         wanted, left = self._reserve(), clock.left()
         return 1.0 if wanted * HASTE <= left else (left / wanted) ** 3
 
-    def tighten(self, broken: Broken, clock: Clock, pace: float = 0.0) -> Iterator[Searched]:
-        """Radii by optimised lines or programs, from the brackets that CROWN left. `broken` is the
-        other end; `pace` is what a proof of CROWN's took for each input, where that is known."""
+    def tighten(self, clock: Clock, pace: float = 0.0) -> Iterator[Searched]:
+        """Radii by optimised lines or programs, from the brackets that CROWN left; what a closing
+        method is to go on from. `pace` is what a proof of CROWN's took for each input, where that
+        is known."""
         if not self._of.optimised or not len(self._begun.right):
             return
         if clock != NO_LIMIT and not self._took:
@@ -330,8 +331,22 @@ class RadiusSearch:
         closes = isinstance(closing, Closing)
         if not closes and not single:
             self._say_what_is_open(goal)
-        if isinstance(closing, Closing) and not clock.expired():
-            yield from self._close(closing, broken)
+
+    def close(self, broken: Broken, clock: Clock) -> Iterator[Searched]:
+        """Radii by a closing method, if it is one, from what `tighten` left; `broken` is the other
+        end. Time for the proof is left of a limit."""
+        if not isinstance(self._of.method, Closing) or not len(self._begun.right):
+            return
+        if clock != NO_LIMIT:
+            if not self._took:
+                return
+            clock = clock.sooner(self._reserve())
+        self._clock = clock
+        if not clock.expired():
+            yield from self._close(self._of.method, broken)
+        else:
+            self._complete = False
+            yield self.found
 
     def _further(self, method: Method, goal: Goal) -> Iterator[Searched]:
         """Radii by a costlier method, from those that another has left; its proofs are kept."""
