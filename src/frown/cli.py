@@ -267,15 +267,14 @@ def info(
         from frown.api import load
         from frown.jobs.files import dumps
         from frown.jobs.options import parse_shape
+        from frown.jobs.screen import Screen
         from frown.jobs.table import describe, info_summary, info_table
 
         about = describe(load(model, output=output, shape=parse_shape(shape)))
         if json:
             typer.echo(dumps(about))
             return
-        from rich.console import Console
-
-        console = Console(emoji=False)
+        console = Screen().out
         console.print(info_table(about))
         console.print()
         for line in info_summary(about):

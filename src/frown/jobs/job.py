@@ -114,7 +114,8 @@ def _certify(request: CertifyRequest, screen: Screen, taken: ExitStack) -> bool:
     rows, lost = list[Row](), list[Row]()
     if files is not None and request.resume:
         rows = _rows_there(files, folder)
-        screen.note(f"{len(rows)} of {total} rows are in {request.out} already")
+        if rows:
+            screen.note(f"{len(rows)} of {total} rows are in {request.out} already")
     earlier = len(rows)
     there = {_key(row, request) for row in rows}
     missing = np.array([regions.key(n) not in there for n in range(total)])
