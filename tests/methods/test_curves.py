@@ -21,7 +21,13 @@ from frown.methods import Frown
 from frown.methods.branch import samples
 from frown.methods.branch.curves import _Layer, curve_of_chain, short
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.samples import NodeSlopes, SampleSearch, TreeNode
+from frown.methods.branch.samples import (
+    NodeSlopes,
+    SampleSearch,
+    SampleTrees,
+    TreeNode,
+    _weighed,
+)
 from frown.problem.property import LabelWins, other_classes
 from frown.problem.region import Region
 from frown.relax import Sigmoid, Tanh
@@ -169,3 +175,51 @@ def test_what_bounds_a_node_once_more_is_told_as_a_cut_beyond_a_box() -> None:
     assert again.literals is not None
     expected = again.literals[wanted.clause == 0].max()
     assert float(done.margins[0]) == pytest.approx(float(expected), rel=1e-3)
+
+
+def stage(nodes: int, left: float) -> SampleTrees:
+    """An input whose last radii took a few nodes and `nodes`, with so many that there is time for,
+    at its next radius."""
+    own = SampleTrees(0, 1.2, inf, inf, seen=[(1.0, 10), (1.1, 20), (1.2, nodes)])
+    own.raised(Limits(10.0, 0.01, False), left)
+    return own
+
+
+def test_a_radius_is_raised_to_what_there_is_time_for() -> None:
+    """Nodes grow with the radius as they did; where next to nothing is to be gained, an input
+    rests."""
+    much, little, none = (stage(40, left) for left in (1e6, 80.0, 40.0))
+    assert not much.rests and not little.rests and none.rests
+    assert much.radius == pytest.approx(1.3)  # twice the nodes, as with every tenth before
+    assert 1.2 < little.radius < much.radius
+
+
+def test_a_radius_that_is_not_done_in_time_is_given_up() -> None:
+    """As much of the work as the open nodes weigh is left; the next radius is smaller."""
+    blank = torch.zeros(0)
+    for weight, left, smaller in ((0.1, 100.0, False), (0.9, 100.0, True), (0.9, 1e4, False)):
+        own = stage(40, left)
+        own.needed, before = [0], own.radius
+        own.open = [TreeNode(0, 0, blank, blank, blank, blank, weight=weight)]
+        own.visited = 10
+        assert not own.given_up(left)  # too early to tell
+        own.visited = 150
+        assert own.given_up(left) == smaller
+        assert own.radius == before if not smaller else 1.2 < own.radius < before
+    own = stage(40, 1e6)
+    own.open, own.visited = [TreeNode(0, 0, blank, blank, blank, blank)], 10_000
+    assert own.given_up(1e6)  # however much time there is: far more than nodes before
+
+
+def test_nodes_weigh_what_is_below_them() -> None:
+    """The two sides of the root by how many nodes they have; all leaves together as the root."""
+    blank = torch.zeros(0)
+
+    def node(*children: TreeNode) -> TreeNode:
+        return TreeNode(0, 0, blank, blank, blank, blank, children=children or None)
+
+    left, right = node(node(), node()), node()
+    root = node(left, right)
+    assert _weighed(root) == 5
+    assert (left.weight, right.weight) == (0.75, 0.25)
+    assert [child.weight for child in left.children or ()] == [0.375, 0.375]
