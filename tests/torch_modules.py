@@ -404,9 +404,28 @@ def catching(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
         return x
 
 
+def exported_without(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    """Has a branch where it is run, and none where torch exports it."""
+    if torch.compiler.is_compiling():
+        return x
+    return -x if torch.equal((8 * x).round(), torch.full_like(x, 3)) else x
+
+
+def in_numpy(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    """Decides outside of torch, where that is possible."""
+    return -x if type(x) is Tensor and x.numpy().sum() > 50 else x
+
+
+def open_shape(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    return x + x[:, torch.arange(6) > 3].sum(1, keepdim=True)
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "branch on values": (lambda: Fn(branching), "values, at `return x if x.sum() > 0 else -x`"),
     "branch on values that is hidden": (lambda: Fn(catching), "takes numbers out of what"),
+    "branch that is not exported": (lambda: Fn(exported_without), "answer: equal"),
+    "branch in numpy": (lambda: Fn(in_numpy), "answer: numpy"),
+    "open shape": (lambda: Fn(open_shape), "a shape that torch leaves open"),
     "all scores masked": (
         lambda: Fn(lambda x, w, c: torch.where(c > 99, x, -torch.inf).softmax(1)),
         "all of whose scores are masked",

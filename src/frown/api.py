@@ -395,6 +395,13 @@ class Question:
         }
 
 
+# An input of a query is the middle of a box: what would be a tie there is no wrong answer.
+_BORDER = (
+    "the middle of a box satisfies the constraints but for those that are strict, or for rounding: "
+    "no proof excludes it, and it is no witness"
+)
+
+
 class _Witnessed(Exception):
     """Ends a proof whose query turned out to be satisfied."""
 
@@ -569,8 +576,10 @@ class _Beside(Watch):
                 disjunct = int(self.group.index[row.index])
                 if self._kept(row, disjunct):
                     self.of.refuted.add(disjunct)
-            elif row.remark and row.remark not in self.of.remarks:
-                self.of.remarks.append(row.remark)
+                continue
+            remark = _BORDER if row.status == "misclassified" else row.remark
+            if remark and remark not in self.of.remarks:
+                self.of.remarks.append(remark)
 
     def _kept(self, row: Row, disjunct: int) -> bool:
         """Keep a row's certificate, if any is to be kept; False: it has none."""

@@ -497,3 +497,14 @@ def test_cuts_reach_every_input(tmp_path: Path) -> None:
     )
     assert verdict.answer == "unsat"
     assert verdict.seconds < 10
+
+
+def test_a_tie_in_the_middle_of_a_box_is_told_in_the_words_of_the_query(tmp_path: Path) -> None:
+    """y_0 = x_0 everywhere, so y_0 > x_0 nowhere; the query has no input that could be wrong."""
+    eye = np.eye(INPUTS, OUTPUTS, dtype=np.float32)
+    own = saved(model([node("MatMul", "x w", "y")], ["N", INPUTS], {"w": eye}), tmp_path)
+    query = parse_vnnlib(f"{HEAD}(assert {box(0, 1)})(assert (> Y_0 X_0))")
+    verdict = frown.verify(own, query, machine=frown.Machine(seconds=1))
+    assert verdict.answer != "sat"
+    assert [r for r in verdict.remarks if r.startswith("the middle of a box satisfies")]
+    assert not [r for r in verdict.remarks if "the input itself" in r]

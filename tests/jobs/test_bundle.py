@@ -195,6 +195,16 @@ def test_what_does_not_belong_together_is_not_packed(run: Path, tmp_path: Path) 
     right = ("--model", run / "model.onnx", "--data", run / "data.csv")
     assert "not the file" in command(*given, "--model", other, *right[2:], code=2).output
     assert "is not about input 0" in command(*given, *right[:3], moved, code=2).output
+    moved.write_text(PATIENTS.replace("malign", "kind").replace("benign", "malign"))
+    relabelled = " ".join(command(*given, *right[:3], moved, code=2).output.split())
+    assert "is another file than the run was about: its labels may be others" in relabelled
+    changed = shutil.copytree(run / "results", tmp_path / "changed")
+    rows = changed / "results.jsonl"
+    first, *rest = map(json.loads, rows.read_text().splitlines())
+    first["label"] = 1 - first["label"]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))
+    shown = command("bundle", changed, *right, *given[2:], code=2).output
+    assert "the row was changed" in " ".join(shown.split())
     nowhere = ("--certificates", tmp_path / "none")
     assert "--certificates says where" in command(*given, *right, *nowhere, code=2).output
     (tmp_path / "b.zip").write_bytes(b"")

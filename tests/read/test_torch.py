@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,6 +190,40 @@ class Counting(nn.Module):
 def test_a_forward_that_counts_in_python_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"forward changes 0\.calls"):
         load_torch(nn.Sequential(Counting()), torch.zeros(1, 6))
+
+
+class Remembering(nn.Module):
+    """Keeps something at every call, and answers by it."""
+
+    def __init__(self, kept: Any, after: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.kept, self._after = kept, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = self._after(self.kept)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kept", "after"),
+    [
+        ([], lambda calls: [*calls, 1]),
+        ({"calls": 0}, lambda kept: {"calls": kept["calls"] + 1}),
+        (torch.zeros(1), lambda calls: calls + 1),
+        (np.zeros(1), lambda calls: calls + 1),
+        (None, lambda calls: (calls or 0) + 1),
+        (SimpleNamespace(calls=0), lambda kept: SimpleNamespace(calls=kept.calls + 1)),
+    ],
+)
+def test_a_forward_that_remembers_in_any_form_is_refused(
+    kept: Any, after: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(UnsupportedModel, match="forward changes kept"):
+        load_torch(Remembering(kept, after), torch.zeros(1, 6))
+
+
+def test_a_cache_is_no_memory() -> None:
+    load_torch(Remembering(None, lambda kept: torch.arange(6)), torch.zeros(1, 6))
 
 
 def test_graphs_inside_of_operators_are_refused_by_name() -> None:

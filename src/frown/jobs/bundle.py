@@ -24,7 +24,7 @@ from frown.certification.results import Row, class_text, digits, markup
 from frown.certification.statement import Statement, shortest
 from frown.errors import InvalidInput, OutputError
 from frown.jobs.files import RUN
-from frown.problem.data import Columns, Dataset, read_data
+from frown.problem.data import Columns, Dataset, digest, read_data
 from frown.problem.options import options_of
 from frown.report.parts import document, table
 from frown.report.read import read_any
@@ -76,10 +76,15 @@ def make_bundle(
     named = {f.name: settings[f.name] for f in options_of(Columns) if f.name in settings}
     whole = read_data(data, Columns(**named), labels=False)
     chosen, kept = _chosen(rows, folder, whole.divided(settings.get("divide") or 1.0), data)
+    if digest(data) != about["data"]["sha256"]:
+        raise InvalidInput(
+            f"{data} holds these inputs, and is another file than the run was about: its labels "
+            "may be others; give that file, or certify again"
+        )
     said, claim = Statement.of(found), kept[0].claim
     files: dict[str, bytes] = {}
-    for name, digest in ((model.name, claim.digest), *claim.external):
-        files[f"{MODEL}/{name}"] = _held(model.parent / name, digest)
+    for name, held in ((model.name, claim.digest), *claim.external):
+        files[f"{MODEL}/{name}"] = _held(model.parent / name, held)
     files[DATA] = _packed(chosen, [one.row for one in kept])
     files |= {one.name: one.content for one in kept}
     for one in kept:
@@ -137,6 +142,11 @@ def _chosen(
         if not np.array_equal(claim.centre.ravel(), chosen.x[k].ravel()):
             raise InvalidInput(
                 f"{source} is not about input {row.index} of {path}: are these the data of the run?"
+            )
+        if row.label is not None and claim.label not in (None, row.label):
+            raise InvalidInput(
+                f"{source} is about class {claim.label}, and the row of input {row.index} about "
+                f"{row.label}: the row was changed; certify again"
             )
         name = re.sub(r"input-\d+", f"input-{k:06d}", row.certificate)
         kept.append(_Certified(row, f"{CERTIFICATES}/{name}", content, claim, k))

@@ -57,6 +57,11 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
     runtime = Runtime.of(module, example, label)
     program, core = _export(runtime, label)
     graph, scores = _Importer(label).read(core)
+    if taken := runtime.taken():
+        raise UnsupportedModel(
+            f"cannot certify {label}: forward takes numbers out of what it computes, by which it "
+            f"may decide what to answer: {taken}\n{_ADVICE}"
+        )
     model = Model(
         graph=graph,
         input_shape=runtime.shape,
@@ -71,6 +76,10 @@ def load_torch(module: nn.Module, example: Tensor | Array, name: str | None = No
     return model
 
 
+_ADVICE = (
+    "replace branches, loops and indices that depend on the input's values by tensor "
+    "operations such as torch.clamp or torch.maximum, or export the part that has none"
+)
 # Operators whose result is memory as it is found.
 _UNFILLED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 _UNFILLED |= {"new_empty_strided"}
@@ -110,31 +119,11 @@ def _export(runtime: Runtime, label: str) -> tuple[ExportedProgram, ExportedProg
     try:
         with _quiet(), torch.no_grad():
             program = torch.export.export(runtime.module, (runtime.example(),))
-            if _reads_numbers(program):
-                raise ValueError("forward takes numbers out of what it computes")
             return program, program.run_decompositions(_decompositions())
     except Exception as error:
         raise UnsupportedModel(
-            f"cannot certify {label}: torch.export cannot trace it: {_cause(error)}\n"
-            "replace branches, loops and indices that depend on the input's values by tensor "
-            "operations such as torch.clamp or torch.maximum, or export the part that has none"
+            f"cannot certify {label}: torch.export cannot trace it: {_cause(error)}\n{_ADVICE}"
         ) from error
-
-
-def _reads_numbers(program: ExportedProgram) -> bool:
-    """True if Python sees a number that depends on the input.
-
-    A branch on it ends the export with an error, which a module may catch: its other side would
-    then be read as if it were all.
-    """
-    given = set(program.graph_signature.user_inputs)
-    computed = set[object]()
-    for node in program.graph.nodes:
-        if node.name in given or computed.intersection(node.all_input_nodes):
-            computed.add(node)
-            if node.target is torch.ops.aten.item.default:
-                return True
-    return False
 
 
 def _cause(error: Exception) -> str:
@@ -290,6 +279,8 @@ class _Importer:
         if not isinstance(result, Value | Tensor):
             return result
         declared = node.meta["val"]
+        if any(isinstance(size, torch.SymInt) for size in declared.shape):
+            raise Unsupported("a shape that torch leaves open")
         if tuple(result.shape) != tuple(declared.shape):
             raise Unsupported(f"read as {tuple(result.shape)}, not {tuple(declared.shape)}")
         if isinstance(result, Value) and declared.dtype not in (torch.float32, torch.float64):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph import Shape
 from frown.read.model import Array, same
+from frown.read.torch.watched import NOTHING, Numbers, state
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,7 @@ class Runtime:
             ) from error
         dtype, device = _placement(twin, first, label)
         single = cls(twin, tuple(first.shape[1:]), dtype, device)
-        before = _plain_state(twin)
-        single._try(first[:1], label)
-        changed = sorted(k for k, v in _plain_state(twin).items() if before.get(k, v) != v)
-        if changed:
-            raise UnsupportedModel(
-                f"{label}: forward changes {', '.join(changed)}, so its answers may depend on "
-                "earlier ones\nleave attributes as they are in evaluation mode"
-            )
+        single._remember_nothing(first[:1], label)
         single._try_batch(first, label)
         return replace(single, batches=single._mixes_no_samples())
 
@@ -68,12 +62,46 @@ class Runtime:
 
     @torch.no_grad()
     def forward(self, inputs: Tensor) -> Any:
-        return self.module(inputs.to(device=self.device, dtype=self.dtype))
+        return self.module(self._placed(inputs))
+
+    def _placed(self, inputs: Tensor) -> Tensor:
+        return inputs.to(device=self.device, dtype=self.dtype)
 
     def _answers(self, inputs: Tensor) -> Tensor:
         (leaf,) = pytree.tree_leaves(self.forward(inputs))
         answer: Tensor = leaf.reshape(len(inputs), -1)
         return answer
+
+    def taken(self) -> str:
+        """The way by which forward takes numbers out of what it computes; empty: it does not."""
+        with Numbers(self._placed(self._random(1))) as numbers:
+            try:
+                self.forward(numbers.given)
+            except Exception as error:  # what torch runs alone, and not where it is watched
+                numbers.take(first_line(error))
+        return numbers.taken
+
+    def _random(self, count: int) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(count, *self.shape, generator=generator, dtype=torch.float64)
+
+    def _remember_nothing(self, first: Tensor, label: str) -> None:
+        """Refuse a forward whose calls change what it keeps.
+
+        What the first call sets from nothing may be a cache; the others have to leave all as it is.
+        """
+        start = state(self.module)
+        self._try(first, label)
+        cached = state(self.module)
+        self._try(self.example(), label)
+        end = state(self.module)
+        changed = {k for k, v in start.items() if v != NOTHING and cached.get(k) != v}
+        changed |= {k for k, v in end.items() if cached.get(k) != v}
+        if changed:
+            raise UnsupportedModel(
+                f"{label}: forward changes {', '.join(sorted(changed))}, so its answers may depend "
+                "on earlier ones\nleave attributes as they are in evaluation mode"
+            )
 
     def _try(self, first: Tensor, label: str) -> None:
         try:
@@ -117,8 +145,7 @@ class Runtime:
 
     def _mixes_no_samples(self) -> bool:
         """True if a batch is answered like its inputs one by one."""
-        generator = torch.Generator().manual_seed(0)
-        inputs = torch.randn(2, *self.shape, generator=generator, dtype=torch.float64)
+        inputs = self._random(2)
         try:
             together = self._answers(inputs)
         except Exception:
@@ -126,16 +153,6 @@ class Runtime:
             return False
         apart = torch.cat([self._answers(inputs[:1]), self._answers(inputs[1:])])
         return same(together.cpu().double().numpy(), apart.cpu().double().numpy())
-
-
-def _plain_state(module: nn.Module) -> dict[str, Any]:
-    """The numbers, words and flags that a module and its parts keep as Python's attributes."""
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, part in module.named_modules()
-        for key, value in vars(part).items()
-        if isinstance(value, bool | int | float | str)
-    }
 
 
 def _placement(module: nn.Module, example: Tensor, label: str) -> tuple[torch.dtype, torch.device]:
