@@ -9,6 +9,7 @@ from torch import nn
 
 import asking
 import frown
+from frown.bounds import rows as rows_module
 from frown.bounds.work import OutOfTime
 from frown.certification import search as certifier
 from frown.methods.frown import network
@@ -79,6 +80,45 @@ def test_neurons_of_wide_layers_get_few_large_steps() -> None:
     # Whoever says how many gets that many everywhere.
     full = frown.Frown(steps=30).ascent
     assert full.of_wide_layer(2, 3) == full.of_neurons(2, 3) and full.of_neurons(2, 3)[0] == 30
+
+
+def test_neurons_behind_large_matrices_get_their_steps_at_the_first_radii() -> None:
+    ascent = Ascent()
+    steps, own = zip(*(ascent.of_broad_layer(k, 3) for k in range(4)), strict=True)
+    assert steps == (4, 1, 0, 0) and ascent.glance.of_broad_layer(0, 3)[0] == 3
+    assert ascent.rate > own[0].rate > own[1].rate
+    for other in (Ascent(9, 9), frown.Frown(steps=30).ascent, Ascent(0, 0)):
+        assert other.of_broad_layer(1, 3) == other.of_wide_layer(1, 3)
+
+
+def test_radii_behind_large_matrices_keep_what_is_gained(monkeypatch) -> None:
+    torch.manual_seed(1)
+    layers: list[nn.Module] = []
+    for n in (30, 120, 120):
+        layers += [nn.Linear(n, 120), nn.Sigmoid()]
+    net = nn.Sequential(*layers, nn.Linear(120, 3)).eval()
+    for p in net.parameters():
+        p.data *= 4
+    x = np.random.default_rng(0).normal(size=(3, 30))
+
+    def radii(method: str) -> np.ndarray:
+        model = frown.load(net, torch.from_numpy(x[:1]).float())
+        found = frown.certify(model, x, method=method, attack=None, proof="estimate")
+        return found.radius
+
+    crown, many = radii("crown"), radii("frown")
+    steps: list[int] = []
+    real = network.optimise
+
+    def seen(plan, rows, alpha, ascent, count, *rest):
+        steps.append(count)
+        return real(plan, rows, alpha, ascent, count, *rest)
+
+    monkeypatch.setattr(rows_module, "BROAD", 1000)
+    monkeypatch.setattr(network, "optimise", seen)
+    few = radii("frown")
+    assert 0 in steps and (many > 1.01 * crown).all()
+    assert (few >= crown).all() and (few - crown >= 0.7 * (many - crown)).all()
 
 
 @pytest.fixture(scope="module")

@@ -154,13 +154,17 @@ def at_once(plan: Plan, target: int, work: Work) -> int:
     return max(1, min(work.memory // row, rows))
 
 
-@per_plan
 def _worth_reading(plan: Plan, target: int) -> int:
     """Rows that pass large matrices one after another, so that reading these is shared."""
+    return SHARING if broad(plan, target) else 1
+
+
+@per_plan
+def broad(plan: Plan, target: int) -> bool:
+    """True if the rows of a target pass dense layers alone, and a large one among them."""
     weighed = [op for i in plan.ancestors(target) if (op := plan.graph.nodes[i].op).tensors()]
     dense = all(isinstance(op, Linear) for op in weighed)
-    most = max((op.weight.numel() for op in weighed if isinstance(op, Linear)), default=0)
-    return SHARING if dense and most >= BROAD else 1
+    return dense and any(isinstance(op, Linear) and op.weight.numel() >= BROAD for op in weighed)
 
 
 def pieces(plan: Plan, target: int, rows: int, work: Work) -> Iterator[slice]:

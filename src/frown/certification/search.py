@@ -19,6 +19,7 @@ from torch import Tensor
 from frown.bounds.method import Closing, Ends, Known, Method
 from frown.bounds.plan import Plan, per_plan
 from frown.bounds.proof import Proofs
+from frown.bounds.rows import broad
 from frown.bounds.walk import Boxes, Given, Layers
 from frown.bounds.work import NO_LIMIT, Clock, OutOfTime, Work, now, stepwise
 from frown.certification.attack import confirmed
@@ -28,7 +29,7 @@ from frown.graph.affine import Conv
 from frown.graph.intervals import Intervals, unsqueezed
 from frown.methods.crown import Crown, CrownIbp, Fixed
 from frown.methods.frown.curved import further, gains
-from frown.methods.frown.network import Frown
+from frown.methods.frown.network import Frown, never_stable
 from frown.problem.options import Option, check_options
 from frown.problem.property import positive
 from frown.read.model import Model
@@ -92,6 +93,7 @@ ROUGHLY = 4  # radii are enough for a bracket as rough as this:
 NEAR = Goal(0.5, 0.15)
 # Optimised lines gain the more, the deeper a network is (as the paper found): a first guess.
 GAIN, GAIN_PER_LAYER = 0.2, 0.03
+BROAD_GAIN = 0.008  # per layer, where a radius too far takes long (.004 to .01 on 4x to 8x[2048])
 # Lines at kinks give back about this part of what CROWN's lose (.05 to .4 on ten networks).
 BACK = 0.25
 MANY = 1000  # neurons of a network in which a radius that is too large costs much
@@ -615,6 +617,8 @@ class RadiusSearch:
         """
         plan, power = self._of.plan, fixed.growth().clamp(min=1.0)
         deep = 1 + min(GAIN, GAIN_PER_LAYER * len(plan.nonlinear))
+        if broad(plan, plan.graph.output) and never_stable(plan):
+            return torch.full_like(power, 1 + BROAD_GAIN * len(plan.nonlinear))
         kinks = all(isinstance(plan.relaxation(i), PiecewiseLinear) for i in plan.nonlinear)
         if not kinks or sum(plan.graph.nodes[i].size for i in plan.nonlinear) < MANY:
             return torch.full_like(power, deep)

@@ -374,6 +374,19 @@ class Ascent:
         steps = max(1, ceil(first * 0.5**radii))
         return steps, replace(self, rate=2 * rate, decay=0.75, momentum=0.3)
 
+    def of_broad_layer(self, radii: int, layers: int) -> tuple[int, Ascent]:
+        """The number of steps for neurons of a layer behind a large matrix, none of which is ever
+        stable, and their settings.
+
+        A step takes three times as long as CROWN's lines. Small steps find most at once, and what
+        was found serves at radii near by.
+        """
+        if self.more >= self.steps:  # one radius alone, or all steps for every neuron
+            return self.of_wide_layer(radii, layers)
+        steps = min(self.steps, (self.few, 1, 0)[min(radii, 2)])
+        rate = (0.8 if radii == 0 else 0.4) * self.rate
+        return steps, replace(self, rate=rate, decay=0.75, momentum=0.3)
+
     def of_margins(self, radii: int, slopes: int) -> tuple[int, Ascent]:
         """The number of steps for margins with this many slopes, and their settings."""
         rate = self.rate * max(self.least, self.fade ** (radii / 2))

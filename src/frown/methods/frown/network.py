@@ -16,9 +16,9 @@ from frown.bounds.arithmetic.float import Float, halved_box, without_rows
 from frown.bounds.halfspace import Halfspace, Planes
 from frown.bounds.method import Bounds, Bytes, Method, every
 from frown.bounds.patches import ActivePart, Part, active_part, of_convolution, parts, shared
-from frown.bounds.plan import Plan, stacked
+from frown.bounds.plan import Plan, per_plan, stacked
 from frown.bounds.proof import Choice, Proof, Request, State
-from frown.bounds.rows import Rows, at_once, one_hot, pieces, unstable
+from frown.bounds.rows import Rows, at_once, broad, one_hot, pieces, unstable
 from frown.bounds.walk import Given, Layers, walk
 from frown.bounds.work import Work
 from frown.graph.affine import repeated
@@ -29,6 +29,7 @@ from frown.problem.options import Option, check_options
 from frown.problem.property import Property
 from frown.problem.region import Region
 from frown.relax.relaxation import Relaxed, Rule
+from frown.relax.s_shaped import SShaped
 
 Key = tuple[int, int]  # a node, the number of its part
 
@@ -535,6 +536,14 @@ def frown(
     return Frowned(layers, literals)
 
 
+@per_plan
+def never_stable(plan: Plan) -> bool:
+    """True if every neuron wants rows, whatever its bounds."""
+    return bool(plan.nonlinear) and all(
+        isinstance(plan.relaxation(i), SShaped) for i in plan.nonlinear
+    )
+
+
 def gather_rows(
     part: Part,
     region: Region,
@@ -727,8 +736,10 @@ class _Engine:
         if grouped:
             return ascent.of_neurons(radii)
         layers, (_, slopes) = len(part.plan.below(part.target)), part.plan.slots(part.target)
-        wide = self.plan.graph.nodes[node].size * slopes >= WIDE
-        return (ascent.of_wide_layer if wide else ascent.of_neurons)(radii, layers)
+        if self.plan.graph.nodes[node].size * slopes < WIDE:
+            return ascent.of_neurons(radii, layers)
+        costly = broad(part.plan, part.target) and never_stable(self.plan)
+        return (ascent.of_broad_layer if costly else ascent.of_wide_layer)(radii, layers)
 
     def wide_layer(self, node: int) -> bool:
         """True if rows of a node cost arithmetic more than calls."""
