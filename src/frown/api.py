@@ -730,6 +730,6 @@ def _model(model: object) -> Model:
         return load(model)
     kind = "torch module" if isinstance(model, torch.nn.Module) else type(model).__name__
     raise InvalidInput(
-        f"a {kind} is no model to bound: give frown.load(path) or, of a torch module, "
+        f"{kind}: no model to bound; give frown.load(path) or, of a torch module, "
         "frown.load(module, torch.zeros(1, ...)) with an example of its inputs"
     )

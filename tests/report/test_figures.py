@@ -70,6 +70,11 @@ def test_results_survive_pickle_and_files(tmp_path):
     RESULT.save(tmp_path / "saved", force=True)
     page = RESULT.report(tmp_path / "page.html").read_text()
     assert "How robust is net.onnx?" in page
+    RESULT.report(tmp_path / "page.html")  # in the place of the earlier one
+    (tmp_path / "mine.html").write_text("<p>mine</p>")
+    with pytest.raises(FrownError, match="no page of frown's"):
+        RESULT.report(tmp_path / "mine.html")
+    assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
 
 
 def test_pandas_has_every_row_with_types():

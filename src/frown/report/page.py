@@ -20,8 +20,10 @@ from frown.certification.results import (
     cut,
     markup,
     percent,
+    plain,
 )
 from frown.certification.statement import Statement, proved_word
+from frown.errors import OutputError
 from frown.jobs.table import doubtful
 from frown.report.charts import (
     NARROW,
@@ -38,7 +40,7 @@ from frown.report.charts import (
 from frown.report.comparison import Comparison, Entry, caution
 from frown.report.frames import frames_page, frames_sections
 from frown.report.gallery import MOST, Pictures, broken_as, gallery
-from frown.report.parts import banner, document, duration, opening, reproduce, table, tile
+from frown.report.parts import OURS, banner, document, duration, opening, reproduce, table, tile
 from frown.report.read import (
     by_method,
     read_any,
@@ -88,6 +90,12 @@ def write_report(
         page = _page(comparison, pictures, answers or {}, strips, title, command, told, facts)
     with reported("write", out, "choose another file"):
         out.parent.mkdir(parents=True, exist_ok=True)
+        kept = out.is_file() and not out.is_symlink()
+        if kept and OURS not in out.read_text("utf-8", "replace"):
+            raise OutputError(
+                f"{plain(out)} is there already and no page of frown's; remove it, or choose "
+                "another file"
+            )
         write_whole(out, page.encode("utf-8"))
     return out
 

@@ -55,6 +55,9 @@ def table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]]) -> st
     )
 
 
+OURS = "Written by frown."  # in the footer of every page
+
+
 def reproduce(
     main: Certification | Sensitivity,
     results: Mapping[str, Certification | Sensitivity],
@@ -89,7 +92,7 @@ def reproduce(
     return (
         "<section><h2>How to reproduce this</h2>"
         f'<dl class="facts">{rows}</dl>{pre}</section>'
-        "<footer>Written by frown. This page holds all its data and loads nothing.</footer>"
+        f"<footer>{OURS} This page holds all its data and loads nothing.</footer>"
     )
 
 
