@@ -425,7 +425,7 @@ def test_what_lines_prove_is_not_branched(net: Path, monkeypatch: pytest.MonkeyP
         return iter(())
 
     monkeypatch.setattr(frown.Branch, "close", close)
-    machine = frown.Machine(seconds=5)
+    machine = frown.Machine(seconds=60)
     never = f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_1 1e6))"
     assert frown.verify(net, parse_vnnlib(never), machine=machine).answer == "unsat"
     assert not seen
