@@ -17,6 +17,7 @@ from torch import Tensor
 
 from frown.bounds.dense import DenseRows, Held, dense_runs
 from frown.bounds.halfspace import Planes
+from frown.bounds.lemmas import ProvedLemma, prove, written_out
 from frown.bounds.patches import of_convolution
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule, Choice, Proof, Request, RowChoices
@@ -74,6 +75,12 @@ class Replayed:
     multipliers: Multipliers  # of these rows; if recorded
     passes: dict[int, Pass] = field(default_factory=dict)  # by node, of those bounded anew
     factors: Tensor | None = None  # (rows,) of what is assumed
+    cases: int = 0  # leaves, where those of lemmas are counted, too
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaves, those of lemmas counted."""
+        return self.cases or len(self.tree.leaves)
 
 
 def replay_tree(
@@ -341,7 +348,10 @@ class BoundedRows:
 
 
 class ByRows(_TreeReplay):
-    """A tree whose nodes do no more than cut boxes, over which its rows are bounded."""
+    """A tree whose nodes do no more than cut boxes, over which its rows are bounded. Lemmas are
+    left out where the network is no chain of dense layers."""
+
+    proved: list[ProvedLemma] | None = None
 
     def run(self, doubts: Tensor | None, record: bool) -> Replayed:
         """Bound all rows of the clauses that are wanted."""
@@ -383,7 +393,8 @@ class ByRows(_TreeReplay):
             empty[index] = self.cut(index)[1]
         known = torch.where(empty[:, None], torch.inf, found.view(-1, count))
         least, failing = self.over_leaves(known)
-        return Replayed(
+        cases = len(tree.leaves) + sum(len(own.leaves) for own in self.proved or ())
+        done = Replayed(
             tree,
             least,
             failing,
@@ -391,7 +402,25 @@ class ByRows(_TreeReplay):
             CODES if _coded(root.plan) else 0,
             slopes.data[:used],
             Multipliers.cat([Multipliers.none(), *lifts]),
+            cases=cases,
         )
+        if record and self.proved and len(useful):
+            return self._without_lemmas(done, dense, self.proved)
+        return done
+
+    def _without_lemmas(
+        self, done: Replayed, dense: DenseRows | None, proved: list[ProvedLemma]
+    ) -> Replayed:
+        """The result with its lemmas written out as cuts."""
+        assert dense is not None
+        rows = done.tree.literals.take(done.rows)
+        rows = replace(rows, slopes=done.slopes, multipliers=done.multipliers, slots=None)
+        literal = rows.literal[:1]
+        coef = self.property.pick(self.sample * self.property.shape[1] + literal)
+        const = self.property.const[self.sample, literal]
+        tree = written_out(dense, proved, replace(done.tree, literals=rows), coef, const)
+        own, every = tree.literals, torch.arange(len(tree.literals.node))
+        return replace(done, tree=tree, rows=every, slopes=own.slopes, multipliers=own.multipliers)
 
     def bounded(
         self, which: Tensor, dense: DenseRows | None, record: bool = True
@@ -461,7 +490,13 @@ class ByRows(_TreeReplay):
             return None
         runs = dense_runs(self.plan)
         if runs is not None:
-            return DenseRows(root, sample, runs)
+            key = sample, id(tree.lemmas)
+            if key not in root.narrowed:
+                own = DenseRows(root, sample, runs)
+                root.narrowed[key] = own, prove(own, tree.lemmas), tree.lemmas
+            known: DenseRows = root.narrowed[key][0]
+            self.proved = root.narrowed[key][1]
+            return known
         if not _coded(self.plan) or len(tree.leaves) < SMALL:
             return None
         cut = torch.zeros(self.slots, dtype=torch.bool)

@@ -12,6 +12,7 @@ on the other, adds m z <= 0, and less is lost where the box leaves out 0.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -104,6 +105,12 @@ class DenseRows:
         boxes = [plan.carry(i, root.values[plan.sources[i]]) for i in plan.nonlinear]
         low = torch.cat([box.lower[sample].flatten() for box in boxes])
         high = torch.cat([box.upper[sample].flatten() for box in boxes])
+        self._settle(low, high)
+        reads = [plan.graph.nodes[i].inputs[0] for i in plan.nonlinear]
+        self.size = torch.cat([weights.value[j][sample].flatten() for j in reads])[:, None]
+
+    def _settle(self, low: Tensor, high: Tensor) -> None:
+        """Take boxes (slots,), and the lines over them."""
         self.lower, self.upper = low, high
         crossing = (low < 0) & (high > 0)
         self.open = crossing.double()[:, None]
@@ -118,8 +125,6 @@ class DenseRows:
         most = above(most, 4 * UNIT * (low.abs() + high.abs()))
         self.rise = torch.where(crossing, most.clamp(min=0), 0.0)[:, None]
         self.away = low.clamp(min=0).maximum((-high).clamp(min=0))[:, None]  # from 0, at least
-        reads = [plan.graph.nodes[i].inputs[0] for i in plan.nonlinear]
-        self.size = torch.cat([weights.value[j][sample].flatten() for j in reads])[:, None]
 
     @cached_property
     def lost(self) -> float:
@@ -136,10 +141,10 @@ class DenseRows:
         return count * LOOSE
 
     def crossed(self, cut: Tensor) -> Tensor:
-        """(rows,) whether a side of (slots, rows) contradicts the boxes: no point is there."""
-        return ((cut > 0) & (self.upper < 0)[:, None] | (cut < 0) & (self.lower > 0)[:, None]).any(
-            0
-        )
+        """(rows,) whether a side of (slots, rows), or of the first slots, contradicts the boxes: no
+        point is there."""
+        low, high = (end[: len(cut), None] for end in (self.lower, self.upper))
+        return ((cut > 0) & (high < 0) | (cut < 0) & (low > 0)).any(0)
 
     def bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
         """(rows,) proven lower bounds of coef (rows, outputs) . outputs + const (rows,), and
@@ -153,21 +158,57 @@ class DenseRows:
             used.append(taken)
         return torch.cat(found), torch.cat(used, 1)
 
+    def entries(self, site: int, neuron: Tensor, side: Tensor, held: Held) -> Tensor:
+        """(rows,) proven lower bounds of entries of what a site reads, or of their negatives where
+        the side is 1; `held` has the slots before that site alone."""
+        part, found = self.parts[site], []
+        for k in range(0, len(neuron), CHUNK):
+            self.root.work.clock.check()
+            piece = slice(k, k + CHUNK)
+            at, sign = neuron[piece], 1.0 - 2.0 * side[piece].double()
+            here = sign.new_zeros(part.stop - part.start, len(at))
+            here[at, torch.arange(len(at))] = sign
+            own = held.rows(piece)
+            account = RowAccount(torch.zeros_like(sign))
+            found.append(self._back(here, account, self._lines(own), site))
+        return torch.cat(found)
+
+    def over(self, boxes: tuple[Tensor, Tensor]) -> DenseRows:
+        """Rows over other boxes (slots,) of the neurons, which hold as well."""
+        found = copy(self)
+        found._settle(*boxes)
+        return found
+
+    def narrow(self, slot: Tensor, side: Tensor, end: Tensor) -> None:
+        """Take in ends of boxes that are proved: below where the side is 0, else above. What
+        passes the other end proves no more than that."""
+        lower, upper = side == 0, side == 1
+        low, high = self.lower.clone(), self.upper.clone()
+        low[slot[lower]] = low[slot[lower]].fmax(end[lower]).fmin(high[slot[lower]])
+        high[slot[upper]] = high[slot[upper]].fmin(end[upper]).fmax(low[slot[upper]])
+        self._settle(low, high)
+
     def _bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:
-        here, lines = coef.T.contiguous(), self._lines(held)
-        account = RowAccount(const)
-        for run, part in zip(self.runs[:0:-1], reversed(self.parts), strict=True):
+        lines = self._lines(held)
+        here, account = coef.T.contiguous(), RowAccount(const)
+        return self._back(here, account, lines, len(self.parts)), lines.used
+
+    def _back(self, here: Tensor, account: RowAccount, lines: CaseLines, depth: int) -> Tensor:
+        """(rows,) proven lower bounds of rows `here` (neurons, rows), which begin after so many
+        nonlinearities."""
+        for run, part in zip(self.runs[depth:0:-1], reversed(self.parts[:depth]), strict=True):
             here = self._through(self._affine(run, here, account), part, lines, account)
         account.charge += TINY * self.lost
-        return self._lowest(here, account), lines.used
+        return self._lowest(here, account)
 
     def _lines(self, held: Held) -> CaseLines:
         """The lines of all neurons, as they are held."""
         free = torch.addcmul(torch.ones((), dtype=held.cut.dtype), held.cut, held.cut, value=-1)
-        on, open_ = held.cut.relu(), self.open * free
-        low = torch.addcmul(torch.addcmul(on, self.still, free), open_, held.slope)
+        still, high, open_ = (t[: len(free)] for t in (self.still, self.high, self.open))
+        on, open_ = held.cut.relu(), open_ * free
+        low = torch.addcmul(torch.addcmul(on, still, free), open_, held.slope)
         used = torch.zeros_like(held.cut, dtype=torch.bool)
-        return CaseLines(held, free, open_, low, torch.addcmul(on, self.high, free), used)
+        return CaseLines(held, free, open_, low, torch.addcmul(on, high, free), used)
 
     def _through(self, here: Tensor, part: slice, lines: CaseLines, account: RowAccount) -> Tensor:
         """Coefficients of what some neurons read, from those of their outputs."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,7 @@ class Replay:
     spare: bool = False  # the fixed rule's rows where the proof's are ready
     execution: Execution | None = None  # where bounds are to cover execution, too
     given: Given | None = None  # boxes that hold already, as of a branch
+    narrowed: dict[tuple[int, int], Any] = field(default_factory=dict)  # boxes with lemmas' ends
 
     @cached_property
     def arithmetic(self) -> Charged:

@@ -168,6 +168,48 @@ class Assumed:
 
 
 @dataclass(frozen=True, eq=False)
+class Lemma:
+    """Ends of boxes of what one site reads, each proved by a tree of cuts of earlier sites at
+    kinks: the nodes of all trees, each in preorder, one tree after the other."""
+
+    site: int
+    neuron: Tensor  # (R,) entries of what the site reads
+    side: Tensor  # (R,) 0: a bound below, 1: above
+    cut_site: Tensor  # (nodes,) LEAF or an earlier site
+    cut_neuron: Tensor  # (nodes,)
+    slopes: Tensor  # (leaves, slots before the site) uint8, codes
+    multipliers: Multipliers  # of leaves
+
+    def __post_init__(self) -> None:
+        open_ = torch.where(self.cut_site != LEAF, 1, -1).cumsum(0)
+        trees = len(self.neuron)
+        ends = int((open_ == -trees).sum()) == 1 and int(open_.min()) == int(open_[-1]) == -trees
+        if not trees or self.side.shape != self.neuron.shape or not ends:
+            raise InvalidInput("not a lemma: its nodes are no trees in preorder, one for each end")
+        if fault := _amiss(self.multipliers, len(self.leaves), self.slopes.shape[1]):
+            raise InvalidInput(f"not a lemma: {fault}")
+
+    @cached_property
+    def leaves(self) -> Tensor:
+        """The numbers of the leaves."""
+        return (self.cut_site == LEAF).nonzero().flatten()
+
+    @cached_property
+    def tree(self) -> Tensor:
+        """(nodes,) which tree a node is of."""
+        open_ = torch.where(self.cut_site != LEAF, 1, -1).cumsum(0)
+        done = torch.cat([open_.new_zeros(1), -open_[:-1]])  # below 0 inside of a first tree
+        return done.clamp(min=0).cummax(0).values
+
+    @cached_property
+    def cuts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The cuts on the ways to the leaves: the place of the leaf in `leaves`, the node that is
+        cut, and the side taken there."""
+        parent, side = _parents(self.cut_site != LEAF, self.tree)
+        return _ways(parent, side, self.leaves)
+
+
+@dataclass(frozen=True, eq=False)
 class Tree:
     """The proof of one input's property by cases, nodes in preorder: a node, the subtree where
     z <= point, the subtree where z >= point.
@@ -186,6 +228,7 @@ class Tree:
     anew: Proof | None = None  # of all nodes: each bounds the network anew, leaves literals too
     assumed: Assumed | None = None  # with `anew` and a clause
     clause: int | None = None  # that it is about alone; None: whatever its rows prove
+    lemmas: tuple[Lemma, ...] = ()  # in the order of their sites; over the root's boxes
 
     def __post_init__(self) -> None:
         fault = self._fault()
@@ -210,21 +253,15 @@ class Tree:
         """The numbers of the leaves."""
         return (~self.inner).nonzero().flatten()
 
+    @property
+    def cases(self) -> int:
+        """The number of leaves, those of lemmas counted."""
+        return len(self.leaves) + sum(len(lemma.leaves) for lemma in self.lemmas)
+
     @cached_property
     def _parents(self) -> tuple[Tensor, Tensor]:
         """(nodes,) parent of each node, -1 for the root; its side: 0 z <= point, 1 z >= point."""
-        inner = self.inner
-        parent = torch.arange(-1, len(inner) - 1)  # after an inner node comes its first child
-        side = torch.zeros_like(parent)
-        # After a leaf comes the second child of the last inner node that has none yet: brackets
-        # that match are neighbours among those of their level.
-        before = inner[:-1]
-        waiting = torch.where(before, 1, -1).cumsum(0)
-        level = torch.where(before, waiting, waiting + 1)
-        order = level.argsort(stable=True)
-        opens, closes = order[0::2], order[1::2]
-        parent[closes + 1], side[closes + 1] = opens, 1
-        return parent, side
+        return _parents(self.inner, torch.zeros_like(self.site))
 
     @property
     def parent(self) -> Tensor:
@@ -254,15 +291,7 @@ class Tree:
     def cuts(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The cuts on the ways from the root to some nodes: the place of such a node in `nodes`,
         the node that is cut, and the side taken there."""
-        place, here = torch.arange(len(nodes)), nodes
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        while len(here):
-            below = self.parent[here] >= 0
-            place, here = place[below], here[below]
-            found.append((place, self.parent[here], self.side[here]))
-            here = self.parent[here]
-        a, b, c = zip(*found, strict=True) if found else ([here], [here], [here])
-        return torch.cat(list(a)), torch.cat(list(b)), torch.cat(list(c))
+        return _ways(self.parent, self.side, nodes)
 
     def cut(self, leaves: Tensor, site: int, neuron: Tensor, point: Tensor) -> tuple[Tree, Tensor]:
         """This tree with some leaves cut in two, and (nodes,) where its nodes are in that one; the
@@ -308,6 +337,8 @@ class Tree:
             raise InvalidInput("rows of a tree have slopes for another network")
         if len(rows.multipliers.slot) and int(rows.multipliers.slot.max()) >= slots:
             raise InvalidInput("rows of a tree have multipliers where there is no slot")
+        if any(not 0 <= lemma.site < len(relaxed) for lemma in self.lemmas):
+            raise InvalidInput("a lemma is about a nonlinearity that the network does not have")
         for step in (step for steps in self.passes for step in steps):
             if not 0 <= step.site < len(relaxed):
                 raise InvalidInput("a step bounds a nonlinearity that the network does not have")
@@ -359,6 +390,39 @@ class Tree:
                 if fault := _amiss(s.multipliers, len(s.neuron), None):
                     return fault
         return ""
+
+
+def _parents(inner: Tensor, tree: Tensor) -> tuple[Tensor, Tensor]:
+    """(nodes,) parent of each node of some trees in preorder, -1 for roots; its side: 0
+    z <= point, 1 z >= point."""
+    parent = torch.arange(-1, len(inner) - 1)  # after an inner node comes its first child
+    side = torch.zeros_like(parent)
+    first = tree[1:] != tree[:-1]  # after the last leaf of a tree comes the next one's root
+    parent[1:][first] = -1
+    # After a leaf comes the second child of the last inner node that has none yet: brackets
+    # that match are neighbours among those of their level.
+    at = (~first).nonzero().flatten()
+    before = inner[at]
+    waiting = torch.where(before, 1, -1).cumsum(0)
+    level = torch.where(before, waiting, waiting + 1)
+    order = at[level.argsort(stable=True)]
+    opens, closes = order[0::2], order[1::2]
+    parent[closes + 1], side[closes + 1] = opens, 1
+    return parent, side
+
+
+def _ways(parent: Tensor, side: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The cuts on the ways from roots to some nodes: the place of such a node in `nodes`, the node
+    that is cut, and the side taken there."""
+    place, here = torch.arange(len(nodes)), nodes
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    while len(here):
+        below = parent[here] >= 0
+        place, here = place[below], here[below]
+        found.append((place, parent[here], side[here]))
+        here = parent[here]
+    a, b, c = zip(*found, strict=True) if found else ([here], [here], [here])
+    return torch.cat(list(a)), torch.cat(list(b)), torch.cat(list(c))
 
 
 def _amiss(m: Multipliers, rows: int, slots: int | None) -> str:

@@ -192,7 +192,7 @@ class Findings:
         kept = None if self.searched.proofs is None else self.searched.proofs.kept.get(k)
         if kept is None or not isinstance(kept[0], Branched):
             return 0
-        return sum(len(tree.leaves) for tree in kept[0].trees[kept[1]])
+        return sum(tree.cases for tree in kept[0].trees[kept[1]])
 
     def held(self, k: int) -> bool:
         """True if the k-th right input's margins at its radius, be it 0, are proved to be > 0."""

@@ -424,7 +424,7 @@ class _Replays:
         """Keep the radii that were proved, with their certificates."""
         self.proved[which[good]], self.margins[which[good]] = radius[good], found.margins[good]
         for k in good.nonzero().flatten().tolist():
-            cases = sum(len(done.tree.leaves) for done in found.trees.get(k, ()))
+            cases = sum(done.leaves for done in found.trees.get(k, ()))
             self.leaves[int(which[k])] = cases
         if self.prover.certificates:
             for k in good.nonzero().flatten().tolist():

@@ -17,15 +17,17 @@ from frown.bounds.method import Ends, Known, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import LeafAscent
-from frown.methods.branch.passes import Passes
+from frown.methods.branch.ends import EndTrees
+from frown.methods.branch.passes import Dense, Passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import LEAF_BYTES, ReluInput, ReluSearch, flat
+from frown.methods.branch.relu import LEAF_BYTES, SPILL, ReluInput, ReluSearch, flat
 from frown.methods.branch.unstable import unstable
 from frown.problem.property import Property
 from frown.problem.region import Region
 
 TURN = 0.5  # CPU seconds of the first turn; each is twice as long as the one before
 BATCH = 256  # leaves at once
+NEARLY = 0.5  # of the work is left at the most where an input's leaves go on over the same boxes
 MATRICES = 8  # the part of the memory, 1 / this, that an input's matrices may take
 
 
@@ -51,6 +53,7 @@ class ApartSearch:
         ]
         self.bounds: list[dict[int, float]] = [{} for _ in range(count)]
         self.total, self.kept = 0, 0  # leaves bounded, and those of proofs
+        self.over: dict[int, Known] = {}  # what the inner method found of inputs
         for own in self.inputs:
             own.done = own.high <= own.limit
 
@@ -66,12 +69,18 @@ class ApartSearch:
                         searches[n] = self._search(n)
                         yield from self._news(n, searches[n].begin(points[n : n + 1]))
                     own, before = searches[n], searches[n].total
+                    boxed = not own.inputs[0].waiting
                     others = self.kept + sum(s.nodes.rows for k, s in searches.items() if k != n)
                     memory = max(0, self.work.memory - others * LEAF_BYTES)
                     own.work = replace(self.work, memory=memory)
                     own.deadline = deadline
                     yield from self._news(n, own.advance(time.process_time() + turn))
                     self.total += own.total - before
+                    if boxed and own.total == before:  # no time for more, its replay counted
+                        own.inputs[0].spent = True
+                    if self._tighter(n, own):
+                        searches[n] = self._search(n, own.inputs[0])
+                        yield from self._news(n, searches[n].begin(points[n : n + 1]))
                     if own.inputs[0].done:
                         if own.inputs[0].low >= own.inputs[0].limit:
                             deadline -= own.replay_seconds()
@@ -86,29 +95,45 @@ class ApartSearch:
                     mine.number, mine.low, complete=False, remark="branching ran out of time"
                 )
 
-    def _search(self, n: int) -> ReluSearch:
-        """The search of one input, over the inner method's boxes."""
+    def _tighter(self, n: int, search: ReluSearch) -> bool:
+        """Give the ends of an input's inner boxes trees, or larger ones, where its leaves are far
+        from done; returns whether."""
+        own = search.inputs[0]
+        if own.done or own.spent or own.rest < NEARLY:
+            return False
+        if not isinstance(self.passes, Dense) or self.passes.depth < 2:
+            return False
+        if own.ends is None:
+            own.ends = EndTrees(self.passes, self.region.rows(slice(n, n + 1)))
+        return own.grow(self.work.memory // (SPILL * len(self.inputs)))
+
+    def _search(self, n: int, earlier: ReluInput | None = None) -> ReluSearch:
+        """The search of one input, over the inner method's boxes; their ends raised by the trees
+        that it had `earlier`."""
         one = slice(n, n + 1)
         region, wanted = self.region.rows(one), self.property.rows(one)
         region = region.with_radius(self.ends.limit[one].to(region.radius))
-        known = self.ends.known
-        if known is None or len(self.inputs) > 1:
+        known = self.over.get(n, self.ends.known if len(self.inputs) == 1 else None)
+        if known is None:
             state = self.inner.start(1)
             found = self.inner.bound(self.plan, region, wanted, state, None, self.work)
             known = Known(found, state)
-        lower, upper = flat(self.plan, known.bounds)
+        self.over[n] = known
+        lower, upper = (end[:, 0] for end in flat(self.plan, known.bounds))
+        if earlier is not None and earlier.ends is not None and earlier.most:
+            lower, upper = earlier.ends.raised(lower, upper, earlier.radius, earlier.most)
         room = self.work.memory // MATRICES
-        own = unstable(self.plan, lower[:, 0], upper[:, 0], room) or self.passes
-        mine = self.ends
+        own = unstable(self.plan, lower, upper, room) or self.passes
+        every = self.ends
         ends = replace(
-            mine,
-            proved=mine.proved[one],
-            limit=mine.limit[one],
-            broken=mine.broken[one],
-            point=mine.point[one],
+            every,
+            proved=every.proved[one],
+            limit=every.limit[one],
+            broken=every.broken[one],
+            point=every.point[one],
             known=known,
         )
-        return ReluSearch(
+        search = ReluSearch(
             self.plan,
             own,
             region,
@@ -120,6 +145,10 @@ class ApartSearch:
             self.ascent,
             BATCH,
         )
+        if earlier is not None:
+            mine = search.inputs[0]
+            mine.ends, mine.most, mine.descents = earlier.ends, earlier.most, earlier.descents
+        return search
 
     def _news(self, n: int, updates: Iterator[Update]) -> Iterator[Update]:
         for update in updates:
@@ -129,6 +158,7 @@ class ApartSearch:
         """Keep what is known of an input, and let go of its leaves."""
         mine, found = self.inputs[n], search.inputs[0]
         mine.low, mine.high, mine.done = found.low, found.high, True
+        self.over.pop(n, None)
         self.bounds[n] = search.margins(0)
         self.kept += found.seen[-1][1] // 2 if found.seen else 0
 

@@ -179,9 +179,10 @@ class Nodes:
             numbers[nodes, COLUMNS.index(name)] = value.int()
         return low, high
 
-    def preorder(self, root: int) -> Tensor:
-        """The nodes of a tree: each, then the subtree below its point, then the one above."""
-        level = torch.tensor([root])
+    def preorder(self, root: int | Tensor) -> Tensor:
+        """The nodes of a tree: each, then the subtree below its point, then the one above; of the
+        trees with these roots, one after the other."""
+        level = torch.as_tensor(root).reshape(-1)
         levels, inner = [level], []
         while True:
             cut = self.slot(level) >= 0
@@ -197,8 +198,8 @@ class Nodes:
             size[cut] += below + above
             sizes.append(size)
         sizes.reverse()
-        order = torch.empty(int(sizes[0][0]), dtype=torch.long)
-        place = torch.zeros(1, dtype=torch.long)
+        order = torch.empty(int(sizes[0].sum()), dtype=torch.long)
+        place = sizes[0].cumsum(0) - sizes[0]
         for k, level in enumerate(levels):
             order[place] = level
             if k + 1 < len(levels):

@@ -14,6 +14,7 @@ GROWTH = 3.0  # times as many leaves as before are what the next radius is to ta
 START = 0.02  # of a bracket: how far the first radius goes, which tells how leaves grow
 FIRST = 0.35  # ... and the next, where it took few leaves
 FEW, SOON = 80, 1000  # leaves are nothing: radii go further, to where so many are expected
+GAIN = 4  # times fewer leaves are expected for every layer whose boxes have become tighter
 LEAST, MOST = 0.004, 0.5  # of a bracket: how far a radius goes
 PART, MANY = 0.1, 2000  # of the leaves it begins with, or in number: what a radius is judged by
 NOTHING = 2.0**-30  # of a radius's work is done where no leaf is proved
@@ -53,6 +54,7 @@ class Stage:
     begun: int = 0  # leaves with which this radius began
     rest: float = 1.0  # the part of the work at this radius that is left
     fresh: bool = False  # the next radius begins with new trees
+    pace: float = 0.0  # the rate at which leaves grew over boxes that were looser; 0: unknown
     rests: bool = False  # for lack of time, which others may leave
     spent: bool = False  # has taken all that an input may
     waiting: bool = True  # for its boxes
@@ -76,7 +78,18 @@ class Stage:
     def _rate(self) -> float:
         """The growth of the logarithm of the number of leaves with the radius, of late."""
         (r0, n0), (r1, n1) = self.seen[-3:][0], self.seen[-1]
+        if self.pace and (r1 == r0 or n0 < FEW):  # too few leaves tell nothing of it
+            return self.pace
         return max(log(n1 / n0), 0.05) / max(r1 - r0, 1e-12)
+
+    def tightened(self, layers: int) -> None:
+        """Begin anew, over boxes that are tighter in so many layers, from what is proved."""
+        if len(self.seen) > 1:
+            self.pace = self._rate
+        elif self.radius > self.low:
+            self.pace = log(max(2, self.bounded)) / (self.radius - self.low)
+        leaves = self.seen[-1][1] if self.seen else 1
+        self.seen, self.fresh = [(self.low, max(1, leaves // GAIN ** min(layers, 5)))], True
 
     def retreat(self, left: float) -> bool:
         """Give a radius up for a smaller one, where it would take too long; returns whether.
@@ -126,7 +139,7 @@ class Stage:
         if leaves < FEW:
             part = FIRST if leaves >= FEW / 8 else 0.6
             radius = low + part * (top - low)
-            if len(self.seen) > 1:
+            if self.pace or len(self.seen) > 1:
                 radius = min(radius, low + log(SOON / leaves) / self._rate)
         else:
             radius = low + log(max(growth, WORTH)) / self._rate

@@ -21,12 +21,13 @@ from frown.bounds.method import Bounds, Ends, Method, Update
 from frown.bounds.plan import Plan
 from frown.bounds.proof import Proof
 from frown.bounds.spill import NoRoom, room
-from frown.bounds.tree import CODES, LEAF, NONE, Branched, Literals, Multipliers, Tree
+from frown.bounds.tree import CODES, LEAF, NONE, Branched, Lemma, Literals, Multipliers, Tree
 from frown.bounds.work import OutOfTime, Work
 from frown.methods.branch.ascent import Bases, LeafAscent, Leaves, PseudoCosts, Risen, ascend
 from frown.methods.branch.descent import Descents
+from frown.methods.branch.ends import EndTrees
 from frown.methods.branch.nodes import MOVED, Nodes, NodeStack, Numbers
-from frown.methods.branch.passes import General, Passes
+from frown.methods.branch.passes import Dense, General, Passes
 from frown.methods.branch.pieces import PieceBall, Pieces, decide, empty, nearest, tensor
 from frown.methods.branch.radii import Limits, Stage
 from frown.methods.branch.shared import Asked, Context, SharedAscent
@@ -44,6 +45,10 @@ SPILL = 16  # the part of the memory, 1 / this, beyond which a table is in a fil
 SHARE = 10  # times its own seconds are the most that an input takes of what others leave
 SEEDS = 12  # open leaves whose minimisers a descent starts from
 ROOTS = 0.1  # of the time of bounding leaves is what boxes at new radii may take
+SOON = 0.02  # of an input's seconds have gone to leaves when ends of its boxes get trees
+SMALLEST = 7  # nodes of such a tree at first
+# Times the seconds that they last took, and that leaves had had, are for leaves before they grow.
+DEARER, LATER = 2.0, 3.0
 
 
 @dataclass
@@ -75,6 +80,19 @@ class ReluInput(Stage):
     root: Proof | None = None  # of the boxes at this radius
     at_root: Tensor | None = None  # (clauses,) which the root's own rows prove
     descents: Descents = field(default_factory=Descents)
+    ends: EndTrees | None = None  # of inner boxes
+    most: int = 0  # nodes of each of these trees
+    raising: float = 0.0  # CPU seconds that they last took
+    before: float = 0.0  # and those of leaves until then
+
+    def grow(self, memory: int) -> bool:
+        """Let the trees of ends become larger where they take no more than this memory; returns
+        whether."""
+        most = 2 * self.most + 1 if self.most else SMALLEST
+        if self.ends is None or not self.ends.fit(most, memory):
+            return False
+        self.most = most
+        return True
 
     def leaves(self) -> int:
         """The number of leaves of all trees."""
@@ -162,7 +180,8 @@ class ReluSearch:
                 if len(waiting) == len(active) or (waiting and self.idle >= self.pause):
                     before = time.process_time()
                     yield from self._roots(waiting[:64])
-                    self.pause = (time.process_time() - before) / ROOTS
+                    took = time.process_time() - before - self.raised_in
+                    self.pause = took / ROOTS
                     self.idle = 0.0
                     continue
                 chosen = self._choose([own for own in active if not own.waiting])
@@ -289,6 +308,9 @@ class ReluSearch:
 
     def _roots(self, waiting: list[ReluInput]) -> Iterator[Update]:
         """Boxes at the radii of these inputs, and leaves to bound there."""
+        waiting = self._in_time(waiting)
+        if not waiting:
+            return
         index = torch.tensor([own.number for own in waiting])
         radius = torch.tensor([own.radius for own in waiting], dtype=self.region.radius.dtype)
         ball, wanted = self.region.rows(index).with_radius(radius), self.property.rows(index)
@@ -297,6 +319,14 @@ class ReluSearch:
         else:
             found, self.known = self.known.bounds, None
         lower, upper = flat(self.plan, found)
+        self.raised_in = 0.0
+        for k, own in enumerate(waiting):
+            if own.ends is not None and own.most:
+                before = time.process_time()
+                ends = own.ends.raised(lower[:, k], upper[:, k], own.radius, own.most)
+                lower[:, k], upper[:, k] = ends
+                own.raising = time.process_time() - before
+                self.raised_in += own.raising
         kept = self.passes.kept
         if kept is not None:
             self.active = lower >= 0
@@ -334,6 +364,17 @@ class ReluSearch:
                 self.nodes.set_depth(problem.open.numbers, 0)
                 self.nodes.forget(problem.open.numbers)
             yield from self._settle(own)
+
+    def _in_time(self, waiting: list[ReluInput]) -> list[ReluInput]:
+        """Those of some inputs for whose trees of ends there is time left; the others rest."""
+        left, found = self.deadline - time.process_time() - self.replay_seconds(), []
+        for own in waiting:
+            left -= own.raising
+            if own.raising and left < 0:
+                own.rests, own.spent = True, True
+            else:
+                found.append(own)
+        return found
 
     def _start(self, found: Bounds, index: Tensor) -> Tensor:
         """(N * literals, slots) slopes below from which leaves start."""
@@ -533,6 +574,7 @@ class ReluSearch:
             return
         if own.retreat(self._leaves_left(self._sharing())):
             self._keep_leaves(own)
+            self._grow(own)
 
     def _sharing(self) -> int:
         """The number of inputs that share the time."""
@@ -546,7 +588,26 @@ class ReluSearch:
     def _next(self, own: ReluInput) -> None:
         """Set the radius to try next, if there is one; all leaves are then to be bounded there."""
         self._keep_leaves(own)
+        self._grow(own)
         own.advance(self.limits, self._leaves_left(self._sharing()))
+
+    def _grow(self, own: ReluInput) -> None:
+        """Give the ends of an input's inner boxes trees, or larger ones, where leaves take long;
+        its next radius begins with new trees over them."""
+        seconds = self.seconds(own)
+        if not isinstance(self.passes, Dense) or self.passes.depth < 2 or self.limits.single:
+            return
+        if own.ends is None:
+            if seconds < SOON * self.limits.seconds:
+                return
+            one = self.region.rows(slice(own.number, own.number + 1))
+            own.ends = EndTrees(self.passes, one)
+        elif seconds < own.before + max(DEARER * own.raising, LATER * own.before):
+            return
+        if not own.grow(self.work.memory // (SPILL * self.count)):
+            return
+        own.before = seconds
+        own.tightened(self.passes.depth - 1)
 
     def _go_on(self, own: ReluInput) -> Iterator[Update]:
         """Set the radius to try next; say so where a piece that no program could decide ends it."""
@@ -686,9 +747,10 @@ class ReluSearch:
         """The trees of an input whose leaves are all proved, one for each clause."""
         assert own.root is not None and own.at_root is not None
         used = [p for c, p in own.problems.items() if not bool(own.at_root[c])]
-        return Branched(own.root, (tuple(self._tree(problem) for problem in used),))
+        lemmas = own.ends.lemmas() if own.ends is not None and own.most and used else ()
+        return Branched(own.root, (tuple(self._tree(problem, lemmas) for problem in used),))
 
-    def _tree(self, problem: TreeProblem) -> Tree:
+    def _tree(self, problem: TreeProblem, lemmas: tuple[Lemma, ...]) -> Tree:
         """The tree below a problem's root."""
         nodes, kept = self.nodes, self.passes.kept
         index = nodes.preorder(problem.root)
@@ -720,7 +782,7 @@ class ReluSearch:
         literal = nodes.literal(index[ends])
         rows = Literals(ends, literal, codes, every, CODES, slots=kept)
         point = torch.zeros(len(index), dtype=torch.float64)
-        return Tree(site, neuron, point, rows)
+        return Tree(site, neuron, point, rows, lemmas=lemmas)
 
 
 def flat(plan: Plan, found: Bounds) -> tuple[Tensor, Tensor]:
