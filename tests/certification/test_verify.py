@@ -325,6 +325,29 @@ def test_branching_goes_on_from_what_the_method_before_found(
         assert asked and not any(asked)
 
 
+@pytest.mark.parametrize("again", [0, 2])
+def test_no_tree_starts_from_bounds_that_rest_on_earlier_ones(
+    net: Path, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    """Where ascents went on in boxes that they had found before, the replay has no such boxes."""
+    known = []
+
+    def close(
+        self: frown.Branch, plan: object, region: Any, wanted: Any, ends: Any, work: object
+    ) -> Iterator[Any]:
+        known.append(ends.known is not None)
+        return iter(())
+
+    monkeypatch.setattr(frown.Branch, "close", close)
+    monkeypatch.setattr("frown.certification.search.INSIST", again)
+    monkeypatch.setattr("frown.certification.search.HOPE", 1e9)
+    limit = float(truth(net, -1, 1)[:, 0].max()) * 1.02
+    text = f"{HEAD}(assert {box(-1, 1)})(assert (>= Y_0 {limit}))"
+    how = frown.Branch(inner=Frown(ascent=Ascent(1, 1)))
+    frown.verify(net, parse_vnnlib(text), method=how, machine=frown.Machine(seconds=20))
+    assert known == [again == 0]
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_constraints_on_inputs_and_outputs_are_decided_as_a_program_decides_them(
     net: Path, seed: int

@@ -518,7 +518,8 @@ class RadiusSearch:
             good = positive(margins)
             known.lower(plan, sample, radius, good, found.layers)
             if self._of.single and len(self._begun.right) == 1:
-                self._last = using, Known(found, state)
+                # A replay has no boxes of earlier radii: what rests on them starts no tree.
+                self._last = (using, Known(found, state)) if given is None else None
             if proofs is not None:
                 place = good.nonzero().flatten()
                 proofs.keep(sample[place], radius[place], found.proof, place)
