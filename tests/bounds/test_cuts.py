@@ -159,6 +159,9 @@ class Without(Proof):
     def blank(self, samples: int) -> Without:
         return Without(self.own.blank(samples))
 
+    def to(self, device: torch.device) -> Without:
+        return Without(self.own.to(device))
+
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         choice = self.own.choose(plan, request)
         return None if choice is None else replace(choice, multiplier=None)
