@@ -188,7 +188,7 @@ def stage(nodes: int, left: float) -> SampleTrees:
 def test_a_radius_is_raised_to_what_there_is_time_for() -> None:
     """Nodes grow with the radius as they did; where next to nothing is to be gained, an input
     rests."""
-    much, little, none = (stage(40, left) for left in (1e6, 80.0, 40.0))
+    much, little, none = (stage(40, left) for left in (1e6, 60.0, 40.0))
     assert not much.rests and not little.rests and none.rests
     assert much.radius == pytest.approx(1.3)  # twice the nodes, as with every tenth before
     assert 1.2 < little.radius < much.radius
