@@ -22,7 +22,7 @@ from frown.bounds.work import Work
 from frown.graph.graph import Graph
 from frown.methods import Branch, Crown, Exact
 from frown.methods.branch import method
-from frown.methods.branch.inputs import MOST, CutBoxes, InputSearch, fits
+from frown.methods.branch.inputs import MOST, InputSearch, fits
 from frown.methods.exact.distance import exact
 from frown.problem.property import LinearProperty
 from frown.problem.region import Region
@@ -73,8 +73,7 @@ def test_leaves_prove_what_the_root_does_not(op: Relu | Sigmoid) -> None:
     wanted = first_output_above(level, graph)
     assert not bool(wanted.holds(Crown().bound(Plan(graph), region, wanted).literals).any())
     search, updates = searched(graph, region, wanted)
-    assert search.finished and not len(search.left)
-    assert search.inputs[0].share == pytest.approx(1)
+    assert search.finished and not len(search.left) and search.inputs[0].share == 1
     (update,) = updates
     assert isinstance(update.proof, Branched) and update.proved == float(region.radius)
     (tree,) = update.proof.trees[0]
@@ -85,41 +84,6 @@ def test_leaves_prove_what_the_root_does_not(op: Relu | Sigmoid) -> None:
     assert all(update.proof is None for update in updates) and updates[-1].point is not None
     value = graph.apply(updates[-1].point[None]).flatten(1)
     assert float(beyond.margins(beyond.literals(value))) <= 0
-
-
-def test_what_is_trimmed_off_boxes_breaks_no_clause() -> None:
-    """Points that break every literal of an open clause stay, whichever clause it is."""
-    graph = zoo.mlp(Relu(), (3, 10, 10, 2), 1)
-    region = cube(graph, 0.5)
-    seen = sampled(graph, region)
-    high, middle = seen.quantile(0.9, 0), seen.quantile(0.5, 0)
-    coef = torch.eye(2, dtype=graph.dtype)[[0, 1, 0]].neg()
-    coef[1] *= -1
-    const = torch.stack([middle[0], -middle[1], high[0]])
-    wanted = LinearProperty(coef[None], const[None], torch.tensor([0, 0, 1]))
-    one = torch.ones_like(region.radius)
-    ends = Ends(0 * one, region.radius, inf * one, region.centre, True)
-    search = InputSearch(Plan(graph), region, wanted, ends, Crown(), Work())
-    centre = torch.rand(60, 3, dtype=torch.float64) - 0.5
-    reach = 0.1 * torch.rand(60, 3, dtype=torch.float64) + 0.01
-    number = torch.zeros(60, dtype=torch.long)
-    boxes = CutBoxes(number, number, number.double(), centre - reach, centre + reach)
-    with torch.inference_mode():
-        literals, slopes = search._bound(boxes)
-        mine = wanted.rows(number)
-        open_ = mine.margins(literals) <= 0
-        least, most = search._unproved(boxes, mine, literals, slopes, open_)
-        share = torch.rand(60, 400, 3, dtype=torch.float64)
-        points = boxes.lower[:, None] + share * (boxes.upper - boxes.lower)[:, None]
-        outputs = graph.apply(points.to(graph.dtype).view(-1, 3)).flatten(1)
-        margins = wanted.rows(number.repeat_interleave(400))
-        values = margins.margins(margins.literals(outputs)).view(60, 400, -1)
-        broken = ((values < 0) & open_[:, None]).any(2)
-        inside = (points >= least[:, None]) & (points <= most[:, None])
-        assert bool(inside.all(2)[broken].all()) and bool(broken.any())
-        whole = (boxes.upper - boxes.lower).prod(1)
-        trimmed = float(1 - ((most - least).prod(1) / whole)[open_.any(1)].mean())
-    assert 0.05 < trimmed < 1
 
 
 def test_a_tree_that_is_cut_keeps_its_order() -> None:

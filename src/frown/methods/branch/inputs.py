@@ -37,8 +37,6 @@ NUMBERS = 1 << 22  # of all layers of a batch
 SLACK = 1e-5  # of a clause's margins at points: what is below 0 by less may be rounding
 UNEVEN = 2.0**-8  # of the widest feature's width, both as shares of the region's, before it waits
 RULE = LeastArea()
-WORTH = 0.1  # of a box's side is the least that is taken off
-SURELY = 0.99  # of what a form proves at the end of a side is taken off
 TRIAL = 0.3  # CPU seconds in which sums of literals are tried
 SIGHTED = 64  # boxes at once, meanwhile
 SUMS = 2  # of a clause, at the most
@@ -103,7 +101,7 @@ class CutBoxes:
 
     sample: Tensor  # (B,)
     node: Tensor  # (B,)
-    depth: Tensor  # (B,) how often the region was halved to come to boxes as small
+    depth: Tensor  # (B,)
     lower: Tensor  # (B, features)
     upper: Tensor
 
@@ -165,7 +163,7 @@ class InputSearch:
         every = torch.arange(len(self.inputs))
         zero = torch.zeros_like(every)
         low, high = (t.flatten(1).double().cpu() for t in (box.lower, box.upper))
-        self.open = CutBoxes(every, zero, zero.double(), low, high)
+        self.open = CutBoxes(every, zero, zero, low, high)
         self.width = (high - low).clamp(min=1e-300)
         self.proved = torch.zeros(len(self.inputs), property.clauses, dtype=torch.bool)
         self.slack: float | None = None
@@ -324,12 +322,11 @@ class InputSearch:
                 yield Update(mine.number, 0.0, point=points[k])
 
     def _cut(self, boxes: CutBoxes, literals: Tensor, coef: Tensor) -> None:
-        """Take off what is proved of boxes, and cut the rest in the middle of a feature each."""
+        """Cut boxes in the middle of a feature each."""
         wanted = self.property.rows(boxes.sample)
         margins = wanted.margins(literals.nan_to_num(nan=-inf))
         open_ = ~(margins > 0) & ~self.proved[boxes.sample]
         open_ = torch.where(open_.any(1, keepdim=True), open_, True)
-        boxes = self._trimmed(boxes, self._unproved(boxes, wanted, literals, coef, open_))
         # A literal counts the more the nearer it is to being proved.
         weight = 1 / literals.nan_to_num(nan=-inf).neg().clamp(min=1e-12)
         weight = torch.where(open_[:, wanted.clause], weight, 0.0)  # (B, T)
@@ -375,47 +372,6 @@ class InputSearch:
             CutBoxes(boxes.sample, second, depth, high, boxes.upper).take(keep),
         ]
         self.open = CutBoxes.cat([self.open, *sides])
-
-    def _unproved(
-        self, boxes: CutBoxes, wanted: Property, literals: Tensor, coef: Tensor, open_: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """(B, features) ends between which all points of boxes lie that may break an open clause.
-
-        Such a point breaks all literals of the clause. Along a feature, each literal's form tells
-        how far from its least corner that can be.
-        """
-        width = (boxes.upper - boxes.lower)[:, None]
-        slope = coef.nan_to_num(posinf=0.0, neginf=0.0).double()
-        reach = literals.nan_to_num(nan=-inf).neg().clamp(min=0).double()[:, :, None] / slope.abs()
-        proved = (width - reach).nan_to_num(nan=0.0).clamp(min=0) * SURELY
-        off = []
-        for side in (slope < 0, slope > 0):  # what is proved below, and above
-            each = torch.where(side, proved, 0.0)
-            most = each.new_zeros(len(boxes), self.property.clauses, each.shape[2])
-            index = wanted.clause[None, :, None].expand_as(each)
-            most.scatter_reduce_(1, index, each, "amax")
-            least = torch.where(open_[:, :, None], most, inf).amin(1)
-            off.append(torch.where(least >= WORTH * width[:, 0], least, 0.0))
-        low, high = boxes.lower + off[0], boxes.upper - off[1]
-        both = (low + high) / 2
-        return low.minimum(both), high.maximum(both)
-
-    def _trimmed(self, boxes: CutBoxes, ends: tuple[Tensor, Tensor]) -> CutBoxes:
-        """Boxes between these ends: the rest of each becomes leaves that are proved."""
-        low, high = ends
-        node, depth = boxes.node.clone(), boxes.depth.clone()
-        for side, at in enumerate((low > boxes.lower, high < boxes.upper)):
-            for k, i in at.nonzero().tolist():
-                own = self.inputs[int(boxes.sample[k])]
-                point = float(ends[side][k, i])
-                pair = own.nodes.cut(int(node[k]), i, point)
-                node[k] = pair[1 - side]
-        whole = (boxes.upper - boxes.lower).clamp(min=1e-300)
-        kept = ((high - low) / whole).clamp(min=1e-9, max=1.0).prod(1)
-        for k in (kept < 1).nonzero().flatten().tolist():
-            part = 2.0 ** -float(depth[k])
-            self.inputs[int(boxes.sample[k])].share += part * (1 - float(kept[k]))
-        return CutBoxes(boxes.sample, node, depth - kept.log2(), low, high)
 
     def _news(self, own: CutInput) -> Update:
         """Tell that an input is proved."""
