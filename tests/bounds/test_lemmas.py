@@ -16,7 +16,7 @@ import frown
 import onnx_models
 import zoo
 from frown.bounds import cases
-from frown.bounds.cases import replay_tree
+from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.dense import DenseRows, dense_runs
 from frown.bounds.lemmas import prove
 from frown.bounds.plan import Plan
@@ -110,6 +110,26 @@ def test_no_point_passes_an_end_that_lemmas_prove(seed: int, p: float, spoilt: b
     assert bool((z >= dense.lower).all()) and bool((z <= dense.upper).all())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_slopes_that_lie_below_no_neuron_prove_nothing(seed: int) -> None:
+    plan, region, lemmas = raised(seed, inf)
+    dense = rows(plan, region)
+    prove(dense, [replace(own, slopes=torch.full_like(own.slopes, 255)) for own in lemmas])
+    z = arriving(plan, inside(region, 4000))
+    assert bool((z >= dense.lower).all()) and bool((z <= dense.upper).all())
+
+
+def test_ends_that_are_not_known_prove_nothing() -> None:
+    plan, region, _ = raised(0, inf)
+    dense = rows(plan, region)
+    nan, every = torch.tensor(torch.nan).double(), torch.arange(4)
+    dense.lower[every[:2]], dense.upper[every[2:]] = nan, nan
+    known = dense.lower[2:4].clone(), dense.upper[:2].clone()
+    dense.narrow(every, torch.tensor([0, 0, 1, 1]), nan.expand(4))
+    assert bool(dense.lower[:2].isnan().all() and dense.upper[2:4].isnan().all())
+    assert torch.equal(dense.lower[2:4], known[0]) and torch.equal(dense.upper[:2], known[1])
+
+
 def test_forests_have_the_ways_of_their_trees() -> None:
     # Trees of 3, 1 and 2 leaves: (0 (1 . .) .), ., (2 . .)
     site = torch.tensor([0, 0, LEAF, LEAF, LEAF, LEAF, 0, LEAF, LEAF])
@@ -145,16 +165,29 @@ def test_lemmas_about_later_neurons_are_refused() -> None:
         prove(dense, [replace(last, neuron=last.neuron + 8)])
 
 
-def test_trees_of_other_networks_are_refused() -> None:
-    plan, region, lemmas = raised(0, inf)
-    dense = rows(plan, region)
+def replayed(replay: Replay, lemmas: tuple[Lemma, ...]) -> Replayed:
+    """A tree of one leaf over the ends that lemmas prove, as a certificate is to have it."""
     blank = torch.zeros(1, dtype=torch.long)
     literals = Literals(blank, blank, torch.zeros(1, 24, dtype=torch.uint8), Multipliers.none())
-    far = tuple(replace(own, site=own.site + 5) for own in lemmas)
-    tree = Tree(blank + LEAF, blank, blank.double(), literals, lemmas=far)
+    tree = Tree(blank + LEAF, blank, blank.double(), literals, lemmas=lemmas)
     wanted = LabelWins(torch.tensor([0]), other_classes(torch.tensor([0]), 3), 3, torch.float64)
+    return replay_tree(replay, 0, tree, wanted, torch.ones(2, dtype=torch.bool), record=True)
+
+
+def test_trees_of_other_networks_are_refused() -> None:
+    plan, region, lemmas = raised(0, inf)
+    far = tuple(replace(own, site=own.site + 5) for own in lemmas)
     with pytest.raises(InvalidInput, match="does not have"):
-        replay_tree(dense.root, 0, tree, wanted, torch.ones(2, dtype=torch.bool))
+        replayed(rows(plan, region).root, far)
+
+
+def test_lemmas_that_prove_nothing_are_left_out_of_certificates() -> None:
+    plan, region, lemmas = raised(0, inf)
+    one, none = torch.zeros(1, dtype=torch.long), torch.zeros(1, 8, dtype=torch.uint8)
+    idle = Lemma(1, one, one, one + LEAF, one, none, Multipliers.none())
+    replay = rows(plan, region).root
+    assert len(replayed(replay, (idle,)).tree) == 1
+    assert len(replayed(replay, (idle, *lemmas)).tree) == len(replayed(replay, lemmas).tree) > 1
 
 
 @pytest.mark.parametrize("p", [1, 2, inf])

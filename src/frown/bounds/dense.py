@@ -181,11 +181,11 @@ class DenseRows:
 
     def narrow(self, slot: Tensor, side: Tensor, end: Tensor) -> None:
         """Take in ends of boxes that are proved: below where the side is 0, else above. What
-        passes the other end proves no more than that."""
+        passes the other end proves no more than that; what is NaN, and so unknown, stays it."""
         lower, upper = side == 0, side == 1
         low, high = self.lower.clone(), self.upper.clone()
-        low[slot[lower]] = low[slot[lower]].fmax(end[lower]).fmin(high[slot[lower]])
-        high[slot[upper]] = high[slot[upper]].fmin(end[upper]).fmax(low[slot[upper]])
+        low[slot[lower]] = low[slot[lower]].fmax(end[lower]).minimum(high[slot[lower]])
+        high[slot[upper]] = high[slot[upper]].fmin(end[upper]).maximum(low[slot[upper]])
         self._settle(low, high)
 
     def _bound(self, coef: Tensor, const: Tensor, held: Held) -> tuple[Tensor, Tensor]:

@@ -64,7 +64,8 @@ def _proved(dense: DenseRows, lemma: Lemma) -> ProvedLemma:
     lift = torch.where(lift * cut < 0, lift, 0.0)
     codes = lemma.slopes.T.double()
     usual = (dense.upper > -dense.lower).double()[:first, None]
-    held = Held(cut, torch.where(codes > 0, (codes - 1) / (CODES - 1), usual), lift)
+    slope = ((codes - 1) / (CODES - 1)).clamp(0, 1)  # no others are below
+    held = Held(cut, torch.where(codes > 0, slope, usual), lift)
     row = lemma.tree[lemma.leaves]
     bound = dense.entries(lemma.site, lemma.neuron[row], lemma.side[row], held)
     bound = torch.where(bound.isfinite(), bound, -torch.inf)
@@ -134,7 +135,7 @@ def written_out(
         rows.multipliers,
     )
     before, after = list[_Piece](), list[_Piece]()
-    for own in proved:
+    for own in (own for own in proved if len(own.leaves)):
         for side, cut, refuted in _pieces(dense, own, int(rows.literal[0]), coef, const):
             before.append(cut)
             (after if side else before).append(refuted)
