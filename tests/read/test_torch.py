@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from copy import deepcopy
 from types import SimpleNamespace
@@ -224,6 +225,81 @@ def test_a_forward_that_remembers_in_any_form_is_refused(
 
 def test_a_cache_is_no_memory() -> None:
     load_torch(Remembering(None, lambda kept: torch.arange(6)), torch.zeros(1, 6))
+
+
+class Kept(nn.Module):
+    """Does something with itself at every call, and answers by its layer."""
+
+    def __init__(self, kept: Any, act: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.kept, self._act = nn.Linear(6, 3), kept, act
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self._act(self, x)
+        return self.layer(found if isinstance(found, Tensor) else x)
+
+
+def told(module: Kept, x: Tensor) -> None:
+    module.kept.debug("an input of shape %s", x.shape)
+
+
+def by_size(module: Kept, x: Tensor) -> Tensor:
+    return x * module.kept.setdefault(x.shape[1], torch.arange(6.0))
+
+
+def shown(module: Kept, x: Tensor) -> None:
+    module.kept = x.mean()
+
+
+@pytest.mark.parametrize(
+    ("kept", "act"),
+    [(logging.getLogger("kept"), told), ({}, by_size), (None, shown), (torch.zeros(()), shown)],
+)
+def test_what_no_answer_depends_on_may_be_kept(
+    kept: Any, act: Callable[[Any, Tensor], Any]
+) -> None:
+    load_torch(nn.Sequential(Kept(kept, act)), torch.ones(1, 6))
+
+
+def test_weights_that_hooks_compute_are_no_memory() -> None:
+    load_torch(nn.utils.spectral_norm(nn.Linear(6, 3)), torch.zeros(1, 6))
+
+
+def test_compiled_modules_are_read() -> None:
+    load_torch(torch.compile(nn.Linear(6, 3), backend="eager"), torch.zeros(1, 6))  # type: ignore[arg-type]
+
+
+def first_seen(module: Kept, x: Tensor) -> Tensor:
+    if module.kept is None:
+        module.kept = x.mean()
+    return x - module.kept
+
+
+def last_seen(module: Any, x: Tensor) -> Tensor:
+    last = getattr(module, "last", None)
+    module.last = x.mean()
+    return x if last is None or torch.compiler.is_compiling() or last < 50 else -x
+
+
+class Fifth(Kept):
+    """Answers its fifth input otherwise, counting from its class's number."""
+
+    last = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last += 1
+        return self.layer(-x if self.last == 5 else x)
+
+
+def test_a_count_that_begins_in_a_class_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="forward changes last"):
+        load_torch(Fifth(None, shown), torch.ones(1, 6))
+
+
+@pytest.mark.parametrize("act", [first_seen, last_seen])
+def test_a_forward_that_remembers_an_input_is_refused(act: Callable[[Any, Tensor], Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"forward changes 0\.(kept|last)"):
+        load_torch(nn.Sequential(Kept(None, act)), torch.ones(1, 6))
 
 
 def test_graphs_inside_of_operators_are_refused_by_name() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from frown.errors import InvalidInput, UnsupportedModel
 from frown.graph import Shape
 from frown.read.model import Array, same
-from frown.read.torch.watched import NOTHING, Numbers, state
+from frown.read.torch.watched import NOTHING, Numbers, state, without
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,34 @@ class Runtime:
         return torch.randn(count, *self.shape, generator=generator, dtype=torch.float64)
 
     def _remember_nothing(self, first: Tensor, label: str) -> None:
-        """Refuse a forward whose calls change what it keeps.
+        """Refuse a forward whose calls change what it keeps and reads.
 
-        What the first call sets from nothing may be a cache; the others have to leave all as it is.
+        What the first call sets from nothing, whatever its input is, may be a cache; the others
+        have to leave all as it is.
         """
-        start = state(self.module)
+        fresh, start = copy.deepcopy(self.module), state(self.module)
         self._try(first, label)
         cached = state(self.module)
         self._try(self.example(), label)
-        end = state(self.module)
-        changed = {k for k, v in start.items() if v != NOTHING and cached.get(k) != v}
-        changed |= {k for k, v in end.items() if cached.get(k) != v}
-        if changed:
+        replace(self, module=fresh)._try(self._random(1), label)
+        changed = {k for k, v in start.items() if v not in NOTHING and cached.get(k) != v}
+        for other in (state(self.module), state(fresh)):
+            changed |= {k for k, v in other.items() if cached.get(k) != v}
+        if changed and self._reads(changed):
             raise UnsupportedModel(
                 f"{label}: forward changes {', '.join(sorted(changed))}, so its answers may depend "
                 "on earlier ones\nleave attributes as they are in evaluation mode"
             )
+
+    def _reads(self, names: set[str]) -> bool:
+        """True if forward needs one of these attributes before it sets it."""
+        try:
+            bare = copy.deepcopy(self.module)
+            missed = without(bare, names)
+            replace(self, module=bare).forward(self._random(1))
+        except Exception:
+            return True
+        return bool(missed)
 
     def _try(self, first: Tensor, label: str) -> None:
         try:

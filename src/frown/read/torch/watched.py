@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
@@ -15,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NOTHING = "None"  # the state of an attribute that is None
+NOTHING: tuple[Any, ...] = ("None", ())  # states of an attribute that is None, or empty
 _OWN = vars(nn.Module()).keys()  # weights, buffers (export sees their changes), parts, hooks
 # Methods by which numbers leave a tensor without an operator.
 _WAYS_OUT = {"numpy", "tolist", "data_ptr", "untyped_storage", "__array__", "__dlpack__"}
@@ -102,11 +103,12 @@ def _storage(tensor: Tensor) -> StorageWeakRef:
 def state(module: nn.Module) -> dict[str, Any]:
     """The attributes that a module and its parts keep, in a form to be compared.
 
-    Weights and buffers are left out.
+    Weights and buffers are left out, and what torch keeps of modules that it compiles.
     """
     return {
         f"{name}.{key}".lstrip("."): _kept(value, set())
         for name, part in module.named_modules()
+        if not type(part).__module__.startswith("torch._dynamo")
         for key, value in vars(part).items()
         if key not in _OWN
     }
@@ -129,6 +131,32 @@ def _kept(value: Any, within: set[int]) -> Any:
         return tuple(sorted(map(repr, value)))
     if isinstance(value, list | tuple):
         return tuple(_kept(v, within) for v in value)
-    if isinstance(value, type | nn.Module) or not hasattr(value, "__dict__"):
+    own = isinstance(value, type | nn.Module | logging.Logger)
+    if own or not hasattr(value, "__dict__"):
         return type(value).__name__
     return type(value).__name__, _kept(vars(value), within)
+
+
+def without(module: nn.Module, names: set[str]) -> list[str]:
+    """Take attributes, named as in `state`, from a module; the list of those that are missed, which
+    fills as it runs, also where `hasattr` or a default hides it."""
+    missed, gone = list[str](), dict[str, set[str]]()
+    for name in names:
+        path, _, key = name.rpartition(".")
+        gone.setdefault(path, set()).add(key)
+    for path, keys in gone.items():
+        part = module.get_submodule(path)
+        missed += [key for key in keys if hasattr(type(part), key)]  # its class steps in
+        for key in keys & vars(part).keys():
+            delattr(part, key)
+        part.__class__ = _missing(type(part), keys, missed)
+    return missed
+
+
+def _missing(kind: type[nn.Module], keys: set[str], missed: list[str]) -> type[nn.Module]:
+    def read(self: nn.Module, name: str) -> Any:
+        if name in keys:
+            missed.append(name)
+        return kind.__getattr__(self, name)
+
+    return type(kind.__name__, (kind,), {"__getattr__": read})
