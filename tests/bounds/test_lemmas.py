@@ -43,7 +43,7 @@ def raised(seed: int, p: float, radius: float = 1.2) -> tuple[Plan, Region, tupl
     plan = Plan(zoo.mlp(Relu(), SIZES, seed))
     torch.manual_seed(seed)
     kind = plan.graph.dtype
-    region = Region(torch.randn(1, SIZES[0], dtype=kind), torch.tensor([radius], dtype=kind), p)
+    region = Region(torch.randn(1, 1, SIZES[0], dtype=kind), torch.tensor([radius], dtype=kind), p)
     own = passes(plan)
     assert isinstance(own, Dense)
     trees = EndTrees(own, region)
@@ -106,7 +106,7 @@ def test_no_point_passes_an_end_that_lemmas_prove(seed: int, p: float, spoilt: b
     prove(dense, lemmas)
     if not spoilt:
         assert bool((dense.lower > before[0]).any()) and bool((dense.upper < before[1]).any())
-    z = arriving(plan, inside(region, 4000))
+    z = arriving(plan, inside(region, 4000).flatten(1))
     assert bool((z >= dense.lower).all()) and bool((z <= dense.upper).all())
 
 
@@ -115,8 +115,22 @@ def test_slopes_that_lie_below_no_neuron_prove_nothing(seed: int) -> None:
     plan, region, lemmas = raised(seed, inf)
     dense = rows(plan, region)
     prove(dense, [replace(own, slopes=torch.full_like(own.slopes, 255)) for own in lemmas])
-    z = arriving(plan, inside(region, 4000))
+    z = arriving(plan, inside(region, 4000).flatten(1))
     assert bool((z >= dense.lower).all()) and bool((z <= dense.upper).all())
+
+
+def test_multipliers_that_nothing_prices_are_left_out() -> None:
+    """On z >= 0, m > 0 would lift a row by the least that z is, which nothing takes off again."""
+    plan, region, _ = raised(0, inf)
+    region = region.with_radius(region.radius / 10)
+    dense = rows(plan, region)
+    neuron = (dense.lower[:8] > 0).nonzero()[0]
+    every, three = torch.arange(8), torch.tensor([0, LEAF, LEAF])
+    lift = Multipliers(2 * every + 1, neuron.expand(8), torch.full((8,), 1e3))
+    codes = torch.zeros(16, 8, dtype=torch.uint8)
+    prove(dense, [Lemma(1, every, 0 * every, three.repeat(8), neuron.expand(24), codes, lift)])
+    z = arriving(plan, inside(region, 4000).flatten(1))
+    assert bool((z >= dense.lower).all())
 
 
 def test_ends_that_are_not_known_prove_nothing() -> None:
@@ -165,13 +179,26 @@ def test_lemmas_about_later_neurons_are_refused() -> None:
         prove(dense, [replace(last, neuron=last.neuron + 8)])
 
 
-def replayed(replay: Replay, lemmas: tuple[Lemma, ...]) -> Replayed:
+def replayed(replay: Replay, lemmas: tuple[Lemma, ...], sample: int = 0) -> Replayed:
     """A tree of one leaf over the ends that lemmas prove, as a certificate is to have it."""
     blank = torch.zeros(1, dtype=torch.long)
     literals = Literals(blank, blank, torch.zeros(1, 24, dtype=torch.uint8), Multipliers.none())
     tree = Tree(blank + LEAF, blank, blank.double(), literals, lemmas=lemmas)
-    wanted = LabelWins(torch.tensor([0]), other_classes(torch.tensor([0]), 3), 3, torch.float64)
-    return replay_tree(replay, 0, tree, wanted, torch.ones(2, dtype=torch.bool), record=True)
+    label = torch.zeros(len(replay.region.radius), dtype=torch.long)
+    wanted = LabelWins(label, other_classes(label, 3), 3, torch.float64)
+    return replay_tree(replay, sample, tree, wanted, torch.ones(2, dtype=torch.bool), record=True)
+
+
+def test_samples_that_share_lemmas_have_boxes_of_their_own() -> None:
+    plan, region, lemmas = raised(0, inf)
+    both = region.rows(torch.zeros(2, dtype=torch.long))
+    both = both.with_radius(torch.tensor([0.3, 1.2], dtype=region.radius.dtype))
+    together = rows(plan, both).root
+    for k in range(2):
+        alone = rows(plan, both.rows(torch.tensor([k]))).root
+        expected = replayed(alone, lemmas).margins
+        found = replayed(together, lemmas, k).margins
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_trees_of_other_networks_are_refused() -> None:
