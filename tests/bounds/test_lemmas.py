@@ -15,7 +15,7 @@ from torch import Tensor
 import frown
 import onnx_models
 import zoo
-from frown.bounds import cases
+from frown.bounds import cases, lemmas
 from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.dense import DenseRows, dense_runs
 from frown.bounds.lemmas import prove
@@ -187,6 +187,15 @@ def replayed(replay: Replay, lemmas: tuple[Lemma, ...], sample: int = 0) -> Repl
     label = torch.zeros(len(replay.region.radius), dtype=torch.long)
     wanted = LabelWins(label, other_classes(label, 3), 3, torch.float64)
     return replay_tree(replay, sample, tree, wanted, torch.ones(2, dtype=torch.bool), record=True)
+
+
+def test_multipliers_beyond_single_precision_are_its_largest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, region, own = raised(0, inf)
+    monkeypatch.setattr(lemmas, "ABOVE", 1e300)  # as where boxes are as narrow
+    value = replayed(rows(plan, region).root, own).tree.literals.multipliers.value
+    assert float(value.abs().max()) == torch.finfo(torch.float32).max
 
 
 def test_samples_that_share_lemmas_have_boxes_of_their_own() -> None:

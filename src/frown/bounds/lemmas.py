@@ -25,6 +25,7 @@ from frown.bounds.tree import CODES, LEAF, NONE, Lemma, Literals, Multipliers, T
 from frown.errors import InvalidInput
 
 SPARE = 2.0**-10  # of a box's width: how far before what a lemma proves its end is
+LARGEST = torch.finfo(torch.float32).max  # multiplier of a certificate, which may prove too little
 ABOVE = 4.0  # times as far as needed are rows of cases without points lifted
 
 
@@ -178,7 +179,7 @@ def _pieces(
     row = lemma.tree[lemma.leaves[leaves]]
     # What must be lifted, of all cases of an end; the proof goes `spare` beyond it.
     short = torch.zeros_like(own.spare).scatter_reduce(0, row, -bound, "amax").nan_to_num(nan=0.0)
-    factor = (ABOVE * (short + 1) / own.spare).float().double()
+    factor = (ABOVE * (short + 1) / own.spare).clamp(max=LARGEST).float().double()
     lifts = torch.zeros_like(cut)
     lifts[:first] = own.held.lift[:, leaves] * factor[row]
     sign = 1.0 - 2.0 * lemma.side[row].double()
@@ -186,7 +187,7 @@ def _pieces(
     # Slopes are those of lines below, which rows take where their coefficients are positive.
     _, used = at.bound(coef.expand(count, -1), const.expand(count), replace(held, lift=lifts))
     codes = torch.where(used, 1 + slope * (CODES - 1), float(NONE)).to(torch.uint8).T.contiguous()
-    lifts = lifts.float().T
+    lifts = lifts.clamp(-LARGEST, LARGEST).float().T
     bounds = torch.searchsorted(lemma.tree, torch.arange(len(lemma.neuron) + 1)).tolist()
     places = torch.searchsorted(row, torch.arange(len(lemma.neuron) + 1)).tolist()
     nothing = torch.zeros(0, dtype=torch.long)
