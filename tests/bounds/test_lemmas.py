@@ -19,6 +19,7 @@ from frown.bounds import cases, lemmas
 from frown.bounds.cases import Replayed, replay_tree
 from frown.bounds.dense import DenseRows, dense_runs
 from frown.bounds.lemmas import prove
+from frown.bounds.method import Ends
 from frown.bounds.plan import Plan
 from frown.bounds.proof import ByRule
 from frown.bounds.replay import Replay
@@ -26,7 +27,7 @@ from frown.bounds.tree import LEAF, Lemma, Literals, Multipliers, Tree
 from frown.bounds.work import Work
 from frown.errors import InvalidInput
 from frown.methods import Branch, Frown
-from frown.methods.branch import relu
+from frown.methods.branch import apart, relu
 from frown.methods.branch.ends import EndTrees
 from frown.methods.branch.passes import Dense, passes
 from frown.problem.property import LabelWins, other_classes
@@ -259,3 +260,36 @@ def test_the_checker_accepts_trees_with_lemmas(
     result = frown.certify(model, frown.Ball(x, norm=p), y, method=method, proof="checked")
     assert all(row.level == "checked" and row.leaves for row in result.rows)
     assert any(bool(tree.point.any()) for tree in written)  # cuts that stand for lemmas
+
+
+def test_trees_with_lemmas_stand_on_second_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FROWN's first bounds may rest on CROWN's boxes, which a replay does not find again."""
+    plan = Plan(zoo.mlp(Relu(), (40, 90, 90, 90, 90, 3), 0))
+    torch.manual_seed(0)
+    kind = plan.graph.dtype
+    region = Region(torch.randn(1, 40, dtype=kind), torch.tensor([0.12], dtype=kind), inf)
+    label = plan.graph.apply(region.centre).flatten(1).argmax(1)
+    wanted = LabelWins(label, other_classes(label, 3), 3, kind)
+    rounds, starts = [], []
+
+    def bound(self: Frown, *given: object) -> object:
+        found = real(self, *given)  # type: ignore[arg-type]
+        rounds.append(found.proof.tables.rounds)
+        return found
+
+    def begun(self: EndTrees, lower: Tensor, *given: object) -> object:
+        starts.append(len(rounds))
+        return raise_ends(self, lower, *given)  # type: ignore[arg-type]
+
+    real, raise_ends = Frown.bound, EndTrees.raised
+    monkeypatch.setattr(Frown, "bound", bound)
+    monkeypatch.setattr(EndTrees, "raised", begun)
+    monkeypatch.setattr(apart, "TURN", 0.02)
+    monkeypatch.setattr(apart, "BATCH", 1)
+    monkeypatch.setattr(apart, "NEARLY", 0.0)
+    ends = Ends(
+        torch.zeros(1), region.radius, torch.tensor([inf]), region.centre.clone(), single=True
+    )
+    list(Branch(seconds=2).close(plan, region, wanted, ends, Work()))
+    assert rounds == [1, 2]
+    assert starts and min(starts) == 2

@@ -20,7 +20,7 @@ from frown.methods.branch.ascent import LeafAscent
 from frown.methods.branch.ends import EndTrees
 from frown.methods.branch.passes import Dense, Passes
 from frown.methods.branch.radii import Limits
-from frown.methods.branch.relu import LEAF_BYTES, SPILL, ReluInput, ReluSearch, flat
+from frown.methods.branch.relu import LEAF_BYTES, SMALLEST, SPILL, ReluInput, ReluSearch, flat
 from frown.methods.branch.unstable import unstable
 from frown.problem.property import Property
 from frown.problem.region import Region
@@ -118,6 +118,10 @@ class ApartSearch:
             state = self.inner.start(1)
             found = self.inner.bound(self.plan, region, wanted, state, None, self.work)
             known = Known(found, state)
+        elif earlier is not None and earlier.most == SMALLEST:
+            # FROWN's first bounds may rest on CROWN's boxes, which a replay does not have.
+            again = self.inner.bound(self.plan, region, wanted, known.state, None, self.work)
+            known = Known(again, known.state)
         self.over[n] = known
         lower, upper = (end[:, 0] for end in flat(self.plan, known.bounds))
         if earlier is not None and earlier.ends is not None and earlier.most:
