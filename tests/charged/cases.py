@@ -234,6 +234,9 @@ class Chosen(Proof):
     def blank(self, samples: int) -> Chosen:
         raise NotImplementedError("the samples of a test stay together")
 
+    def to(self, device: torch.device) -> Chosen:
+        raise NotImplementedError("tests replay where they choose")
+
     def choose(self, plan: Plan, request: Request) -> Choice | None:
         return self.slopes(request)
 
